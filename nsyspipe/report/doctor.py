@@ -16,7 +16,6 @@ from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from nsyspipe.nsys.machine import Check
     from nsyspipe.report.blocks import Block, Cell
@@ -29,35 +28,35 @@ _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
 _SHOWN_NAMES = 3
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # What a machine is for, in the words of the first line.
-_TASKS = {
-    "analyze": "analyze reports",
-    "convert": "convert .nsys-rep files",
-    "capture": "capture runs",
-}
+_TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
 _CAPTURE, _GPU = "capture", "cuda_driver"
 _ON_CPUS = "on its CPUs only (--cpu)"
-Rows = list[tuple[str, str, str, str]]
-Fixes = list[tuple[str, str]]
 
 
 def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
-    rows = [(one.status, _words(one.name), _found(one), f"for: {one.needed_for}") for one in checks]
+    rows: list[list[Cell]] = []
+    for one in checks:
+        found = one.found if one.found_bytes is None else f"{bytes_text(one.found_bytes)} {one.found}"
+        rows.append([Word(one.status), _words(one.name), found, f"for: {one.needed_for}"])
     yield _table("What this machine has", rows)
     yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
 
 def reports_blocks(found: Examination) -> Iterator[Block]:
     """Yield what reports can answer, what only Nsight Systems shows of them, and what would add the rest."""
-    used = [one for one in found.capabilities if one.is_used]
-    others = [one for one in found.capabilities if not one.is_used]
+    rows: dict[bool, list[list[Cell]]] = {True: [], False: []}
+    for one in found.capabilities:
+        rows[one.is_used].append([Word(one.status), _words(one.name), one.found, one.answers])
     widest = max(len(_words(one.name)) for one in found.capabilities)
-    yield Sentence(_reports_verdict(found, used), "bold")
-    yield Facts(_subject(found), "Reports")
-    yield _table("What these reports can answer", _rows(used), widest)
+    yield Sentence(_reports_verdict(found), "bold")
+    parts = [found.reports[0] if len(found.reports) == 1 else f"{found.reports[0]} ... {found.reports[-1]}"]
+    versions = {"exported by nsys": found.nsys_versions, "schema": found.schema_versions}
+    yield Facts([*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)], "Reports")
+    yield _table("What these reports can answer", rows[True], widest)
     yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
-    yield _table("Shown by Nsight Systems", _rows(others), widest, is_close=True)
+    yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True)
     yield from _fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix])
     if found.problems:
         yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
@@ -65,13 +64,16 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     """Return the document of a machine as plain Python values."""
-    return _header() | {"checks": [asdict(one) for one in checks], "problems": []}
+    return {"schema_version": _SCHEMA_VERSION, "tool_version": __version__} | {
+        "checks": [asdict(one) for one in checks],
+        "problems": [],
+    }
 
 
 def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
     fields = ("code", "severity", "report", "rank", "message", "fix")
-    return _header() | {
+    return {"schema_version": _SCHEMA_VERSION, "tool_version": __version__} | {
         "reports": list(found.reports),
         "capabilities": [asdict(one) for one in found.capabilities],
         "problems": [{name: getattr(one, name) for name in fields} for one in found.problems],
@@ -83,17 +85,10 @@ def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[st
     head, command = ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor"
     page = partial(blocks_page, blocks, command, ("nsyspipe-doctor", ""))
     return {
-        "json": Format(lambda: dumps(document), _nobodys),
-        "markdown": Format(lambda: as_markdown(blocks, head, f"{command} REPORTS"), _nobodys),
-        "html": Format(page, _nobodys),
+        "json": Format(lambda: dumps(document), lambda _: None),
+        "markdown": Format(lambda: as_markdown(blocks, head, f"{command} REPORTS"), lambda _: None),
+        "html": Format(page, lambda _: None),
     }
-
-
-def _nobodys(_: Path) -> None: ...
-
-
-def _header() -> dict[str, Any]:
-    return {"schema_version": _SCHEMA_VERSION, "tool_version": __version__}
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
@@ -123,7 +118,8 @@ def _answer(needed: Mapping[str, str]) -> str:
     return "no" if "missing" in statuses else "unknown" if "unknown" in statuses else "yes"
 
 
-def _reports_verdict(found: Examination, used: Sequence[Capability]) -> str:
+def _reports_verdict(found: Examination) -> str:
+    used = [one for one in found.capabilities if one.is_used]
     n_reports = len(found.reports)
     whose = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
     full = [one for one in used if one.status == "yes"]
@@ -135,22 +131,9 @@ def _reports_verdict(found: Examination, used: Sequence[Capability]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _subject(found: Examination) -> list[str]:
-    names = found.reports
-    shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
-    parts = [shown]
-    if found.nsys_versions:
-        parts.append(f"exported by nsys {', '.join(found.nsys_versions)}")
-    if found.schema_versions:
-        parts.append(f"schema {', '.join(found.schema_versions)}")
-    return parts
-
-
-def _rows(capabilities: Iterable[Capability]) -> Rows:
-    return [(one.status, _words(one.name), one.found, one.answers) for one in capabilities]
-
-
-def _table(caption: str, rows: Rows, name_width: int | None = None, *, is_close: bool = False) -> Table:
+def _table(
+    caption: str, rows: Sequence[Sequence[Cell]], name_width: int | None = None, *, is_close: bool = False
+) -> Table:
     """Show one row per thing; a narrow terminal does without the last column."""
     columns = [
         Column("status", "word"),
@@ -158,11 +141,10 @@ def _table(caption: str, rows: Rows, name_width: int | None = None, *, is_close:
         Column("found", "prose"),
         Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
     ]
-    cells: list[list[Cell]] = [[Word(status), *others] for status, *others in rows]
-    return Table(caption, columns, cells, has_headings=False, is_close=is_close)
+    return Table(caption, columns, rows, has_headings=False, is_close=is_close)
 
 
-def _fix_list(fixes: Fixes) -> Iterator[Block]:
+def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     """Yield each fix once, with what it mends."""
     names: dict[str, list[str]] = {}
     for name, fix in fixes:
@@ -184,10 +166,6 @@ def _fix(one: Capability) -> str:
     more = len(one.lacking) - _SHOWN_NAMES
     names = ", ".join(one.lacking[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     return f"{one.fix} (for {names})"
-
-
-def _found(one: Check) -> str:
-    return one.found if one.found_bytes is None else f"{bytes_text(one.found_bytes)} {one.found}"
 
 
 def _words(name: str) -> str:

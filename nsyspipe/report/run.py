@@ -416,8 +416,8 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
         Field("what to change", what, "prose"),
     ]
     n_more = len(findings) - len(shown)
-    hint = "; " + ", and ".join([f"{n_more} more"] * bool(n_more) + ["why"] * extent.is_brief)
-    hint = f"{hint}: --findings all" if n_more or extent.is_brief else ""
+    parts = [*([f"{n_more} more"] if n_more else []), *(["why"] if extent.is_brief else [])]
+    hint = f"; {', and '.join(parts)}: --findings all" if parts else ""
     replay = ", ~ in a replay" if is_replayed else ""
     yield Heading(f"What to change first (most it gives back per step{replay}{hint})", "bold")
     yield table_of("Findings", shown, fields, has_headings=False, is_close=True)

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 
+_HEADINGS = ("column", "type", "unit", "meaning", "source")
+_KINDS = ("word", "word", "word", "long", "prose")
+_LEGEND = (
+    "A type that ends in `?` may be null: not recorded. Intervals are half-open; `|X|` is the total length of a union of "
+    "intervals, `\\` is without, `n` the intersection, `u` the union. In a dataset (`nsyspipe analyze --out`) every table "
+    "begins with the column `run_id`, and `runs` has the figures of `summary`."
+)
+# No word of an answer is cut in a reference.
+_UNCUT = 10_000
+
+
 def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     """Yield each table's grain, key and columns."""
-    columns = [*(Column(name, "word") for name in _HEADINGS[:3]), Column(_HEADINGS[3], "long"), Column(_HEADINGS[4], "prose")]  # fmt: skip
+    columns = [Column(heading, kind) for heading, kind in zip(_HEADINGS, _KINDS, strict=True)]
     for at, schema in enumerate(schemas):
         key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
         yield Sentence(schema.name, "bold", is_close=not at)
@@ -31,56 +42,32 @@ def _type(column: TableColumn) -> str:
     return f"{column.type}{'?' if column.nullable else ''}"
 
 
-_HEADINGS = ("column", "type", "unit", "meaning", "source")
-_LEGEND = (
-    "A type that ends in `?` may be null: not recorded. Intervals are half-open; `|X|` is the total length of a union of "
-    "intervals, `\\` is without, `n` the intersection, `u` the union. In a dataset (`nsyspipe analyze --out`) every table "
-    "begins with the column `run_id`, and `runs` has the figures of `summary`."
-)
-# No word of an answer is cut in a reference.
-_UNCUT = 10_000
-
-
 def schema_markdown(schemas: Sequence[TableSchema]) -> str:
     """Return each table's grain, key and columns; several tables have a title and a list of them.
 
     A table has the anchor ``#steps``, a column ``#steps.wall_ns``.
     """
-    blocks = [] if len(schemas) == 1 else _introduction(schemas)
+    parts: list[list[str]] = []
+    if len(schemas) > 1:
+        grains = ((schema.name, schema.doc.split(". ", maxsplit=1)[0].rstrip(".")) for schema in schemas)
+        parts += [
+            ["# Tables and columns"],
+            [f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."],
+            [_LEGEND],
+            [f"- [{name}](#{name}): {prose(grain, _UNCUT)}" for name, grain in grains],
+        ]
     for schema in schemas:
-        blocks += _markdown_section(schema)
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _introduction(schemas: Sequence[TableSchema]) -> list[list[str]]:
-    listed = [f"- [{schema.name}](#{schema.name}): {prose(_first_sentence(schema.doc), _UNCUT)}" for schema in schemas]
-    return [
-        ["# Tables and columns"],
-        [f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."],
-        [_LEGEND],
-        listed,
-    ]
-
-
-def _first_sentence(doc: str) -> str:
-    """Return the grain of a table: what one row is."""
-    return doc.split(". ", maxsplit=1)[0].rstrip(".")
-
-
-def _markdown_section(schema: TableSchema) -> list[list[str]]:
-    key = ", ".join(f"`{name}`" for name in schema.key)
-    return [
-        [f"## {schema.name}"],
-        [prose(schema.doc, _UNCUT) + (f" Sorted by {key}." if key else "")],
-        table(_HEADINGS, [_row(schema.name, column) for column in schema.columns], n_words=5),
-    ]
-
-
-def _row(table_name: str, column: TableColumn) -> list[str]:
-    return [
-        f'<a id="{table_name}.{column.name}"></a>`{column.name}`',
-        escaped(_type(column)),
-        escaped(column.unit),
-        prose(column.doc, _UNCUT),
-        prose(column.source, _UNCUT),
-    ]
+        key = ", ".join(f"`{name}`" for name in schema.key)
+        rows = [
+            [
+                f'<a id="{schema.name}.{column.name}"></a>`{column.name}`',
+                escaped(_type(column)),
+                escaped(column.unit),
+                prose(column.doc, _UNCUT),
+                prose(column.source, _UNCUT),
+            ]
+            for column in schema.columns
+        ]
+        grain = prose(schema.doc, _UNCUT) + (f" Sorted by {key}." if key else "")
+        parts += [[f"## {schema.name}"], [grain], table(_HEADINGS, rows, n_words=5)]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.blocks import Column, Facts, Heading, Items, Sentence, Table, Troubles
+from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
 from nsyspipe.report.document import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
 from nsyspipe.report.html.page import blocks_page
@@ -16,11 +18,11 @@ from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from nsyspipe.replay.answer import Scenario, WhatIf
-    from nsyspipe.report.blocks import Block
+    from nsyspipe.report.blocks import Block, Table
     from nsyspipe.run.run import Run
 
 
@@ -41,22 +43,14 @@ def headline(found: WhatIf) -> str:
     if answered[0].id == _CUSTOM:
         one = answered[0]
         return f"With {one.label}: {ms_text(one.step_time_ns)}, {_change(found, one)}."
-    clear = [one for one in answered if one.id not in _LIMITS and is_clear(found, one)]
-    gaining = [one for one in clear if (one.gain_pct or 0.0) > 0]
+    gaining = [one for one in answered if one.id not in _LIMITS and is_clear(found, one) and (one.gain_pct or 0.0) > 0]
     if not gaining:
         return "No single change has a clear gain: every range includes the captured step time, or a loss."
     # A setting comes before another machine.
-    settings = [one for one in gaining if not _is_link(one)]
-    best = max(settings or gaining, key=lambda one: one.gain_pct or 0.0)
-    faster = max(gaining, key=lambda one: one.gain_pct or 0.0)
-    more = ""
-    if _is_link(faster) and best is not faster:
-        more = f" Another machine ({faster.label}): {_less_or_more(faster)}."
+    faster, *_ = by_gain = sorted(gaining, key=lambda one: -(one.gain_pct or 0.0))
+    best = next((one for one in by_gain if "link" not in one.knobs), faster)
+    more = "" if best is faster else f" Another machine ({faster.label}): {_less_or_more(faster)}."
     return f"Largest single change: {best.label}, {_change(found, best)}.{more}"
-
-
-def _is_link(one: Scenario) -> bool:
-    return "link" in one.knobs
 
 
 def is_clear(found: WhatIf, one: Scenario) -> bool:
@@ -70,8 +64,7 @@ def gain_text(found: WhatIf, one: Scenario) -> str:
     """Return the gain in per cent, and that it is not clear where it is not."""
     if one.gain_pct is None:
         return ""
-    text = _signed(one.gain_pct)
-    return text if is_clear(found, one) else f"{text}, not clear"
+    return f"{one.gain_pct:+.1f} %{'' if is_clear(found, one) else ', not clear'}"
 
 
 def _change(found: WhatIf, one: Scenario) -> str:
@@ -88,10 +81,6 @@ def _less_or_more(one: Scenario) -> str:
     """Return by how much the step time changes, without a sign: that of a gain is another one."""
     gain = one.gain_pct or 0.0
     return f"{abs(gain):.1f} % {'more' if gain < 0 else 'less'}"
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+.1f} %"
 
 
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
@@ -113,7 +102,9 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     refused = [one for one in found.scenarios if one.refused is not None]
     if refused and answered:
-        yield from (Heading("Not answered", "dim"), Items(_refusals(refused)))
+        reasons = dict.fromkeys(one.refused for one in refused)  # each once
+        named = [(", ".join(one.label for one in refused if one.refused == reason), reason) for reason in reasons]
+        yield from (Heading("Not answered", "dim"), Items([f"{labels}: {reason}" for labels, reason in named]))
     if len(answered) > 1:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
     grave = [one for one in same_problems(found.problems) if one.severity != "info"]
@@ -137,24 +128,17 @@ def _figures(found: WhatIf) -> list[str]:
 
 
 def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
-    columns = [
-        Column("change", "text"),
-        Column("step time"),
-        Column("range", from_width=_NARROW),
-        Column("gain"),
-        Column("throughput", from_width=_WIDE),
+    def reach(one: Scenario) -> str:
+        return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
+
+    fields = [
+        Field("change", attrgetter("label"), "text"),
+        Field("step time", lambda one: ms_text(one.step_time_ns)),
+        Field("range", reach, from_width=_NARROW),
+        Field("gain", partial(gain_text, found)),
+        Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
-    cells = [
-        [
-            one.label,
-            ms_text(one.step_time_ns),
-            f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
-            gain_text(found, one),
-            rate_text(one.throughput_steps_per_s),
-        ]
-        for one in rows
-    ]
-    return Table("What each change would bring", columns, cells)
+    return table_of("What each change would bring", rows, fields)
 
 
 def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
@@ -172,14 +156,6 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
         f"{name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; {one.label} {gain_text(found, one)}"
         for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))
     ]
-
-
-def _refusals(refused: Iterable[Scenario]) -> list[str]:
-    """Name what is not answered, once per reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in refused:
-        by_reason.setdefault(one.refused or "", []).append(one.label)
-    return [f"{', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:

@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 
 
 _VENDOR = "NVIDIA "
-_LINKS = {
-    "nvlink": "NVLink",
-    "p2p": "P2P",
-    "p2p_pcie": "P2P over PCIe",
-    "shm": "host memory",
-    "net": "network",
-}
+_LINKS = {"nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network"}
 NOT_RECORDED = "not recorded"
 
 
@@ -69,11 +63,9 @@ def _gpu_name(run: Mapping[str, Any]) -> str:
 def group_name(run: Mapping[str, Any]) -> str:
     """Return how many ranks on what: runs that differ in it cannot be compared."""
     n_ranks, world_size = run["n_ranks"], run["world_size"]
-    if world_size is None:
-        return f"{n_ranks} \N{MULTIPLICATION SIGN} {_gpu_name(run)}, world size not recorded"
-    if world_size != n_ranks:
-        return f"{n_ranks} of {world_size} ranks \N{MULTIPLICATION SIGN} {_gpu_name(run)}"
-    return f"{n_ranks} \N{MULTIPLICATION SIGN} {_gpu_name(run)}"
+    of_world = f" of {world_size} ranks" if world_size not in (None, n_ranks) else ""
+    unknown = ", world size not recorded" if world_size is None else ""
+    return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
 
 
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
