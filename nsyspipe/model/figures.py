@@ -32,11 +32,11 @@ RATES: dict[str, str] = {column.name: column.doc.split()[2] for column in SUMMAR
 _FIGURES = """
     step_time_ns                step_time              lower:    step time | Step time | slowest rank, median over steps
     throughput_steps_per_s      throughput             higher:   throughput | Throughput | 1 / mean step time
-    compute_ns                  compute                lower:    compute
-    comm_ns                     comm                   (lower):  comm
-    exposed_comm_ns             exposed_comm           lower:    exposed comm
-    exposed_memory_ns           exposed_memory         lower:    exposed copies
-    idle_ns                     idle                   lower:    idle
+    compute_ns                  compute                lower:    compute | Compute | | compute
+    comm_ns                     comm                   (lower):  comm in all
+    exposed_comm_ns             exposed_comm           lower:    exposed comm | Exposed communication | | exposed
+    exposed_memory_ns           exposed_memory         lower:    exposed copies | Exposed copies | | copies
+    idle_ns                     idle                   lower:    idle | Idle | | idle
     dtod_ns_per_step            dtod                   lower:    DtoD copies | DtoD copies | device-to-device copies, mean per rank and step
     wait_ns                     wait                   lower:    waits for others
     transfer_ns                 transfer               (lower):  transfer
@@ -50,7 +50,7 @@ _FIGURES = """
     overlap_ratio               overlap_ratio          higher:   hidden by compute | Hidden by compute | of communication, under compute
     backward_overlap_ratio      backward_overlap_ratio higher:   hidden by backward | Hidden by backward | of communication, under backward | hidden
     idle_share                  idle_share             lower:    idle | Idle | of step time, the device does nothing | idle
-    compute_share               compute_share          (higher): compute | Compute | of step time
+    compute_share               compute_share          (higher): compute | Compute | of step time | compute
     exposed_memory_share        exposed_memory_share   lower:    exposed copies | Exposed copies | of step time, beside neither | copies
     wait_share                  wait_share             lower:    waits for others | Waiting for other ranks | of step time, inside communication | waiting
     transfer_share              transfer_share         (lower):  transfer | Transfer | of step time, with all ranks there
@@ -68,10 +68,11 @@ PLACES = {
     "backward_overlap_ratio wait_share",
     "run": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share backward_overlap_ratio wait_share "
     "idle_share exposed_memory_share",
-    "dashboard": "step_time_ns throughput_steps_per_s exposed_comm_share comm_share backward_overlap_ratio wait_share "
+    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share backward_overlap_ratio wait_share "
     "idle_share",
     "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share dtod_ns_per_step "
-    "message_bytes_per_step idle_share collectives_per_step busbw_bytes_per_s",
+    "message_bytes_per_step",
+    "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",
     "scoreboard table": "step_time_ns comm_share exposed_comm_share overlap_ratio backward_overlap_ratio compute_share "
     "exposed_memory_share idle_share wait_share dtod_ns_per_step dtod_bytes_per_step collectives_per_step "
     "message_bytes_per_step busbw_bytes_per_s",
@@ -151,5 +152,5 @@ METRICS: dict[str, Figure] = {one.name: one for one in FIGURES.values()}
 
 
 def shown(place: str) -> tuple[Figure, ...]:
-    """Return the figures that are shown in a place: ``ranks``, ``run``, ``dashboard``, ``scoreboard`` or ``difference``."""
+    """Return the figures that are shown in a place: one of `PLACES`."""
     return tuple(FIGURES[column] for column in PLACES[place].split())

@@ -11,6 +11,7 @@ from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.gate import REGRESSION
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
+from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
 from nsyspipe.report.document import dumps

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import host_figures
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
-from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
 from nsyspipe.report.words import (
     capture_text,
     expected_text,
@@ -130,7 +131,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
         "idle_share": of_all,
         "exposed_memory_share": f"{whole}; DtoD, exposed or not: {ms_text(dtod)}",
     }
-    texts = {name: FIGURES[name].text(summary[name]) for name in names if name in FIGURES}
+    texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
     texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
     texts["grad_copy_ns"] = ms_text(pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py())
     reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
@@ -141,7 +142,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
         ):
             continue
         figure = FIGURES.get(name)
-        label, category = (figure.label, figure.category) if figure else ("gradient copies", None)
+        label, category = (figure.short, figure.category) if figure else ("gradient copies", None)
         if name.endswith("_per_step") and not label.endswith("per step"):
             label += " per step"
         meaning, missing = meanings.get(name, ""), None
@@ -207,7 +208,7 @@ def rank_table(run: Run, n_shown: int) -> Table:
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(
             Field(
-                FIGURES[name].label.replace(" ", "\n"),
+                FIGURES[name].short.replace(" ", "\n"),
                 of(name, percent_text),
                 from_width=0 if name in _ALWAYS else _WIDE if name == unneeded else _FULL_WIDTH,
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.scoreboard import REFERENCE
 from nsyspipe.comparison.tables import SCOREBOARD
+from nsyspipe.model.figures import shown
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import listed, printable
 from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
@@ -21,7 +22,7 @@ from nsyspipe.report.document import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
-from nsyspipe.report.units import FIGURES, STEP_PARTS, absent, ms_text, percent_text, rate_text
+from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
 from nsyspipe.report.words import uneven_text
 from nsyspipe.version import __version__
 
@@ -79,15 +80,15 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
 
 
 def _figures(rows: Sequence[Row]) -> Table:
-    shown = [
-        figure
-        for figure in FIGURES.values()
-        if figure.on_boards == "always"
-        or (figure.on_boards == "if known" and any(row[figure.name] is not None for row in rows))
-    ]
+    if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
     fields = [
-        Field(figure.heading, of(figure.name, figure.text), hint=figure.column.doc, from_width=_FIGURE * (at + 2))
-        for at, figure in enumerate(shown)
+        Field(
+            figure.heading,
+            of(figure.column, partial(figure_text, figure)),
+            hint=figure.meaning,
+            from_width=_FIGURE * (at + 2),
+        )
+        for at, figure in enumerate([*shown("scoreboard"), *if_known])
     ]
     return table_of("What steps go to", rows, [Field("run", of("label"), "name"), *fields])
 
@@ -402,7 +403,7 @@ def _chart(board: Scoreboard) -> Chart:
 
 
 def _bar(row: Row, *, is_best: bool) -> Row:
-    parts = {part.category: row[f"{part.metric}_ns"] for part in STEP_PARTS}
+    parts = {part.category: row[part.column] for part in STEP_PARTS}
     names = {"speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why"}
     names |= {"label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps"}
     drawn = {name: row[column] for name, column in names.items()}
@@ -419,7 +420,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
     fields = [
         Field("run", of("label"), "name"),
         Field("mean step time", of("mean_step_time_ns", ms_text)),
-        *(Field(figure.label, partial(part, column=f"{figure.metric}_ns")) for figure in STEP_PARTS),
+        *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip
     return table_of("Where each run's mean step time goes", rows, fields)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.comparison.tables import SCOREBOARD
+from nsyspipe.model.figures import METRICS, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsyspipe.model.table import Column
+    from nsyspipe.model.figures import Figure
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SMALLEST_MS = 0.001
@@ -138,63 +137,21 @@ def decimals(size: float, told_from: float | None = None) -> str:
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of a run's summary: its column of `comparison.tables.SCOREBOARD`, and its words wherever it is shown."""
-
-    name: str
-    heading: str  # of two lines where columns are narrow
-    metric: str  # what `diff` calls it, of a step; empty where that tells nothing
-    category: str | None = None  # of the palette; None for figures that have no colour of their own
-    is_followed: bool = False  # on the dashboard
-    on_boards: str | None = None  # scoreboards: ``always``, or ``if known`` of any run
-
-    @property
-    def label(self) -> str:
-        """Its heading in one line."""
-        return self.heading.replace("\n", " ")
-
-    @property
-    def column(self) -> Column:
-        """Its column, with unit and formula."""
-        return next(column for column in SCOREBOARD.columns if column.name == self.name)
-
-    def text(self, value: float | None) -> str:
-        """Return a value of it with its unit."""
-        return ms_text(value) if self.column.unit == "ns" else value_text(self.column.unit, value)
-
-
-# In the order of the scoreboard: first those that a study of optimizations asks for.
-FIGURES = {
-    figure.name: figure
-    for figure in (
-        Figure("step_time_ns", "step time", "step_time", is_followed=True),
-        Figure("throughput_steps_per_s", "throughput", "throughput", is_followed=True),
-        Figure("comm_share", "comm\nin all", "comm", is_followed=True, on_boards="always"),
-        Figure("exposed_comm_share", "exposed\ncomm", "exposed_comm", "exposed", is_followed=True, on_boards="always"),
-        Figure("overlap_ratio", "hidden by\ncompute", "overlap_ratio", on_boards="always"),
-        Figure("backward_overlap_ratio", "hidden by\nbackward", "backward_overlap_ratio", "hidden", is_followed=True, on_boards="always"),
-        Figure("wait_share", "waits for\nothers", "wait", "waiting", is_followed=True, on_boards="always"),
-        Figure("dtod_ns_per_step", "DtoD\ncopies", "dtod", on_boards="always"),
-        Figure("message_bytes_per_step", "message\nbytes", "message_bytes", on_boards="always"),
-        Figure("compute_share", "compute", "compute", "compute"),
-        Figure("exposed_memory_share", "exposed\ncopies", "exposed_memory", "copies"),
-        Figure("idle_share", "idle", "idle", "idle", is_followed=True, on_boards="if known"),
-        Figure("collectives_per_step", "collectives\nper step", "", on_boards="if known"),
-        Figure("busbw_bytes_per_s", "bus\nbandwidth", "busbw", on_boards="if known"),
-    )
-}  # fmt: skip
-_BY_METRIC = {figure.metric: figure for figure in FIGURES.values()}
 # What the mean step time is the sum of.
-STEP_PARTS = tuple(_BY_METRIC[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
+STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
+
+
+def figure_text(figure: Figure, value: float | None) -> str:
+    """Return a value of a figure with its unit."""
+    return ms_text(value) if figure.unit == "ns" else value_text(figure.unit, value)
 
 
 def metric_figure(name: str) -> Figure | None:
-    """Return the figure of a metric of `diff`; None of those that a run's summary does not have."""
-    return _BY_METRIC.get(name)
+    """Return the figure of a metric of `diff`; None of those that are none of its main ones."""
+    return next((figure for figure in shown("difference") if figure.name == name), None)
 
 
 def metric_label(name: str) -> str:
     """Return a metric of `diff` in words."""
-    figure = _BY_METRIC.get(name)
-    return figure.label if figure else name.replace("_", " ")
+    figure = metric_figure(name)
+    return figure.short if figure else name.replace("_", " ")

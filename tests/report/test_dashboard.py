@@ -33,7 +33,7 @@ from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 from tests.dashboard_store import add_run, add_series, days, file_of, finding_row, run_row
 
-FIGURES = {figure.label: figure for figure in FOLLOWED}
+FIGURES = {figure.short: figure for figure in FOLLOWED}
 
 
 @pytest.mark.parametrize(

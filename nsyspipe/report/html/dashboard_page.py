@@ -14,12 +14,12 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.model.figures import METRICS
+from nsyspipe.model.figures import shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import write_text
 from nsyspipe.report.html.page import Page, cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import FIGURES, ms_text
+from nsyspipe.report.units import figure_text, ms_text
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import Unreadable, open_saved
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from nsyspipe.report.units import Figure
+    from nsyspipe.model.figures import Figure
     from nsyspipe.store.saved_run import StoredRuns
 
 
@@ -116,21 +116,21 @@ def _facet(name: str, title: str, found: Sequence[tuple[Any, str]]) -> Facet:
     return Facet(name, title, [words[key] for key in keys], [codes[key] for key, _ in found])
 
 
-FOLLOWED = tuple(figure for figure in FIGURES.values() if figure.is_followed)
+FOLLOWED = shown("dashboard")
 _BETTER = {"lower": -1, "higher": 1, "neither": 0}
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     """Return a figure of a row of `schema.RUNS`; a damaged one, which no page can carry, is null."""
-    value = run[figure.name]
+    value = run[figure.column]
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     """Return why a figure is null, as far as the run's own figures tell."""
-    if figure.name == "wait_share" and run["n_ranks"] == 1:
+    if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
-    if figure.name in {"wait_share", "backward_overlap_ratio"} and run["comm_share"] == 0:
+    if figure.column in {"wait_share", "backward_overlap_ratio"} and run["comm_share"] == 0:
         return "no communication"
     return NOT_RECORDED
 
@@ -246,7 +246,7 @@ def dashboard_page(
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
     value = value_of(row, figure)
-    return missing_text(row, figure) if value is None else figure.text(value)
+    return missing_text(row, figure) if value is None else figure_text(figure, value)
 
 
 def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, Any]:
@@ -256,13 +256,13 @@ def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, A
     series = sorted(set(by_run), key=lambda line: (line.group, line.label or ""))
     n_runs = Counter(line.group for line in by_run)
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
-    values = {figure.name: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
+    values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     return {
         "figures": [
             {
-                "name": figure.name,
-                "kind": figure.column.unit,
-                "better": _BETTER[METRICS[figure.metric].better],
+                "name": figure.column,
+                "kind": figure.unit,
+                "better": _BETTER[figure.better],
                 "category": figure.category,
             }
             for figure in FOLLOWED
@@ -282,8 +282,8 @@ def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, A
         },
         "values": values,
         "missing": {
-            figure.name: {
-                str(at): missing_text(row, figure) for at, row in enumerate(rows) if values[figure.name][at] is None
+            figure.column: {
+                str(at): missing_text(row, figure) for at, row in enumerate(rows) if values[figure.column][at] is None
             }
             for figure in FOLLOWED
         },

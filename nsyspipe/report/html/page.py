@@ -236,7 +236,7 @@ class Chart:
 
 
 # Of the parts of a step: categories of the palette, and words.
-PART_LEGEND = tuple((part.category or "", part.label) for part in STEP_PARTS)
+PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 
 def blocks_page(

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.html.page import Chart
-from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -184,7 +185,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
         Field("step", of("step")),
         Field("step time", of("wall_ns", ms_text)),
         Field("slowest rank", of("rank")),
-        *(Field(FIGURES[name].label, of(name, percent_text)) for name in shares),
+        *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares),
         Field("fastest rank", of("fastest_rank")),
         Field("its time", of("fastest_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
