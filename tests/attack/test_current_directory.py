@@ -202,6 +202,7 @@ LAUNCHER_WORDS = {
 @pytest.fixture
 def workshop(machine, tmp_path):  # noqa: F811 - the fixture
     """A machine whose working directory is planted, and whose training program is elsewhere, with a module of its own."""
+    machine.put_python("")  # with all that Python imports as it starts
     project = tmp_path / "project"
     project.mkdir()
     (project / "beside.py").write_text("WORD = 'beside'\n")
@@ -268,6 +269,7 @@ def test_nothing_is_started_from_a_directory_named_like_the_python(workshop):
 
 
 def test_a_sweep_with_its_analysis_does_not(lab, tmp_path):  # noqa: F811 - the fixture
+    lab.put_python("")
     there = Trap(lab.work, tmp_path / "mark")
     answer = sweep(lab, "-o", "study", "--cpu", "-n", "1", timeout=300)
     assert answer.status == 0, answer.err
