@@ -81,7 +81,7 @@ def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> s
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _lines(block: Block) -> list[str]:  # noqa: PLR0911 - a case for each kind
+def _lines(block: Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each kind
     match block:
         case Sentence():
             if "bold" in block.style:  # it may begin with a name
