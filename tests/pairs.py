@@ -125,10 +125,7 @@ MORE_CHANGES = (
 PAIRS = ONE_CHANGE + MORE_CHANGES
 
 # The captures of batch 256 are among the samples, less two of their twelve steps.
-SAMPLES_BY_NAME = {
-    "ddp-4gpu-big-shm": "ddp-4gpu-before",
-    "ddp-4gpu-big-shm-bucket25": "ddp-4gpu-after",
-}
+SAMPLES_BY_NAME = {"ddp-4gpu-big-shm": "ddp-4gpu-before", "ddp-4gpu-big-shm-bucket25": "ddp-4gpu-after"}
 
 
 def reports(name: str, real: Path) -> list[Path]:

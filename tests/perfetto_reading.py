@@ -9,12 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
-    Trace,
-    TracePacket,
-    TrackDescriptor,
-    TrackEvent,
-)
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
 
 @dataclass

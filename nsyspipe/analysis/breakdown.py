@@ -58,11 +58,7 @@ def device_time(operations: ProcessOperations) -> DeviceTime:
 
 
 def breakdown(
-    operations: ProcessOperations,
-    windows: Windows,
-    backward: Flags | None,
-    recorded: Recorded,
-    device: DeviceTime,
+    operations: ProcessOperations, windows: Windows, backward: Flags | None, recorded: Recorded, device: DeviceTime
 ) -> dict[str, Int64 | None]:
     r"""Split each window of one rank into disjoint parts.
 
@@ -153,11 +149,7 @@ _LONGEST_LATENCY_NS = 20_000
 
 
 def grad_copies(
-    operations: ProcessOperations,
-    windows: Windows,
-    device: DeviceTime,
-    in_backward: Flags | None,
-    recorded: Recorded,
+    operations: ProcessOperations, windows: Windows, device: DeviceTime, in_backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window.
 

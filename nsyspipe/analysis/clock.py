@@ -43,12 +43,7 @@ class ClockOffset:
 
 
 def clock_offsets(
-    matched: Sequence[Int64],
-    ends: Int64,
-    report: Int64,
-    n_reports: int,
-    *,
-    is_one_clock: bool = False,
+    matched: Sequence[Int64], ends: Int64, report: Int64, n_reports: int, *, is_one_clock: bool = False
 ) -> list[ClockOffset]:
     """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
 

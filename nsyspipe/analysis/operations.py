@@ -97,11 +97,7 @@ def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64
 
 
 def device_operations(
-    kernels: pa.Table,
-    memcpys: pa.Table,
-    memsets: pa.Table,
-    launches: Sequence[Int64],
-    texts: Mapping[int, str],
+    kernels: pa.Table, memcpys: pa.Table, memsets: pa.Table, launches: Sequence[Int64], texts: Mapping[int, str]
 ) -> DeviceOperations:
     """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
 
@@ -167,11 +163,7 @@ class RankSteps:
 
 
 def events_table(
-    path: str,
-    rank: RankSteps,
-    operations: DeviceOperations,
-    phases: Mapping[str, PhaseRanges],
-    members: Members,
+    path: str, rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges], members: Members
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for.
 

@@ -122,10 +122,7 @@ class Members:
 
 
 def candidates(
-    ranges: pa.Table,
-    families: TextFamilies,
-    operations: ProcessOperations,
-    optimizer_launches: Int64 | None = None,
+    ranges: pa.Table, families: TextFamilies, operations: ProcessOperations, optimizer_launches: Int64 | None = None
 ) -> list[Candidate]:
     """Measure every family on one rank: largest union first, ties by name.
 

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 _NS_PER_S = 1e9
 
 
-def with_ratios(
-    columns: Mapping[str, pa.Array | pa.ChunkedArray],
-) -> dict[str, pa.Array | pa.ChunkedArray]:
+def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
     """Add each row's ratios; null where the numerator is, or where the denominator is 0."""
     ratios = {}
     for name, (above, below) in RATIOS.items():

@@ -160,12 +160,7 @@ def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
 
 
 def comm_lanes(
-    events: pa.Table,
-    waiting: pa.Table,
-    window: tuple[int, int],
-    max_bars: int,
-    *,
-    is_wait_known: bool,
+    events: pa.Table, waiting: pa.Table, window: tuple[int, int], max_bars: int, *, is_wait_known: bool
 ) -> dict[str, tuple[Bars, pa.Array]]:
     """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
 

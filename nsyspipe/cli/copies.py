@@ -138,11 +138,7 @@ def redact(
 
     with progress(shown=running.is_shown) as stage:
         done = run_redact(
-            reports,
-            out,
-            force=copying.force,
-            drop_unknown=copying.drop_unknown,
-            on_progress=stage("copying MiB"),
+            reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=stage("copying MiB")
         )
     if not running.quiet:
         write_stdout(redaction_text(done, out))

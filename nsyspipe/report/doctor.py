@@ -150,10 +150,7 @@ def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     for name, fix in fixes:
         names.setdefault(fix, []).append(name)
     if names:
-        columns = [
-            Column("what is missing", "text", most=_NAMES_WIDTH),
-            Column("what adds it", "prose"),
-        ]
+        columns = [Column("what is missing", "text", most=_NAMES_WIDTH), Column("what adds it", "prose")]
         rows = [[", ".join(whose), fix] for fix, whose in names.items()]
         yield Heading("To add what is missing:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)

@@ -94,10 +94,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield _menu(found, answered)
     bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
-        yield from (
-            Heading("What findings of analyze promise, and the replay", "dim"),
-            Items(bounds),
-        )
+        yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     refused = [one for one in found.scenarios if one.refused is not None]

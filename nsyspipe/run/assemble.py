@@ -28,14 +28,7 @@ from nsyspipe.run.collectives import (
     stragglers_table,
 )
 from nsyspipe.run.gather import place, place_hosts
-from nsyspipe.run.ranks import (
-    is_surely_one_run,
-    launcher_size,
-    number_ranks,
-    ranks_table,
-    told_world_size,
-    world_size,
-)
+from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,14 +15,7 @@ from nsyspipe.analysis.clock import AGREED, device_clocks
 from nsyspipe.analysis.communication import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import grouped_lengths, union
 from nsyspipe.analysis.kernels import comm_delays, kernels_table
-from nsyspipe.analysis.phases import (
-    NO_WINDOW,
-    PhaseRanges,
-    launched_in,
-    phase_costs,
-    phase_ranges,
-    phases_of_launches,
-)
+from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import (
     Candidate,
     Members,

@@ -111,11 +111,7 @@ class ReportRun(Run):
     @cached_property
     def _tables(self) -> RunTables:
         return merge(
-            self._gathered,
-            display_names(self.paths),
-            rank_map=self.rank_map,
-            skip_first=self.skip_first,
-            log=self._log,
+            self._gathered, display_names(self.paths), rank_map=self.rank_map, skip_first=self.skip_first, log=self._log
         )
 
     @cached_property

@@ -27,10 +27,7 @@ def found(ops, calls):
 def called(ops):
     """Build `canonical.COPIES` of which only process and correlation id matter."""
     columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
-    columns |= {
-        "process_id": [process for process, _ in ops],
-        "correlation_id": [one for _, one in ops],
-    }
+    columns |= {"process_id": [process for process, _ in ops], "correlation_id": [one for _, one in ops]}
     return canonical.COPIES.table(columns)
 
 

@@ -54,8 +54,7 @@ def test_the_median_of_an_even_number_is_floored(values, median):
 
 
 @pytest.mark.parametrize(
-    ("deviation", "error"),
-    [(0, 0), (1, 1), (2, 3), (3, 4), (10, 15), (1000, 1483), (10**9, 1_482_600_000)],
+    ("deviation", "error"), [(0, 0), (1, 1), (2, 3), (3, 4), (10, 15), (1000, 1483), (10**9, 1_482_600_000)]
 )
 def test_the_error_is_the_spread_of_the_differences_to_the_nearest_ns(deviation, error):
     # Differences of rank 2: 10^10 less the deviation, 10^10, 10^10 and more; x 1.4826.

@@ -9,15 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.steps import (
-    STEP_OPTION,
-    Candidate,
-    TextFamilies,
-    candidates,
-    choose,
-    members_of,
-    normalise,
-)
+from nsyspipe.analysis.steps import STEP_OPTION, Candidate, TextFamilies, candidates, choose, members_of, normalise
 from tests.build.make import compute, operations, ranges, texts_of
 
 NO_OPERATIONS = operations()
@@ -159,11 +151,7 @@ def test_members_are_the_kept_ranges_of_the_best_thread_in_order_of_start():
     (best,) = (found for found in candidates(table, families, NO_OPERATIONS) if found.name == "s #")
     found = members_of(table, families, best)
     assert found.thread_id == 2
-    assert (found.rows.tolist(), found.starts.tolist(), found.ends.tolist()) == (
-        [4, 1],
-        [10, 40],
-        [30, 60],
-    )
+    assert (found.rows.tolist(), found.starts.tolist(), found.ends.tolist()) == ([4, 1], [10, 40], [30, 60])
 
 
 # --- what is never a step ------------------------------------------------------------------
@@ -189,10 +177,7 @@ def test_texts_of_users_that_look_like_operators_may_be_steps(text):
     assert len(measured(ranges((1, 0, 9, text)))) == 1
 
 
-LAYERS = (
-    (1, 0, 100, "train"),
-    *((1, 10 * at, 10 * at + 8, f"layer {at}") for at in range(1, 5)),
-)
+LAYERS = ((1, 0, 100, "train"), *((1, 10 * at, 10 * at + 8, f"layer {at}") for at in range(1, 5)))
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,7 @@ def test_operations_are_counted_kernels_first_each_kind_in_order_of_launch():
 
 
 def test_a_gap_that_unified_memory_ends_is_explained_by_what_is_launched_next():
-    ops = (
-        compute(0, 10, 1),
-        unified(20, 25),
-        unified(30, 32),
-        memset(40, 42, 33),
-        compute(50, 60, 5),
-    )
+    ops = (compute(0, 10, 1), unified(20, 25), unified(30, 32), memset(40, 42, 33), compute(50, 60, 5))
     # The gaps before the copies that nothing launches wait for the memset, as the one before itself.
     assert gaps(*ops) == [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]
     # Kernels first: 0 and 1; copies in order of launch: the memset is 2.

@@ -82,10 +82,7 @@ def test_groups_that_do_not_fit_on_one_axis_are_still_exact(top, origin):
     assert lengths(rows, 6) == [top - origin, 1, 0, 9, 9, 0]
 
 
-SPANS = st.lists(
-    st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])),
-    max_size=8,
-)
+SPANS = st.lists(st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])), max_size=8)
 quick = examples(200)
 
 

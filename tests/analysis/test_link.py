@@ -410,8 +410,7 @@ def test_real_logs_name_the_processes_of_their_reports():
 
 
 @pytest.mark.parametrize(
-    ("said", "is_on"),
-    [((), None), ((None,), None), ((False, None), False), ((False, True), True)],
+    ("said", "is_on"), [((), None), ((None,), None), ((False, None), False), ((False, True), True)]
 )
 def test_one_communicator_over_nvlink_sharp_is_enough(said, is_on):
     comms = tuple(Communicator(f"0x{at}", 2, is_nvls_on=one) for at, one in enumerate(said))

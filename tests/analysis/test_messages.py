@@ -54,11 +54,7 @@ def table(calls):
 def assigned(calls, kernels):
     """Return (communicator, number, size) of each kernel; None for what is unknown."""
     times = [NEVER if one.launch is None else one.launch for one in kernels]
-    found = assign_messages(
-        table(calls),
-        np.array(times, np.int64),
-        kernel_kinds(one.collective for one in kernels),
-    )
+    found = assign_messages(table(calls), np.array(times, np.int64), kernel_kinds(one.collective for one in kernels))
     columns = [
         (found["comm_id"], found["has_comm_id"]),
         (found["seq"], found["has_seq"]),
@@ -234,16 +230,7 @@ def events(draw):
         name = draw(pick(["ncclAllReduce", "ncclAllReduce", "ncclAllGather", None]))
         size = draw(st.integers(0, 9) if name is None else pick([None, 0, 1, 2**50]))
         end = draw(st.none() | st.integers(at, at + 4))
-        calls.append(
-            Call(
-                at,
-                size,
-                name,
-                draw(pick([A, A, B, None])),
-                draw(st.none() | st.integers(0, 5)),
-                end,
-            )
-        )
+        calls.append(Call(at, size, name, draw(pick([A, A, B, None])), draw(st.none() | st.integers(0, 5)), end))
     if kernels and draw(st.integers(0, 9)) == 0:
         kernels.append(Kernel(None))
     return calls, kernels

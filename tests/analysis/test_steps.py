@@ -39,9 +39,7 @@ def test_a_window_starts_with_the_kernel_that_starts_first_not_the_one_launched_
 def test_times_above_what_a_float_holds_stay_exact():
     far = 2**60
     found = windows(
-        members((far, far + 3), (far + 3, far + 6)),
-        compute(far + 1, far + 2, far),
-        compute(far + 7, far + 9, far + 3),
+        members((far, far + 3), (far + 3, far + 6)), compute(far + 1, far + 2, far), compute(far + 7, far + 9, far + 3)
     )
     assert found == [(0, far + 1, far + 7, True), (1, far + 7, far + 9, False)]
 

@@ -109,18 +109,9 @@ def test_run_ratios_are_pooled_and_not_means_of_ratios():
 
 
 def test_figures_per_step_are_means_over_ranks_and_steps():
-    rows = (
-        step(0, 1),
-        step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0),
-        step(0, 2),
-        step(1, 2, dtod_ns=4),
-    )
+    rows = (step(0, 1), step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0), step(0, 2), step(1, 2, dtod_ns=4))
     found = of_run(*rows)
-    per_step = (
-        found["dtod_ns_per_step"],
-        found["dtod_bytes_per_step"],
-        found["collectives_per_step"],
-    )
+    per_step = (found["dtod_ns_per_step"], found["dtod_bytes_per_step"], found["collectives_per_step"])
     assert per_step == (5.0, 64.25, 2.25)
 
 
@@ -202,8 +193,5 @@ def test_each_rank_has_its_own_figures_over_its_summary_steps():
 
 def test_a_rank_without_summary_steps_has_no_figures():
     rows = step(0, 1), step(1, 1, chosen=False)
-    expected = [
-        FIGURES | {"rank": 0, "step_time_ns": 100.0},
-        NO_FIGURES | {"rank": 1, "step_time_ns": None},
-    ]
+    expected = [FIGURES | {"rank": 0, "step_time_ns": 100.0}, NO_FIGURES | {"rank": 1, "step_time_ns": None}]
     assert of_ranks([0, 1], *rows) == expected

@@ -9,18 +9,7 @@ from nsyspipe.analysis.summary import evenness
 from nsyspipe.report.words import verdict
 
 
-def figures(
-    comm,
-    exposed,
-    *,
-    hidden=None,
-    backward=None,
-    compute=None,
-    copies=None,
-    idle=None,
-    wait=None,
-    n_steps=3,
-):
+def figures(comm, exposed, *, hidden=None, backward=None, compute=None, copies=None, idle=None, wait=None, n_steps=3):
     return {
         "n_summary_steps": n_steps,
         "comm_share": comm,
@@ -56,10 +45,7 @@ def figures(
             figures(0.5, 0.48, hidden=0.04, backward=0.03, wait=0.049),
             "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward.",
         ),
-        (
-            figures(0.0, 0.0, compute=0.957, idle=0.032),
-            "No communication: compute is 96 % of step time, idle 3 %.",
-        ),
+        (figures(0.0, 0.0, compute=0.957, idle=0.032), "No communication: compute is 96 % of step time, idle 3 %."),
         (
             figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099),
             "No communication: compute is <1 % of step time, copies 90 %, idle 10 %.",
@@ -69,14 +55,8 @@ def figures(
             "Communication is 20 % of step time, 0 % exposed; 100 % of it hides under compute, 0 % under backward's.",
         ),
         (figures(0.0, 0.0, compute=0.957), "No communication: compute is 96 % of step time."),
-        (
-            figures(None, None, n_steps=0),
-            "No step has a window on every rank, so there are no figures for the run.",
-        ),
-        (
-            figures(None, None),
-            "What the steps' time goes to is not known: kernels or their names were not recorded.",
-        ),
+        (figures(None, None, n_steps=0), "No step has a window on every rank, so there are no figures for the run."),
+        (figures(None, None), "What the steps' time goes to is not known: kernels or their names were not recorded."),
     ],
 )
 def test_the_verdict_says_what_step_time_goes_to(summary, sentence):

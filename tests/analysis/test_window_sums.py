@@ -36,9 +36,7 @@ def test_a_kernel_counts_in_the_window_of_its_start_with_its_whole_duration():
 
 @pytest.mark.parametrize("most", [1, 30, 2**18])
 @given(
-    KERNELS,
-    st.lists(st.integers(0, 50), max_size=25, unique=True),
-    st.lists(st.booleans(), min_size=24, max_size=24),
+    KERNELS, st.lists(st.integers(0, 50), max_size=25, unique=True), st.lists(st.booleans(), min_size=24, max_size=24)
 )
 def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
     spans = tiled(sorted(edges))

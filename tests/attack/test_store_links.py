@@ -24,17 +24,7 @@ from nsyspipe.model.schema import DATASET
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    contents,
-    copied,
-    new_run,
-    old_run,
-    other_run,
-    places,
-    stored,
-)
+from tests.store.store_tools import OTHER_ID, RUN_ID, contents, copied, new_run, old_run, other_run, places, stored
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
 OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]

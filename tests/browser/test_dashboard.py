@@ -148,10 +148,7 @@ def test_variants_are_ranked_not_taken_for_one_job(written, open_page):
 def test_runs_of_another_world_size_are_not_joined(opened):
     opened.draw()
     sizes = "runs => [...new Set(runs.map(run => nsyspipe.words.group(run)))]"
-    for chart, n_lines in (
-        (MAIN, 1),
-        ("chart-idle_share", 2),
-    ):  # the other job's times are off the scale
+    for chart, n_lines in ((MAIN, 1), ("chart-idle_share", 2)):  # the other job's times are off the scale
         lines = opened.chart(LINES, chart)
         groups = [opened.page.evaluate(sizes, [run for run, _ in line]) for line in lines]
         assert sorted(groups) == [["4 × H200"], ["8 × H200"]][:n_lines]

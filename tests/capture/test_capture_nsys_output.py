@@ -7,15 +7,7 @@ import time
 
 import pytest
 
-from nsyspipe.capture.rank import (
-    NOTHING,
-    Captured,
-    NsysOutput,
-    is_missed_agent,
-    last_words,
-    output_of,
-    report_there,
-)
+from nsyspipe.capture.rank import NOTHING, Captured, NsysOutput, is_missed_agent, last_words, output_of, report_there
 
 HOUR_NS = 3600 * 10**9
 

@@ -80,10 +80,7 @@ CASES = {
         for one in ("cudaProfilerApi", "nvtx", "none")
     },
     "a partial set": (3, verdict(rank(0), rank(1, report=False, problem=EMPTY), expected=(0, 1, 2))),
-    "a kept report": (
-        3,
-        verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep")),
-    ),
+    "a kept report": (3, verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep"))),
     "many lost ranks": (3, verdict(*(rank(n, report=n == 0) for n in range(10)))),
 }
 

@@ -122,8 +122,7 @@ def table_of(made):
 def test_parts_are_those_of_the_slowest_rank_of_each_step(table_of):
     # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
     before = table_of(
-        [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)],
-        [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)],
+        [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)], [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
     )
     after = table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
     found = parts([before], [after])

@@ -24,12 +24,7 @@ from tests.findings.make import (
 )
 
 _CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
-_LINKS = (
-    None,
-    [link("shm", "SHM/direct")],
-    [link("nvlink", "P2P/IPC", "NV4")],
-    [link("net", "NET/IB/0")],
-)
+_LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")], [link("net", "NET/IB/0")])
 
 
 @st.composite

@@ -108,10 +108,7 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     assert savings(run) == {"launch-bound": 420, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
     assert found["action"] == "keep cudaStreamSynchronize out of the step"
-    assert found["evidence"]["idle_ns_per_step_by_call"] == {
-        "cudaStreamSynchronize": 120,
-        "cudaMalloc": 60,
-    }
+    assert found["evidence"]["idle_ns_per_step_by_call"] == {"cudaStreamSynchronize": 120, "cudaMalloc": 60}
 
 
 # --- communication --------------------------------------------------------------------------------

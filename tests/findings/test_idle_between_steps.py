@@ -77,8 +77,7 @@ def test_what_the_loop_launches_between_is_not_the_loader(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "between", "inputs"),
-    [("validate", 20 * MS, 20 * MS), ("get batch", 20 * MS, 40 * MS)],
+    ("text", "between", "inputs"), [("validate", 20 * MS, 20 * MS), ("get batch", 20 * MS, 40 * MS)]
 )
 def test_a_range_between_steps_is_what_it_says(tmp_path, text, between, inputs):
     # 10 ms quiet, 20 ms in the range, 20 ms quiet.

@@ -74,14 +74,7 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
 
 @pytest.mark.parametrize(
     ("saving", "severity"),
-    [
-        (100.0, "high"),
-        (99.9, "medium"),
-        (30.0, "medium"),
-        (29.9, "low"),
-        (0.0, "low"),
-        (None, "low"),
-    ],
+    [(100.0, "high"), (99.9, "medium"), (30.0, "medium"), (29.9, "low"), (0.0, "low"), (None, "low")],
 )
 def test_severity_is_the_share_of_step_time(monkeypatch, saving, severity):
     rules(monkeypatch, a=finding(saving))

@@ -84,10 +84,7 @@ def test_one_bucket_over_shared_memory(runs, options):
     # Backward takes 55 ms without the all-reduce, less than there is to hide.
     assert 50 * MS < found["single-bucket"]["saving_ns_per_step"] < 58 * MS
     copies = found["grad-copy"]["evidence"]
-    assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (
-        296,
-        1_226_141_600,
-    )
+    assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (296, 1_226_141_600)
     # whatif.md: 25.6 GB/s of busbw on this capture, measured from known bytes.
     link = found["slow-link"]["evidence"]
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
@@ -194,15 +191,9 @@ def test_the_slow_rank_comes_first(runs):
 # --- what following the advice brought ------------------------------------------------------------
 
 PAIRS = {
-    "smaller buckets that are views": (
-        ("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")),
-        "ddp-4gpu-shm-bucket100",
-    ),
+    "smaller buckets that are views": (("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")), "ddp-4gpu-shm-bucket100"),
     "NVLink": (("ddp-4gpu-shm", SHM, ("slow-link",)), "ddp-4gpu"),
-    "NVLink, 100 MB buckets": (
-        ("ddp-4gpu-shm-bucket100", SHM, ("slow-link",)),
-        "ddp-4gpu-onefile",
-    ),
+    "NVLink, 100 MB buckets": (("ddp-4gpu-shm-bucket100", SHM, ("slow-link",)), "ddp-4gpu-onefile"),
 }
 
 

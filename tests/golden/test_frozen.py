@@ -22,18 +22,7 @@ from nsyspipe.cli.app import app
 from tests.conftest import REAL, SAMPLES
 
 FROZEN = Path(__file__).with_name("frozen")
-COMMANDS = (
-    "",
-    "analyze",
-    "compare",
-    "convert",
-    "dashboard",
-    "diff",
-    "doctor",
-    "redact",
-    "schema",
-    "whatif",
-)
+COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
 TABLES = (
     "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
     "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
@@ -182,10 +171,7 @@ def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested
     parts = parts_of(document) | {"--html": page.read_bytes(), "--perfetto": trace.read_bytes()}
     parts |= {f"doctor {key}": value for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()}
     digested(f"analyze/{run}", parts)
-    pinned(
-        f"doctor/{run}.md",
-        called("doctor", *inputs(run), "--markdown", "-", "--html", page, "--force"),
-    )
+    pinned(f"doctor/{run}.md", called("doctor", *inputs(run), "--markdown", "-", "--html", page, "--force"))
     digested(f"doctor/{run}", {"--html": page.read_bytes()})
 
 
@@ -230,8 +216,5 @@ def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
     store, page = tmp_path / "store", tmp_path / "dashboard.html"
     for run in ("ddp-4gpu-before", "ddp-4gpu-after", "ddp-4gpu-shm"):
         called("analyze", *inputs(run), "-j", "1", "--run-id", run, "--out", store, "-q")
-    pinned(
-        "dashboard/printed.txt",
-        called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"),
-    )
+    pinned("dashboard/printed.txt", called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"))
     digested("dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")})

@@ -27,23 +27,10 @@ def with_all(run: str) -> list[str]:
 
 
 def analyze(run: str, *options: str | Path) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "nsyspipe",
-        "analyze",
-        f"sample_reports/{run}_*.sqlite",
-        *map(str, options),
-    ]
+    command = [sys.executable, "-m", "nsyspipe", "analyze", f"sample_reports/{run}_*.sqlite", *map(str, options)]
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
-        command,
-        cwd=SAMPLES.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+        command, cwd=SAMPLES.parent, env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stderr == ""
     return done.stdout

@@ -13,10 +13,7 @@ import pytest
 from nsyspipe.capture.plan import n_gpus
 from tests.with_nsys.launching import RealMachine
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs")]
 SHORT = ("--", "--model", "base", "--warmup", "3", "--steps", "6")
 STEPS = [3, 4, 5, 6, 7, 8]  # the three of the warm-up are not captured
 FLOAT_BYTES = 4
@@ -120,10 +117,7 @@ def test_one_report_of_a_node_holds_both_ranks(machine):
     assert answer.status == 0, answer.err
     found = machine.analysis("run_node0.sqlite")
     assert_whole(found)
-    assert {rank: steps[:5] for rank, steps in steps_of(found).items()} == {
-        0: STEPS[:5],
-        1: STEPS[:5],
-    }
+    assert {rank: steps[:5] for rank, steps in steps_of(found).items()} == {0: STEPS[:5], 1: STEPS[:5]}
 
 
 def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):

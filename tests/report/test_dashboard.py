@@ -137,10 +137,7 @@ def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured,
         ([], "none"),
         ([finding_row()], "single-bucket, up to 12.30 ms"),
         ([finding_row(saving_ns_per_step=None)], "single-bucket"),
-        (
-            [finding_row(saving_ns_per_step=float("nan"))],
-            "not recorded",
-        ),  # no finding has that: damaged
+        ([finding_row(saving_ns_per_step=float("nan"))], "not recorded"),  # no finding has that: damaged
     ],
 )
 def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):

@@ -134,10 +134,7 @@ def much(runs, tmp_path_factory):
     """Return a difference of long figures: 2013.5 % more, and of settings with long names and values."""
     folder = tmp_path_factory.mktemp("much")
     compute = 131 * 21.135 - 30
-    slow = plain_run(
-        folder,
-        [[(int((compute + n % 3) * MS), *rest) for n, (_, *rest) in enumerate(steps(0))]] * 2,
-    )
+    slow = plain_run(folder, [[(int((compute + n % 3) * MS), *rest) for n, (_, *rest) in enumerate(steps(0))]] * 2)
     names = {f"NCCL_A_SETTING_WITH_A_LONG_NAME_{at}": "v" * 30 for at in range(2)}
     old = Changed(runs["slow"], nccl=NcclFacts("2.21", {"NCCL_DEBUG": "x"}, nvls=None))
     new = Changed(slow, nccl=NcclFacts("2.22", names, nvls=None))
@@ -290,13 +287,7 @@ def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp
     ]
     found = diff(*sides)
     text = text_of(found)
-    for name in (
-        "comm share",
-        "exposed comm share",
-        "hidden by compute",
-        "idle share",
-        "compute share",
-    ):
+    for name in ("comm share", "exposed comm share", "hidden by compute", "idle share", "compute share"):
         assert f"\n{name} " in text
     assert "of the capture" in text
     assert "median" not in text

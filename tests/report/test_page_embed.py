@@ -7,13 +7,7 @@ import json
 import pytest
 
 from nsyspipe.report.files import identity_of_page
-from nsyspipe.report.html.page import (
-    MOST_LETTERS,
-    RUN_ID,
-    as_json,
-    cut,
-    run_id_of_page,
-)
+from nsyspipe.report.html.page import MOST_LETTERS, RUN_ID, as_json, cut, run_id_of_page
 
 
 def page(path, *, name=RUN_ID, content="run-1", before=""):

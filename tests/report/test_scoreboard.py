@@ -236,13 +236,7 @@ def test_the_document_is_that_of_the_contract(board, runs):
     assert (second["label"], second["step_time_ns"], second["verdict"]) == ("fast", 101 * MS, "improvement")  # fmt: skip
     assert second["captures"] == [runs["fast"].header.run_id]
     assert found["kinds"] == [
-        {
-            "peer": "slow",
-            "labels": ["slow", "fast"],
-            "best": "fast",
-            "level_with": [],
-            "not_told_from": [],
-        }
+        {"peer": "slow", "labels": ["slow", "fast"], "best": "fast", "level_with": [], "not_told_from": []}
     ]
 
 
@@ -250,11 +244,7 @@ def test_csv_has_a_row_a_run_in_base_units_and_nothing_where_null(board):
     first, second = csv.DictReader(io.StringIO(scoreboard_csv(board("slow", "fast"))))
     assert float(second["step_time_ns"]) == 101 * MS
     assert float(second["speedup"]) == pytest.approx(131 / 101)
-    assert (first["verdict"], first["why"], first["message_bytes_per_step"]) == (
-        "reference",
-        "",
-        "",
-    )
+    assert (first["verdict"], first["why"], first["message_bytes_per_step"]) == ("reference", "", "")
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "=cmd|' /C calc'!A0"])

@@ -206,11 +206,7 @@ _FEW, _MOST = 6, 40
 
 
 def dashboard_page(
-    stored: StoredRuns,
-    *,
-    title: str,
-    pages: Mapping[str, str] | None = None,
-    problems: Sequence[Unreadable] = (),
+    stored: StoredRuns, *, title: str, pages: Mapping[str, str] | None = None, problems: Sequence[Unreadable] = ()
 ) -> str:
     """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
@@ -259,12 +255,7 @@ def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, A
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     return {
         "figures": [
-            {
-                "name": figure.column,
-                "kind": figure.unit,
-                "better": _BETTER[figure.better],
-                "category": figure.category,
-            }
+            {"name": figure.column, "kind": figure.unit, "better": _BETTER[figure.better], "category": figure.category}
             for figure in FOLLOWED
         ],
         "groups": groups,

@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 LIBRARY = "echarts.min.js"
 SHELL_STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
-SHELL_SCRIPTS = (
-    "format.js",
-    "palette.js",
-    "tooltip.js",
-    "options.js",
-    "zoom.js",
-    "charts.js",
-    "furniture.js",
-)
+SHELL_SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
 _START = "start.js"
 
 
@@ -138,10 +130,7 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the page as text: the same page gives the same bytes, and no clock, locale or network is asked."""
-    library, own = (
-        _closed(read_asset(LIBRARY) if page.has_charts else ""),
-        _closed(script(page.scripts)),
-    )
+    library, own = (_closed(read_asset(LIBRARY) if page.has_charts else ""), _closed(script(page.scripts)))
     markup = _markup()
     text: str = (
         _environment()
