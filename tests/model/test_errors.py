@@ -13,7 +13,7 @@ CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one
 FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
 
 
-def test_parents_are_the_ones_that_the_docstring_draws():
+def test_parents_are_those_that_callers_catch():
     assert {one.__name__: one.__base__.__name__ for one in CLASSES} == {
         "NsyspipeError": "Exception",
         "InputError": "NsyspipeError",
@@ -29,7 +29,6 @@ def test_parents_are_the_ones_that_the_docstring_draws():
         "OptionError": "NsyspipeError",
         "OutputError": "NsyspipeError",
     }
-    assert all(f" {one.__name__} " in errors.__doc__ for one in CLASSES[1:] if one is not NsyspipeError)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
