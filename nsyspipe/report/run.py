@@ -78,7 +78,10 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in verdict_of(run).split("\n"))
     yield Facts(subject_parts(run, summary), "Run")
-    yield from (Sentence(text, "dim") for text in (capture_text(run.header.capture), link_text(run.link)) if text)
+    if captured := capture_text(run.header.capture):
+        yield Facts((captured,), "Captured with")
+    if link := link_text(run.link):
+        yield Sentence(link, "dim")
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)

@@ -78,7 +78,7 @@ def test_every_output_says_it_and_none_has_a_secret(captured, invoke):
     assert document["run"]["capture"]["environment"] == {"NCCL_DEBUG": "INFO"}
     assert {row["path"] for row in document["links"]} == {"NV18"}
     markdown = invoke(captured, "--markdown", "-").stdout
-    assert f"Captured with {LINE}" in markdown
+    assert f"Captured with: {LINE}" in markdown
     html = page.read_text()
     assert "torchrun train.py --api-key" in html
     assert "0123456789 with changes" in html
