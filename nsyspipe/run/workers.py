@@ -392,8 +392,11 @@ def _interrupts_kept() -> Iterator[None]:
     It would have the driver cancel the statement, which SQLite's cannot.
     """
     driver: Any = importlib.import_module("adbc_driver_manager.dbapi")
-    before = driver._blocking_call  # noqa: SLF001 - there is no other way
-    driver._blocking_call = lambda call, arguments, named, _cancel: call(*arguments, **named)  # noqa: SLF001
+    before = getattr(driver, "_blocking_call", None)  # there is no other way
+    if before is None:
+        yield
+        return
+    driver._blocking_call = lambda call, arguments, named, *_cancel: call(*arguments, **named)  # noqa: SLF001
     try:
         yield
     finally:
