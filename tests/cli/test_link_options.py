@@ -128,7 +128,7 @@ def test_a_log_of_another_run_is_told_and_not_used(real, invoke):
     assert "NCCL_DEBUG=INFO" in found["fix"]
     assert json.loads(done.stdout)["nccl"] is None
     assert json.loads(done.stdout)["links"] == []
-    assert "link:" not in invoke(reports, "--nccl-log", log).stdout
+    assert "\nlink:" not in invoke(reports, "--nccl-log", log).stdout
 
 
 def test_a_log_of_another_run_does_not_make_the_world_larger(real, invoke):

@@ -209,7 +209,7 @@ class Machine:
         """Return the processes of this machine that run a module."""
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
-        return [pid for pid, command in running if command.split()[1:4] == start]
+        return [pid for pid, command in running if [one for one in command.split()[1:5] if one != "-S"][:3] == start]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()
