@@ -14,7 +14,8 @@ from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_re
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.document import document, dumps
 from nsyspipe.run.gather import digest_report
-from tests.build.nccl_layouts import COMM_INIT, IMPLICIT, NCCL_2_19, NCCL_2_21, NCCL_2_28, Entry, PayloadLayout
+from tests.build import nccl_layouts as nccl
+from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout
 from tests.build.planted import plant
 from tests.build.tools import edit, nullable
 from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
@@ -22,7 +23,6 @@ from tests.conftest import SAMPLES
 from tests.run.test_real_reports import GROUPS
 
 NEW = "3.25.0 2026.2.1 mfu"
-COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
 QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
@@ -119,10 +119,10 @@ def _real_version(builder):
 
 
 LAYOUTS = [
-    (NCCL_2_19, {BYTES: 4096}),
-    (NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40 + 1}),
-    (NCCL_2_28, {"commHash": 11, "count": 1000, "dataType": 7, "seqNumber": 3}),
-    (IMPLICIT, {"my-rank": 1}),
+    (nccl.NCCL_2_19, {BYTES: 4096}),
+    (nccl.NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40 + 1}),
+    (nccl.NCCL_2_28, {"commHash": 11, "count": 1000, "dataType": 7, "seqNumber": 3}),
+    (nccl.IMPLICIT, {"my-rank": 1}),
 ]
 
 
@@ -131,15 +131,15 @@ def test_payloads_say_the_same_and_those_that_cannot_be_decoded_are_counted_alik
     ranks = [_real_version(steady_rank(rank, version=NEW).domain("NCCL", 1)) for rank in range(2)]
     foreign = PayloadLayout(9, 16, (Entry("rank", 5, 0), Entry("bytes", 18, 8)))
     for number, rank in enumerate(ranks):
-        rank.nccl_payload(5, "ncclCommInitRank", {COMM: 7, RANKS: 2, RANK: number}, COMM_INIT)
+        rank.nccl_payload(5, "ncclCommInitRank", {COMM: 7, RANKS: 2, RANK: number}, nccl.COMM_INIT)
         for step, (layout, fields) in enumerate(some):
             rank.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, layout)
         if some is LAYOUTS:
             rank.domain("mine", 4).nccl_payload(2080, "mine", {"rank": 1, "bytes": 5}, foreign, domain=4)
             rank.nccl_payload(2090, None, {"rank": 1, "bytes": 5}, foreign, domain=8)
-            rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, NCCL_2_21)
+            rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["binaryData"] = b"cut"
-            rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, NCCL_2_21)
+            rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["eventType"] = 34
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
     assert ("undecoded-payload" in {one["code"] for one in original["problems"]}) == (some is LAYOUTS)
