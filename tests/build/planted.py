@@ -13,8 +13,6 @@ from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, TraceBuilder, sche
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SHOWN", "forms", "found_in", "plant", "planted_rank"]
-
 NEW = "3.25.0 2026.2.1 mfu"
 # Places whose text analysis shows: a host and a GPU model are facts of a run, and both of the others are names of NVTX
 # ranges and kernels, though not stored as text.

@@ -165,8 +165,8 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
     for number, domain in enumerate(domains, start=3):
         builder.domain(domain, number)
     for one in process.ranges:
-        thread, domain = ["main", "autograd"][one.thread - 1], domains.index(one.domain) + 3 if one.domain else 0
-        builder.range(one.start, one.end, one.text, thread=thread, domain=domain)
+        place = domains.index(one.domain) + 3 if one.domain else 0
+        builder.range(one.start, one.end, one.text, thread=["main", "autograd"][one.thread - 1], domain=place)
     return builder
 
 

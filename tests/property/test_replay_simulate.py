@@ -127,10 +127,8 @@ def test_settings_side_by_side_do_not_touch_each_other(program):
 
 @given(programs())
 def test_more_of_anything_makes_no_window_begin_earlier_a_shift_shifts_all_and_no_work_is_lost(program):
-    longer, less, more = (
-        Setting(transfer_ns=program.transfer_ns + 7),
-        *(Setting(NOTHING, Slowing(c)) for c in (0.1, 0.6)),
-    )
+    longer = Setting(transfer_ns=program.transfer_ns + 7)
+    less, more = (Setting(NOTHING, Slowing(ratio)) for ratio in (0.1, 0.6))
     alone, with_longer, with_less, with_more = simulate(program, [Setting(), longer, less, more])
     assert (with_longer >= alone - 1e-6).all()
     assert (with_more >= with_less - 1e-6).all()
