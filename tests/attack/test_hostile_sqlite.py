@@ -150,9 +150,10 @@ def test_an_unknown_collation_ends_in_an_error(report):
             continue
 
 
-@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807"])
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9e99", "9223372036854775807"])
 def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
-    for table, column in ((RUNTIME, "start"), (RUNTIME, "correlationId"), (KERNEL, "globalPid"), (NVTX, "domainId")):
+    columns = [(RUNTIME, "start"), (RUNTIME, "correlationId"), (NVTX, "domainId")]
+    for table, column in [*columns, *((KERNEL, name) for name in ("start", "globalPid", "shortName"))]:
         path = report(f'UPDATE {table} SET "{column}" = {value}')
         for reader in READERS:
             try:

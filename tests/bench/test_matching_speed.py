@@ -17,8 +17,7 @@ from nsyspipe.analysis.collectives import match, waiting
 from nsyspipe.analysis.communication import CommKind
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
-from tests.build.matching import collective_rows
-from tests.build.synthetic_times import clock_errors
+from tests.build.synthetic import clock_errors
 
 pytestmark = pytest.mark.bench
 N_RANKS, N_COLLECTIVES, SEED = 512, 2000, 7
@@ -26,22 +25,29 @@ N_RANKS, N_COLLECTIVES, SEED = 512, 2000, 7
 KINDS = tuple(CommKind(name, "f32", "RING_LL") for name in COLLECTIVES[:4])
 
 
-def rows_of(columns):
-    """Return the generated columns as `comm_rows` would have them: by rank and start."""
-    order = np.lexsort((columns["start_ns"], columns["rank"]))
-    found = {name: column[order] for name, column in columns.items()}
-    unknown = np.full(order.size, ABSENT)
+def generated_rows():
+    """Return rows as `comm_rows` has them, by rank and start: all ranks arrive tens of us apart and end within 3 us."""
+    rng = np.random.default_rng(SEED)
+    kind = rng.integers(0, len(KINDS), N_COLLECTIVES)
+    stream = (rng.random(N_COLLECTIVES) > 0.7).astype(np.int64)
+    ready = 10_000_000_000 + np.cumsum(rng.integers(450_000, 800_000, N_COLLECTIVES))
+    shape = N_RANKS, N_COLLECTIVES
+    start = ready + np.minimum(rng.exponential(15_000, shape), 99_000).astype(np.int64)
+    end = ready + 100_000 + rng.integers(20_000, 300_000, N_COLLECTIVES) + rng.integers(0, 3000, shape)
+    error = clock_errors(N_RANKS, SEED)[:, None]
+    rank, kind = np.repeat(np.arange(N_RANKS), N_COLLECTIVES), np.tile(kind, N_RANKS)
+    unknown = np.full(rank.size, ABSENT)
     return CommRows(
-        rank=found["rank"],
-        report=found["rank"],
-        step=found["step"],
-        in_step=np.ones(order.size, np.bool_),
-        start_ns=found["start_ns"],
-        end_ns=found["end_ns"],
-        kind=found["collective"],
+        rank=rank,
+        report=rank,
+        step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS),
+        in_step=np.ones(rank.size, np.bool_),
+        start_ns=(start + error).ravel(),
+        end_ns=(end + error).ravel(),
+        kind=kind,
         kinds=KINDS,
-        collective=found["collective"],
-        communicator=2 * found["collective"] + found["stream_order"],
+        collective=kind,
+        communicator=2 * kind + np.tile(stream, N_RANKS),
         communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
         seq_number=unknown,
         message_bytes=unknown,
@@ -50,7 +56,7 @@ def rows_of(columns):
 
 
 def test_speed_of_matching_clocks_and_waiting(capsys):
-    rows = rows_of(collective_rows(N_RANKS, N_COLLECTIVES, SEED))
+    rows = generated_rows()
     numbers = np.random.default_rng(SEED).permutation(rows.start_ns)
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     sort = min(_timed(lambda: np.sort(numbers))[0] for _ in range(3))

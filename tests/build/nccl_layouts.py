@@ -70,13 +70,10 @@ def blob(layout: PayloadLayout, fields: dict[str, int]) -> bytes:
     return header + payload
 
 
-COMM, BYTES, RANKS, RANK = (
-    "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank",
-)  # fmt: skip
+COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
 # ncclAllReduce of 2.19: no communicator, and a size of 0 for the payload as a whole.
-NCCL_2_19 = PayloadLayout(
-    2**24 + 5, 16, (Entry(BYTES, SIZE, 0), Entry("Reduction operation", REDUCTION, 8)), is_stated=False,
-)  # fmt: skip
+_SUMMED = Entry(BYTES, SIZE, 0), Entry("Reduction operation", REDUCTION, 8)
+NCCL_2_19 = PayloadLayout(2**24 + 5, 16, _SUMMED, is_stated=False)
 # ncclSend and ncclBroadcast of 2.19 say it in another way.
 NCCL_2_19_SEND = PayloadLayout(2**24 + 9, 16, (Entry("Bytes", SIZE, 0), Entry("Peer rank", INT, 8)), is_stated=False)
 # ncclAllReduce from 2.21 on, as nsys 2025.3 exported it of a real run.
@@ -90,27 +87,15 @@ COMM_INIT = PayloadLayout(
 # As it might say it in another release.
 SWAPPED_INIT = PayloadLayout(2**24 + 12, 24, (Entry(COMM, UINT64, 0), Entry(RANK, INT, 8), Entry(RANKS, INT, 16)))
 # What --trace=nccl is documented to record, in another order, with paddings.
-NCCL_2_28 = PayloadLayout(
-    2**24 + 40,
-    48,
-    (
-        Entry("commHash", UINT64, 16),
-        Entry("dataType", INT32, 4),
-        Entry("count", SIZE, 24),
-        Entry("seqNumber", UINT32, 36),
-        Entry("commRank", INT, 40),
-        Entry("nRanks", INT, 44),
-    ),
-)
+_NEW = {"commHash": (UINT64, 16), "dataType": (INT32, 4), "count": (SIZE, 24), "seqNumber": (UINT32, 36),
+        "commRank": (INT, 40), "nRanks": (INT, 44)}  # fmt: skip
+NCCL_2_28 = PayloadLayout(2**24 + 40, 48, tuple(Entry(name, *place) for name, place in _NEW.items()))
 # Offsets left to the reader.
-IMPLICIT = PayloadLayout(
-    2**24 + 50,
-    32,
-    (
-        Entry("my-rank", INT, 0, is_stated=False),
-        Entry("NCCL Communicator Id", UINT64, 8, is_stated=False),
-        Entry("n_ranks", UINT, 16, is_stated=False),
-        Entry("message size (bytes)", SIZE, 24, is_stated=False),
-    ),
-    is_stated=False,
-)
+_BARE = {
+    "my-rank": (INT, 0),
+    "NCCL Communicator Id": (UINT64, 8),
+    "n_ranks": (UINT, 16),
+    "message size (bytes)": (SIZE, 24),
+}
+_FOLLOWING = tuple(Entry(name, *place, is_stated=False) for name, place in _BARE.items())
+IMPLICIT = PayloadLayout(2**24 + 50, 32, _FOLLOWING, is_stated=False)

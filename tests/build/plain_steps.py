@@ -5,8 +5,6 @@ from __future__ import annotations
 import nsyspipe
 from tests.build.trace import DEFAULT, TraceBuilder
 
-__all__ = ["plain_rank", "plain_run", "write_run"]
-
 # The first complete step is left out of the figures, the last one is cut off: neither counts.
 FIRST, LAST = (500, 50, 0, 50), (100, 10, 0, 0)
 

@@ -7,16 +7,13 @@ import struct
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tests.build.nccl_layouts import NCCL_2_21, Entry, PayloadLayout
+from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21, Entry, PayloadLayout
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SHOWN", "forms", "found_in", "plant", "planted_rank"]
-
 NEW = "3.25.0 2026.2.1 mfu"
-COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
 # Places whose text analysis shows: a host and a GPU model are facts of a run, and both of the others are names of NVTX
 # ranges and kernels, though not stored as text.
 SHOWN = frozenset({"host", "GPU model", "blob as a range's text", "blob as a kernel's name"})

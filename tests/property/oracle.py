@@ -61,8 +61,17 @@ def ticks(intervals) -> set[int]:
     return {t for start, end in intervals for t in range(start, end)}
 
 
+def median(values) -> int:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
+
+
+def is_kernel(op: Op) -> bool:
+    return op.category in ("compute", "comm")
+
+
 def kernels(process: Process) -> list[Op]:
-    return [op for op in process.ops if op.category in ("compute", "comm")]
+    return [op for op in process.ops if is_kernel(op)]
 
 
 def users(process: Process) -> list[Range]:
@@ -135,6 +144,7 @@ def is_inside(processes: list[Process], family: str, other: str) -> bool:
 
 
 def choose_family(processes: list[Process]) -> str | None:
+    """Return the family of the steps, None without one or if no rank has a window of it."""
     names = {family_of(r.text) for p in processes for r in users(p)}
     good = [f for f in names if all(qualifies(p, f) for p in processes)]
     outer = [f for f in good if re.search("epoch|warm-?up", f.lower())]
@@ -149,11 +159,12 @@ def choose_family(processes: list[Process]) -> str | None:
         first = min(members_on(p, family)[0].start for p in processes)
         return (-total, first, family)
 
-    return min(good, key=order)
+    family = min(good, key=order)
+    return family if any(windows(p, family) for p in processes) else None
 
 
 def belongs(process: Process, member: Range) -> list[Op]:
-    return [op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end]
+    return [op for op in process.ops if launched_in(member, op)]
 
 
 def windows(process: Process, family: str | None) -> list[tuple[int, int, int, bool]]:
@@ -167,7 +178,7 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
         return [(i, starts[i], starts[i + 1], i < len(members) - 1) for i in range(len(members))]
     begun: list[tuple[int, int]] = []
     for index, member in enumerate(members):
-        first = [op.start for op in belongs(process, member) if op.category in ("compute", "comm")]
+        first = [op.start for op in belongs(process, member) if is_kernel(op)]
         if first and (not begun or min(first) > begun[-1][1]):
             begun.append((index, min(first)))
     result = []

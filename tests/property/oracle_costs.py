@@ -8,16 +8,24 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from tests.property.oracle import ROLES, Op, Process, kernels, members_on, phase_ranges, role_of, ticks, windows
+from tests.property.oracle import (
+    ROLES,
+    Op,
+    Process,
+    is_kernel,
+    kernels,
+    median,
+    members_on,
+    phase_ranges,
+    role_of,
+    ticks,
+    windows,
+)
 
 LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
 # Built runs are of some hundred ns: a pause is as short there.
 PAUSE = 12
 MEASURED = ("compute_ns", "comm_ns", "exposed_comm_ns", "device_ns", "idle_ns")
-
-
-def is_kernel(op: Op) -> bool:
-    return op.category in ("compute", "comm")
 
 
 def holds(spans, time: int | None) -> bool:
@@ -289,12 +297,6 @@ def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int
     for around, at, length, covered in beside:
         equals = sorted(free.get(around, []))
         n = len(equals)
-        if n >= 3 and equals[7 * n // 8] - equals[n // 8] <= 0.5 * _median(equals):
-            found[at] = (covered, max(covered - (length - _median(equals)), 0))
+        if n >= 3 and equals[7 * n // 8] - equals[n // 8] <= 0.5 * median(equals):
+            found[at] = (covered, max(covered - (length - median(equals)), 0))
     return found
-
-
-def _median(values: list[int]) -> int:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2

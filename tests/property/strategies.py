@@ -36,17 +36,9 @@ def intervals(draw):
 
 @st.composite
 def ops(draw, launches):
-    start, end = draw(intervals())
     category = draw(CATEGORIES)
-    return Op(
-        start,
-        end,
-        category,
-        None if category == "unified" else draw(launches),
-        draw(st.integers(0, 9)),
-        draw(NAMES),
-        draw(GRIDS),
-    )
+    launch = None if category == "unified" else draw(launches)
+    return Op(*draw(intervals()), category, launch, draw(st.integers(0, 9)), draw(NAMES), draw(GRIDS))
 
 
 @st.composite
@@ -94,11 +86,8 @@ def steady_ranges(draw):
 
 @st.composite
 def random_ranges(draw):
-    found = []
-    for _ in range(draw(st.integers(0, 8))):
-        start, end = draw(intervals())
-        found.append(Range(start, end, draw(TEXTS), draw(st.sampled_from([1, 2])), draw(DOMAINS)))
-    return found
+    number = range(draw(st.integers(0, 8)))
+    return [Range(*draw(intervals()), draw(TEXTS), draw(st.sampled_from([1, 2])), draw(DOMAINS)) for _ in number]
 
 
 @st.composite
@@ -176,13 +165,8 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
     for number, domain in enumerate(domains, start=3):
         builder.domain(domain, number)
     for one in process.ranges:
-        builder.range(
-            one.start,
-            one.end,
-            one.text,
-            thread="main" if one.thread == 1 else "autograd",
-            domain=domains.index(one.domain) + 3 if one.domain else 0,
-        )
+        place = domains.index(one.domain) + 3 if one.domain else 0
+        builder.range(one.start, one.end, one.text, thread=["main", "autograd"][one.thread - 1], domain=place)
     return builder
 
 

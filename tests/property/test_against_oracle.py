@@ -30,8 +30,6 @@ def loaded(found):
             run = nsyspipe.load(folder, jobs=1)
             run.steps()
     family = oracle.choose_family(found)
-    if family is not None and not any(oracle.windows(process, family) for process in found):
-        family = None
     assert run.step_family == family
     assert run.ranks["rank"].to_pylist() == list(range(len(found)))
     return run, family

@@ -19,7 +19,6 @@ lengths = st.integers(0, 5000)
 step = st.tuples(st.integers(20, 5000), lengths, lengths, lengths)
 # Ranks have the same steps' numbers, each its own times.
 ranks = st.integers(1, 8).flatmap(lambda n: st.lists(st.lists(step, min_size=n, max_size=n), min_size=1, max_size=2))
-NUMBERS = ("baseline", "candidate", "delta", "ci_low", "ci_high")
 
 
 def negated(value):
@@ -39,18 +38,18 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
         there, back = diff(one, other, force=force), diff(other, one, force=force)
         for row, turned in zip(there.metrics.to_pylist(), back.metrics.to_pylist(), strict=True):
             assert (row["baseline"], row["candidate"]) == (turned["candidate"], turned["baseline"])
-            assert row["delta"] == negated(turned["delta"])
-            assert row["ci_low"] == negated(turned["ci_high"])
-            assert row["ci_high"] == negated(turned["ci_low"])
+            for name, other in (("delta", "delta"), ("ci_low", "ci_high"), ("ci_high", "ci_low")):
+                assert row[name] == negated(turned[other])
         for name in ("step_time_parts", "idle_causes"):
             rows, turned = (getattr(side, name)["delta_ns"].to_pylist() for side in (there, back))
             assert rows == [negated(value) for value in turned]
-        deltas = {(row["phase"], row["name"]): row["delta_ns_per_step"] for row in there.kernels.to_pylist()}
-        for row in back.kernels.to_pylist():
-            assert row["delta_ns_per_step"] == -deltas[row["phase"], row["name"]]
-        turned = {(row["topic"], row["what"]): row["delta"] for row in back.changes.to_pylist()}
-        for row in there.changes.to_pylist():
-            assert row["delta"] == negated(turned[row["topic"], row["what"]])
+        for name, *keys, delta in (
+            ("kernels", "phase", "name", "delta_ns_per_step"),
+            ("changes", "topic", "what", "delta"),
+        ):
+            tables = (getattr(side, name).to_pylist() for side in (there, back))
+            rows, turned = ({tuple(row[key] for key in keys): row[delta] for row in table} for table in tables)
+            assert rows == {key: negated(value) for key, value in turned.items()}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from pathlib import Path
 
@@ -15,20 +14,11 @@ from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.run.operations import run_operations
 from tests.conftest import examples
-from tests.property import oracle, oracle_costs
+from tests.property import cross_oracle, oracle, oracle_costs
 from tests.property.strategies import PROCESSES, build, load_run, runs, write
 
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
-CATEGORIES = {"dtod": "memory", "copy": "memory", "memset": "memory", "unified": "memory"}
 MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
-
-
-@contextlib.contextmanager
-def loaded(found):
-    """Open a run of one report per process."""
-    with tempfile.TemporaryDirectory() as folder:
-        write(found, Path(folder))
-        yield nsyspipe.load(folder)
 
 
 def tables(run, steps=None):
@@ -41,13 +31,6 @@ def tables(run, steps=None):
 
 def rows(table, *names):
     return [tuple(row[name] for name in names) for row in table.to_pylist()]
-
-
-def family_of(found):
-    family = oracle.choose_family(found)
-    if family is None or not any(oracle.windows(process, family) for process in found):
-        return None
-    return family
 
 
 def shifted(time, shift):
@@ -76,7 +59,7 @@ def expected_events(process, family, numbers, shift):
             op.end + shift,
             step(op),
             oracle_costs.phase_of(op, spans),
-            CATEGORIES.get(op.category, op.category),
+            "memory" if op.category in MEMORY else op.category,
             MEMORY.get(op.category) or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
             shifted(op.launch, shift),
             {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
@@ -105,7 +88,7 @@ def expected_ranges(process, family, numbers, shift):
 
 
 def check_rows(found, got, shifts):
-    family = family_of(found)
+    family = oracle.choose_family(found)
     for rank, process in enumerate(found):
         events, ranges = got[rank]
         numbers = oracle.numbers(found, family)[rank]
@@ -162,7 +145,9 @@ def covered(events, category, window):
 @examples(20)
 @given(RUNS, st.randoms(use_true_random=False))
 def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_part_of_all(found, random):
-    with loaded(found) as run:
+    with tempfile.TemporaryDirectory() as folder:
+        write(found, Path(folder))
+        run = nsyspipe.load(folder)
         whole, steps = tables(run), run.steps().to_pylist()
         check_rows(found, whole, run.ranks["clock_shift_ns"].to_pylist())
         check_parts(run, whole, random.choice)
@@ -180,9 +165,7 @@ def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_pa
 @examples(25)
 @given(runs(), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(drawn, most, random):
-    # Of several ranks without a kernel that is known to communicate nothing is known of communication.
-    kernels = [kernel for rank in drawn.ranks for kernel in rank.kernels]
-    assume(len(drawn.ranks) == 1 or any(kernel.collective is not None for kernel in kernels))
+    assume(cross_oracle.communicates(drawn))
     with tempfile.TemporaryDirectory() as folder:
         run = load_run(drawn, Path(folder))
         whole, steps, collectives = tables(run), run.steps(), run.collectives()

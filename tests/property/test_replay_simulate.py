@@ -126,27 +126,13 @@ def test_settings_side_by_side_do_not_touch_each_other(program):
 
 
 @given(programs())
-def test_longer_transfers_make_no_window_begin_earlier(program):
-    shorter, longer = simulate(program, [Setting(), Setting(transfer_ns=program.transfer_ns + 7)])
-    assert (longer >= shorter - 1e-6).all()
-
-
-@given(programs())
-def test_more_contention_makes_no_window_begin_earlier(program):
-    less, more = simulate(program, [Setting(NOTHING, Slowing(0.1)), Setting(NOTHING, Slowing(0.6))])
-    assert (more >= less - 1e-6).all()
-
-
-@given(programs())
-def test_a_shift_of_all_clocks_shifts_all_windows(program):
-    later = replace(program, begin_ns=program.begin_ns + 1000)
-    assert simulate(later, [Setting(NOTHING, Slowing(0.3))]) == pytest.approx(
-        simulate(program, [Setting(NOTHING, Slowing(0.3))]) + 1000
-    )
-
-
-@given(programs())
-def test_no_work_is_lost(program):
-    found = simulate(program, [Setting()])[0]
-    first = program.places[0, program.kind == WINDOW]
-    assert (np.diff(found, axis=0) >= np.diff(first, axis=0) - 1e-6).all()
+def test_more_of_anything_makes_no_window_begin_earlier_a_shift_shifts_all_and_no_work_is_lost(program):
+    longer = Setting(transfer_ns=program.transfer_ns + 7)
+    less, more = (Setting(NOTHING, Slowing(ratio)) for ratio in (0.1, 0.6))
+    alone, with_longer, with_less, with_more = simulate(program, [Setting(), longer, less, more])
+    assert (with_longer >= alone - 1e-6).all()
+    assert (with_more >= with_less - 1e-6).all()
+    (shifted,) = simulate(replace(program, begin_ns=program.begin_ns + 1000), [less])
+    assert shifted == pytest.approx(with_less + 1000)
+    work = program.places[0, program.kind == WINDOW]
+    assert (np.diff(alone, axis=0) >= np.diff(work, axis=0) - 1e-6).all()

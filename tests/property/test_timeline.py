@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import astuple
 
 from hypothesis import given, strategies as st
 
@@ -28,17 +29,9 @@ def operations(draw):
     for _ in range(draw(st.integers(0, 14))):
         start = at + draw(st.sampled_from([0, 0, 1, 2, -1, -3]))
         category = draw(st.sampled_from([usual, usual, usual, *CATEGORIES]))
-        is_comm = category == "comm"
-        op = oracle.Op(
-            start,
-            start + draw(st.sampled_from([0, 1, 2, 2, 3, 8])),
-            category,
-            draw(NAMES),
-            draw(st.one_of(st.none(), st.integers(0, 30))),
-            draw(COLLECTIVES) if is_comm else None,
-            draw(st.one_of(st.none(), st.integers(0, 9))) if is_comm else None,
-        )
-        found.append(op)
+        end, launch = start + draw(st.sampled_from([0, 1, 2, 2, 3, 8])), draw(st.none() | st.integers(0, 30))
+        comm = (draw(COLLECTIVES), draw(st.none() | st.integers(0, 9))) if category == "comm" else ()
+        found.append(op := oracle.Op(start, end, category, draw(NAMES), launch, *comm))
         at = draw(st.sampled_from([op.start, op.end, op.end, op.end + 2]))
     return found
 
@@ -58,22 +51,10 @@ def phases(draw):
 
 
 def events(found, rank):
-    rows = [
-        {
-            "rank": rank,
-            "step": STEP,
-            "category": op.category,
-            "name": op.name,
-            "start_ns": op.start,
-            "end_ns": op.end,
-            "dur_ns": op.end - op.start,
-            "launch_ns": op.launch,
-            "collective": op.collective,
-            "seq": op.seq,
-        }
-        for op in found
-    ]
-    return schema.EVENTS.from_rows(rows)
+    names = ("start_ns", "end_ns", "category", "name", "launch_ns", "collective", "seq")
+    rows = [dict(zip(names, astuple(op), strict=True)) for op in found]
+    fixed = {"rank": rank, "step": STEP}
+    return schema.EVENTS.from_rows([fixed | row | {"dur_ns": row["end_ns"] - row["start_ns"]} for row in rows])
 
 
 def phase_ranges(ranges, found, rank):
@@ -90,24 +71,11 @@ def phase_ranges(ranges, found, rank):
 
 
 def collectives(found, rank):
-    rows = [
-        {
-            "step": STEP,
-            "seq": one.seq,
-            "rank": rank,
-            "collective": one.name,
-            "comm_id": "0",
-            "start_ns": one.start,
-            "end_ns": one.end,
-            "is_matched": True,
-            "in_summary": True,
-            "wait_ns": one.wait,
-        }
-        for one in found
-    ]
-    unmatched = {"is_matched": False, "wait_ns": None, "start_ns": 7, "end_ns": 29, "seq": 99}
-    template = {"step": STEP, "rank": rank, "collective": "other", "comm_id": "0"}
-    return schema.COLLECTIVES.from_rows([*rows, template | unmatched | {"in_summary": True}])
+    """Return the waits, and an unmatched collective."""
+    fixed = {"step": STEP, "rank": rank, "comm_id": "0", "in_summary": True}
+    names = ("start_ns", "end_ns", "wait_ns", "collective", "seq", "is_matched")
+    rows = [*((*astuple(one), True) for one in found), (7, 29, None, "other", 99, False)]
+    return schema.COLLECTIVES.from_rows([fixed | dict(zip(names, row, strict=True)) for row in rows])
 
 
 def windows(*rows):
@@ -137,37 +105,25 @@ def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_kno
     assert table.to_pylist() == [{key: row[key] for key in schema.TIMELINE.names} for row in expected]
 
 
-@examples(50)
+@examples(70)
 @given(operations(), st.integers(1, 4))
-def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
+def test_bars_add_up_do_not_overlap_and_are_few_enough(found, most):
     ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
-    steps = windows((0, STEP, *WINDOW, True))
-    rows = timeline(steps, collectives([], 0), ranks, STEP, most).to_pylist()
-    comm, compute = (
-        {t for op in found if op.category == lane for t in oracle.clipped(op.start, op.end, WINDOW)}
-        for lane in ("comm", "compute")
-    )
-    total = len(comm - compute)
-    assert sum(row["exposed_ns"] for row in rows if row["lane"] == "comm") == total
-    assert sum(row["busy_ns"] for row in rows if row["lane"] == "exposed") == total
-    assert all(row["exposed_ns"] is None for row in rows if row["lane"] != "comm")
-
-
-@examples(50)
-@given(operations(), st.integers(1, 4))
-def test_bars_do_not_overlap_and_are_few_enough(found, most):
-    steps = windows((0, STEP, *WINDOW, True))
-    ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
-    rows = timeline(steps, collectives([], 0), ranks, STEP, most).to_pylist()
-    for lane in (*CATEGORIES, "exposed"):
+    rows = timeline(windows((0, STEP, *WINDOW, True)), collectives([], 0), ranks, STEP, most).to_pylist()
+    covered = {
+        lane: {t for op in found if op.category == lane for t in oracle.clipped(op.start, op.end, WINDOW)}
+        for lane in CATEGORIES
+    }
+    covered["exposed"] = covered["comm"] - covered["compute"]
+    for lane, ticks in covered.items():
         own = [row for row in rows if row["lane"] == lane]
         assert len(own) <= most
         assert all(a["end_ns"] <= b["start_ns"] for a, b in itertools.pairwise(own))
         assert all(0 < row["busy_ns"] <= row["end_ns"] - row["start_ns"] for row in own)
-    for lane in CATEGORIES:
-        own = [row for row in rows if row["lane"] == lane]
-        covered = {t for op in found if op.category == lane for t in oracle.clipped(op.start, op.end, WINDOW)}
-        assert sum(row["busy_ns"] for row in own) == len(covered)
+        assert sum(row["busy_ns"] for row in own) == len(ticks)
+    exposed = [row["exposed_ns"] for row in rows if row["lane"] == "comm"]
+    assert sum(exposed) == len(covered["exposed"])
+    assert all(row["exposed_ns"] is None for row in rows if row["lane"] != "comm")
 
 
 @examples(60)

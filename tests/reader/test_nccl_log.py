@@ -49,21 +49,11 @@ def two_ranks():
     return [said(body) for body in zero], [said(body, pid=11, gpu=1) for body in one]
 
 
+MEMBERS = CommMember(0, "node0", 10, 0, 0, "60"), CommMember(1, "node0", 11, 1, 1, "70")
+EDGES = Edge(0, 1, ("P2P/CUMEM",), 1), Edge(1, 0, ("P2P/CUMEM",), 1)
 TWO_RANKS = NcclLog(
-    "2.28.9+cuda13.0",
-    (
-        Communicator(
-            WORLD,
-            2,
-            (CommMember(0, "node0", 10, 0, 0, "60"), CommMember(1, "node0", 11, 1, 1, "70")),
-            {0: (0, 1)},
-            1,
-            False,
-            (Edge(0, 1, ("P2P/CUMEM",), 1), Edge(1, 0, ("P2P/CUMEM",), 1)),
-        ),
-    ),
-    {"NCCL_P2P_LEVEL": "NVL"},
-)
+    "2.28.9+cuda13.0", (Communicator(WORLD, 2, MEMBERS, {0: (0, 1)}, 1, False, EDGES),), {"NCCL_P2P_LEVEL": "NVL"}
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -94,17 +84,26 @@ def edges(comm):
 # --- mixed, several files -----------------------------------------------------------------------
 
 
-def test_lines_of_two_ranks_in_one_file_are_told_apart(read):
-    zero, one = two_ranks()
-    mixed = list(chain.from_iterable(zip(zero, [*one, *["a step"] * 4], strict=True)))
-    assert read(mixed) == TWO_RANKS
+ZERO, ONE = two_ranks()
+PREFIXES = ["[1,0]<stdout>:", "[default0]:", "\x1b[36m(Worker pid=9)\x1b[0m ", "[2026-11-20] "]
+BAR = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
+GARBAGE = b"\xff\xfe\x00 NCCL INFO\n\x1b]0;title\x07\x9b\nnode0:1 [0] NCCL INFO Channel\n"
+# The same lines, however they are written down.
+FORMS = {
+    "mixed": [list(chain.from_iterable(zip(ZERO, [*ONE, *["a step"] * 4], strict=True)))],
+    "a file per rank": [ZERO, ONE],
+    "in another order and twice": [ONE, ZERO, ONE],
+    "launchers, colours, line ends of Windows": [
+        [PREFIXES[at % 4] + line + "\r" for at, line in enumerate([*ZERO, *ONE])]
+    ],
+    "long progress bars": [[BAR + line for line in [*ZERO, *ONE]]],
+    "garbage": [b"".join(line.encode() + b"\n" + GARBAGE for line in [*ZERO, *ONE])],
+}
 
 
-def test_a_file_per_rank_gives_the_same_in_any_order_and_twice(read, tmp_path):
-    zero, one = two_ranks()
-    assert read(zero, one) == TWO_RANKS
-    paths = [tmp_path / "1.log", tmp_path / "0.log", tmp_path / "1.log"]
-    assert read_nccl_logs(paths) == TWO_RANKS
+@pytest.mark.parametrize("files", FORMS.values(), ids=FORMS)
+def test_lines_of_two_ranks_say_the_same_however_they_are_written_down(read, files):
+    assert read(*files) == TWO_RANKS
 
 
 @examples(60)
@@ -165,12 +164,9 @@ def test_a_split_is_named_by_its_parent_and_colour(read):
 
 
 def test_an_appended_log_has_both_runs(read):
-    second = [
-        line.replace(":10:10", ":50:50").replace(":11:11", ":51:51").replace(WORLD, "0x3333")
-        for lines in two_ranks()
-        for line in lines
-    ]
-    log = read([*two_ranks()[0], *two_ranks()[1], *second])
+    text = "\n".join([*ZERO, *ONE])
+    second = text.replace(":10:10", ":50:50").replace(":11:11", ":51:51").replace(WORLD, "0x3333")
+    log = read(f"{text}\n{second}\n".encode())
     assert [comm.comm_id for comm in log.communicators] == [WORLD, "0x3333"]
     assert [len(comm.edges) for comm in log.communicators] == [2, 2]
 
@@ -220,13 +216,7 @@ CONNECTIONS = {
     "Channel 00 : 0[0] -> 1[1] via P2P/direct pointer": (0, 0, 0, 1, "P2P/direct pointer"),
     "Channel 0/0 : 0[0] -> 3[3] via P2P/indirect/1[1]": (0, 0, 0, 3, "P2P/indirect/1[1]"),
     "Ring 00 : 3 -> 0 via direct shared memory": (0, 0, 3, 0, "direct shared memory"),
-    "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared": (
-        2,
-        0,
-        7,
-        8,
-        "NET/IB/0(1)/GDRDMA(PCI)/Shared",
-    ),
+    "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)": (2, 0, 7, 8, "NET/IB/0(1)/GDRDMA(PCI)"),
     "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0": (0, 0, 1, 8, "NET/AWS Libfabric/0"),
     "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02": (0, 0, 0, 1, "P2P/IPC"),
 }
@@ -300,29 +290,12 @@ def test_settings_are_nccls_only_and_all_their_values(read):
 # --- damage -------------------------------------------------------------------------------------
 
 
-def test_launchers_prefixes_colours_and_line_ends_of_windows_do_not_matter(read):
-    zero, one = two_ranks()
-    prefixes = ["[1,0]<stdout>:", "[default0]:", "\x1b[36m(Worker pid=9)\x1b[0m ", "[2026-11-20] "]
-    lines = [prefixes[at % 4] + line + "\r" for at, line in enumerate([*zero, *one])]
-    assert read(lines) == TWO_RANKS
-
-
 def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(read):
-    zero, one = two_ranks()
-    text = "\n".join([*zero, *one])
+    text = "\n".join([*ZERO, *ONE])
     assert edges(only(read(text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
-    glued = [*zero[:-1], zero[-1].removesuffix("EM") + one[-1], *one[:-1]]
+    glued = [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]]
     assert only(read(glued)).edges is None
-
-
-def test_garbage_and_long_progress_bars_between_the_lines_are_passed_over(read):
-    zero, one = two_ranks()
-    bar = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
-    assert read([bar + line for line in [*zero, *one]]) == TWO_RANKS
-    garbage = b"\xff\xfe\x00 NCCL INFO\n\x1b]0;title\x07\x9b\nnode0:1 [0] NCCL INFO Channel\n"
-    lines = [line.encode() + b"\n" + garbage for line in [*zero, *one]]
-    assert read(b"".join(lines)) == TWO_RANKS
 
 
 def test_cut_rings_and_impossible_ranks_are_left_out(read):
@@ -337,7 +310,7 @@ def test_cut_rings_and_impossible_ranks_are_left_out(read):
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(range(10))), max_size=20))
 @examples(100)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, pieces):
-    lines = [line.encode() for lines in two_ranks() for line in lines]
+    lines = [line.encode() for line in [*ZERO, *ONE]]
     path = tmp_path_factory.mktemp("logs") / "any.log"
     path.write_bytes(b"\n".join(p if isinstance(p, bytes) else lines[p] for p in pieces))
     try:

@@ -11,21 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.reader.payload import Layout, bare_name, decode_fields, names_in, place_entries
-from tests.build.nccl_layouts import (
-    CODES,
-    COMM_INIT,
-    IMPLICIT,
-    INT,
-    NCCL_2_19,
-    NCCL_2_19_SEND,
-    NCCL_2_21,
-    NCCL_2_28,
-    SIZE,
-    UINT64,
-    Entry,
-    PayloadLayout,
-    blob,
-)
+from tests.build import nccl_layouts as nccl
+from tests.build.nccl_layouts import BYTES, COMM, INT, RANK, RANKS, SIZE, UINT64, Entry, PayloadLayout, blob
 
 CHAR, SHORT, LONGDOUBLE, STRING, UNKNOWN, ENUM = 1, 3, 21, 75, 9999, 2**24 + 1
 POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 4, 3 << 4
@@ -123,23 +110,23 @@ def test_a_missing_entry_makes_the_place_of_the_next_unknown():
 # --- fields -----------------------------------------------------------------------------------------
 
 
+NOT_NCCL = PayloadLayout(5, 8, (Entry("mine", UINT64, 0),))
+COUNT_AND_BYTES = PayloadLayout(5, 24, (Entry("count", SIZE, 0), Entry("Datatype", INT, 8), Entry("Bytes", SIZE, 16)))
+
+
 @pytest.mark.parametrize(
     ("layout", "fields", "values"),
     [
-        (NCCL_2_19, {"Message size [bytes]": 4096}, {"message_bytes": 4096}),
-        (NCCL_2_19_SEND, {"Bytes": 7, "Peer rank": 3}, {"message_bytes": 7}),
+        (nccl.NCCL_2_19, {BYTES: 4096}, {"message_bytes": 4096}),
+        (nccl.NCCL_2_19_SEND, {"Bytes": 7, "Peer rank": 3}, {"message_bytes": 7}),
+        (nccl.NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40}, {"comm_id": 5 - 2**63, "message_bytes": 2**40}),
+        (nccl.COMM_INIT, {COMM: 9, RANKS: 4, RANK: 3, "CUDA device": 1}, {"comm_id": 9, "n_ranks": 4, "rank": 3}),
+        (nccl.COMM_INIT, {COMM: 0, RANKS: -1, RANK: 0}, {"rank": 0}),  # what cannot be is unknown
+        (nccl.NCCL_2_21, {COMM: 1, BYTES: 2**63}, {"comm_id": 1}),
+        (NOT_NCCL, {"mine": 1}, {}),
+        (COUNT_AND_BYTES, {"count": 3, "Datatype": 2, "Bytes": 100}, {"message_bytes": 100, "count": 3, "datatype": 2}),
         (
-            NCCL_2_21,
-            {"NCCL communicator ID": 2**63 + 5, "Message size [bytes]": 2**40},
-            {"comm_id": 5 - 2**63, "message_bytes": 2**40},
-        ),
-        (
-            COMM_INIT,
-            {"NCCL communicator ID": 9, "No. of ranks": 4, "Rank": 3, "CUDA device": 1},
-            {"comm_id": 9, "n_ranks": 4, "rank": 3},
-        ),
-        (
-            IMPLICIT,
+            nccl.IMPLICIT,
             {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
             {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0},
         ),
@@ -154,24 +141,10 @@ def test_count_and_datatype_make_the_message_size_unless_it_is_beyond_int64():
     cases = [(10, datatype, size and 10 * size) for datatype, size in enumerate(sizes)]
     cases += [(2**63 - 1, 2, None), (2**61 - 1, 2, 2**63 - 4), (2**61, 2, None), (2**63, 2, None), (0, 2, 0)]
     fixed = {"commHash": 77, "seqNumber": 3, "commRank": 0, "nRanks": 8}
-    blobs = [blob(NCCL_2_28, fixed | {"dataType": datatype, "count": count}) for count, datatype, _ in cases]
-    found = decoded(NCCL_2_28, *blobs)
+    blobs = [blob(nccl.NCCL_2_28, fixed | {"dataType": datatype, "count": count}) for count, datatype, _ in cases]
+    found = decoded(nccl.NCCL_2_28, *blobs)
     assert [values.get("message_bytes") for values in found] == [size for *_, size in cases]
     assert {(values["comm_id"], values["seq"], values["n_ranks"]) for values in found} == {(77, 3, 8)}
-
-
-def test_a_stated_size_goes_before_count_and_datatype():
-    entries = (Entry("count", SIZE, 0), Entry("Datatype", INT, 8), Entry("Bytes", SIZE, 16))
-    layout = PayloadLayout(5, 24, entries)
-    assert decoded(layout, blob(layout, {"count": 3, "Datatype": 2, "Bytes": 100}))[0]["message_bytes"] == 100
-
-
-def test_a_communicator_of_0_or_a_negative_count_is_unknown():
-    fields = {"NCCL communicator ID": 0, "No. of ranks": -1, "Rank": 0}
-    assert decoded(COMM_INIT, blob(COMM_INIT, fields)) == [{"rank": 0}]
-    layout = replace(NCCL_2_21, schema=3)
-    fields = {"NCCL communicator ID": 1, "Message size [bytes]": 2**63}
-    assert decoded(layout, blob(layout, fields)) == [{"comm_id": 1}]
 
 
 def test_similar_names_are_not_taken_for_a_field():
@@ -186,9 +159,7 @@ def test_similar_names_are_not_taken_for_a_field():
 # --- what does not fit ----------------------------------------------------------------------------
 
 
-FITTING = blob(NCCL_2_21, {"NCCL communicator ID": 1, "Message size [bytes]": 2})
-
-
+FITTING = blob(nccl.NCCL_2_21, {COMM: 1, BYTES: 2})
 BROKEN = {
     "empty": b"",
     "no header": FITTING[:31],
@@ -206,39 +177,31 @@ BROKEN = {
 def test_a_blob_that_does_not_fit_is_not_decoded():
     values = {"comm_id": 1, "message_bytes": 2}
     for what, broken in BROKEN.items():
-        found = decoded(NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
+        found = decoded(nccl.NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
         assert found == [values, None, values, None, values], what
-    assert decoded(NCCL_2_21, b"short", FITTING, chunks=2) == [None, values]
+    assert decoded(nccl.NCCL_2_21, b"short", FITTING, chunks=2) == [None, values]
     # The first number of a header is not the domain.
-    assert decoded(NCCL_2_21, FITTING, struct.pack("<Q", 9) + FITTING[8:]) == [values] * 2
+    assert decoded(nccl.NCCL_2_21, FITTING, struct.pack("<Q", 9) + FITTING[8:]) == [values] * 2
 
 
 def test_a_blob_is_laid_out_as_the_domain_of_its_range_says():
     column = pa.chunked_array([pa.array([FITTING] * 4)])
-    layouts = {(domain, NCCL_2_21.schema): read(NCCL_2_21) for domain in (7, -1, 2**32 + 1)}
+    layouts = {(domain, nccl.NCCL_2_21.schema): read(nccl.NCCL_2_21) for domain in (7, -1, 2**32 + 1)}
     fields = decode_fields(column, np.array([1, 7, -1, 2**32 + 1]), layouts)
     assert fields.is_decoded.tolist() == [False, True, True, True]
 
 
 def test_an_unstated_size_holds_at_least_the_fields():
-    whole = blob(IMPLICIT, {"my-rank": 1})
+    whole = blob(nccl.IMPLICIT, {"my-rank": 1})
     shorter = whole[:16] + struct.pack("<QQ", 31, 63) + whole[32:63]
     longer = whole[:16] + struct.pack("<QQ", 40, 72) + whole[32:] + b"\0" * 8
-    assert [found is not None for found in decoded(IMPLICIT, shorter, longer)] == [False, True]
+    assert [found is not None for found in decoded(nccl.IMPLICIT, shorter, longer)] == [False, True]
 
 
 def test_an_id_of_64_bits_that_the_tool_gave_is_matched_in_full():
-    own = replace(NCCL_2_21, schema=2**32 + 7)
-    fields = {"NCCL communicator ID": 1, "Message size [bytes]": 2}
-    assert decoded(own, blob(own, fields), blob(replace(own, schema=2**33 + 7), fields)) == [
-        {"comm_id": 1, "message_bytes": 2},
-        None,
-    ]
-
-
-def test_a_layout_without_fields_of_nccl_is_decoded_into_nothing():
-    layout = PayloadLayout(5, 8, (Entry("mine", UINT64, 0),))
-    assert decoded(layout, blob(layout, {"mine": 1})) == [{}]
+    own = replace(nccl.NCCL_2_21, schema=2**32 + 7)
+    blobs = (blob(one, {COMM: 1, BYTES: 2}) for one in (own, replace(own, schema=2**33 + 7)))
+    assert decoded(own, *blobs) == [{"comm_id": 1, "message_bytes": 2}, None]
 
 
 # --- any layout -----------------------------------------------------------------------------------
@@ -258,7 +221,7 @@ SKIPPED = [
 @st.composite
 def structs(draw):
     """Draw a layout: runs of entries that follow each other, the runs anywhere in memory."""
-    parts = [(name, draw(st.sampled_from(sorted(CODES)))) for name in draw(st.permutations(NAMES))]
+    parts = [(name, draw(st.sampled_from(sorted(nccl.CODES)))) for name in draw(st.permutations(NAMES))]
     parts += [(None, draw(st.sampled_from(SKIPPED))) for _ in range(draw(st.integers(0, 4)))]
     parts = draw(st.permutations(parts[: draw(st.integers(1, len(parts)))]))
     runs = [[]]
@@ -271,7 +234,7 @@ def structs(draw):
         cursor += draw(st.integers(0, 9))
         cursor = max(cursor, 1) if run else cursor  # 0 is stated by the first entry only
         for n, (name, part) in enumerate(runs[run]):
-            size, align, more = part if name is None else (*[struct.calcsize(CODES[part])] * 2, {"kind": part})
+            size, align, more = part if name is None else (*[struct.calcsize(nccl.CODES[part])] * 2, {"kind": part})
             cursor = cursor if n == 0 else -(-cursor // (align or 1)) * (align or 1)
             entries[run, n] = Entry(name or "", at=cursor, is_stated=n == 0, **more)
             cursor += size
@@ -279,7 +242,7 @@ def structs(draw):
 
 
 def numbers(kind):
-    code = CODES[kind]
+    code = nccl.CODES[kind]
     if code in "fd":
         return st.floats(width=32, allow_nan=False)
     bits = 8 * struct.calcsize(code)
@@ -297,7 +260,7 @@ def test_any_layout_gives_back_what_was_written(layout, data):
         records = np.frombuffer(joined, found.dtype(found.fields))
         for name in named:
             assert records[bare_name(name)].tolist() == [values[name] for values in written]
-        is_number = {entry.name: CODES[entry.kind] not in "fd" for entry in layout.entries if entry.name}
+        is_number = {entry.name: nccl.CODES[entry.kind] not in "fd" for entry in layout.entries if entry.name}
         expected = [
             {FIELDS[name]: as_read(FIELDS[name], value) for name, value in values.items()
              if name in FIELDS and is_number[name] and as_read(FIELDS[name], value) is not None}

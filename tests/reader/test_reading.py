@@ -71,15 +71,11 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
 
 
 @pytest.mark.parametrize("columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]])
-def test_columns_without_any_value_change_nothing(tmp_path, columns):
+def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(tmp_path, columns):
     builder = steady_rank(0)
-    for column in columns:
+    for column in [*columns, "deviceId"]:
         blank(builder, column, KERNEL, MEMCPY)
-    assert figures(load(builder, tmp_path)) == STEADY
-
-
-def test_devices_that_were_not_recorded_are_null(tmp_path):
-    run = load(blank(steady_rank(0), "deviceId", KERNEL, MEMCPY), tmp_path)
+    run = load(builder, tmp_path)
     assert figures(run) == STEADY
     assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": None, "device_ids": ""}]
 

@@ -52,31 +52,24 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ddp.node0.capture.json", "ddp.node12.capture.json"])
-def test_each_node_may_have_its_own(tmp_path, name):
+def test_each_node_may_have_its_own_and_one_of_another_name_is_not_even_read(tmp_path, name):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_node0"}]}, name)
-    assert len(found(tmp_path, "ddp_node0.sqlite").found) == 1
+    for other in ("ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"):
+        put(tmp_path, "no JSON", other)
+    result = found(tmp_path, "ddp_node0.sqlite")
+    assert (len(result.found), result.problems) == (1, ())
 
 
-def test_one_of_another_name_is_not_even_read(tmp_path):
-    for name in ("ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"):
-        put(tmp_path, "no JSON", name)
-    result = found(tmp_path)
-    assert (result.found, result.problems) == ((), ())
-
-
-def test_one_that_names_none_of_the_reports_is_left_alone_and_two_directories_have_their_own(tmp_path):
+def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has_its_own_or_none(tmp_path):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
-    assert found(tmp_path).found == ()
+    assert (
+        found(tmp_path).found == found(tmp_path / "missing").found == found(tmp_path, "a\0b/ddp_0.sqlite").found == ()
+    )
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         put(tmp_path / name, RANKS)
     result = found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite")
     assert [sorted(one.by_argument) for one in result.found] == [[0], [1]]
-
-
-def test_a_directory_that_is_not_there_has_none(tmp_path):
-    assert found(tmp_path / "missing").found == ()
-    assert found(tmp_path, "a\0b/ddp_0.sqlite").found == ()
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
@@ -99,18 +92,9 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
 
 def test_what_a_capture_writes_is_what_is_read(tmp_path):
     """The whole way: writer, file, reader."""
-    around = Surroundings(
-        host="node1",
-        gpus=(Gpu(0, "NVIDIA H200", 10),),
-        driver_version="580.159.04",
-        topology=None,
-        torch_version="2.9.0",
-        cuda_version="13.0",
-        nccl_version="2.27.3",
-        python_version="3.11.9",
-        git_commit="a" * 40,
-        git_is_dirty=True,
-    )
+    versions = {"torch_version": "2.9.0", "cuda_version": "13.0", "nccl_version": "2.27.3", "python_version": "3.11.9"}
+    same = versions | {"driver_version": "580.159.04", "git_commit": "a" * 40, "git_is_dirty": True}
+    around = Surroundings(host="node1", gpus=(Gpu(0, "NVIDIA H200", 10),), topology=None, **same)
     status = tmp_path / "status"
     status.mkdir()
     for rank in (0, 1):
@@ -141,23 +125,12 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     result = found(tmp_path)
     assert not result.problems
     (one,) = result.found
+    command = ["torchrun", "train.py", "--token", HashKey(b"k" * 32).of("token", "abc")]
     assert one.sidecar.facts == RunCapture(
-        name="ddp",
-        captured_at_utc="2026-11-21T12:00:00Z",
-        command=["torchrun", "train.py", "--token", HashKey(b"k" * 32).of("token", "abc")],
-        hash_key="0123abcd",
-        git_commit="a" * 40,
-        git_is_dirty=True,
-        torch_version="2.9.0",
-        cuda_version="13.0",
-        nccl_version="2.27.3",
-        driver_version="580.159.04",
-        nsys_version="2025.3.1",
-        python_version="3.11.9",
-        trace=["cuda", "nvtx"],
-        capture_range="cudaProfilerApi",
-        environment={"NCCL_DEBUG": "INFO"},
-    )
+        name="ddp", captured_at_utc="2026-11-21T12:00:00Z", command=command, hash_key="0123abcd",
+        nsys_version="2025.3.1", trace=["cuda", "nvtx"], capture_range="cudaProfilerApi",
+        environment={"NCCL_DEBUG": "INFO"}, **same,
+    )  # fmt: skip
     assert one.sidecar.ranks == (
         CapturedRank(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
         CapturedRank(1, 1, 51, "ddp_1", -9, "nothing was captured", None),
@@ -287,14 +260,10 @@ NO_FAMILIES = (
 )  # fmt: skip
 
 
-def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers():
+def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(tmp_path):
     for pattern, family in (FAMILIES | dict.fromkeys(NO_FAMILIES)).items():
         assert family_of_pattern(pattern) == family, pattern
-
-
-def test_a_pattern_is_never_run(tmp_path):
-    content = {"step_pattern": "^(a+)+[0-9]+$"}
-    assert parse_sidecar(json.dumps(content).encode(), tmp_path).family is None
+        assert parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
     with pytest.raises(UnusableError, match="more than 500 characters"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
 

@@ -90,25 +90,17 @@ def test_unknown_words_are_not_paths(read):
     assert found.link(1, 2) == "PHB"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "GPU0\n",
-        "hello\n\x00\xff",
-        "\tGPU0\tGPU1\tCPU Affinity\n",
-        # topo -p2p r: another matrix.
-        "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",
-        "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
-    ],
-)
-def test_other_files_are_refused_with_a_way_out(read, text):
-    with pytest.raises(InputError, match=r"topo\.txt: .*matrix") as refused:
-        read(text)
-    assert "nvidia-smi topo -m" in refused.value.fix
+OTHERS = (
+    "", "GPU0\n", "hello\n\x00\xff", "\tGPU0\tGPU1\tCPU Affinity\n", "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
+    "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",  # topo -p2p r: another matrix
+)  # fmt: skip
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(read, tmp_path):
+    for text in OTHERS:
+        with pytest.raises(InputError, match=r"topo\.txt: .*matrix") as refused:
+            read(text)
+        assert "nvidia-smi topo -m" in refused.value.fix
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NsyspipeError):
             read_topology(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,7 +15,8 @@ from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_re
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.document import document, dumps
 from nsyspipe.run.gather import digest_report
-from tests.build.nccl_layouts import COMM_INIT, IMPLICIT, NCCL_2_19, NCCL_2_21, NCCL_2_28, Entry, PayloadLayout
+from tests.build import nccl_layouts as nccl
+from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS, Entry, PayloadLayout
 from tests.build.planted import plant
 from tests.build.tools import edit, nullable
 from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
@@ -22,7 +24,6 @@ from tests.conftest import SAMPLES
 from tests.run.test_real_reports import GROUPS
 
 NEW = "3.25.0 2026.2.1 mfu"
-COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
 QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
 
 
@@ -119,10 +120,10 @@ def _real_version(builder):
 
 
 LAYOUTS = [
-    (NCCL_2_19, {BYTES: 4096}),
-    (NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40 + 1}),
-    (NCCL_2_28, {"commHash": 11, "count": 1000, "dataType": 7, "seqNumber": 3}),
-    (IMPLICIT, {"my-rank": 1}),
+    (nccl.NCCL_2_19, {BYTES: 4096}),
+    (nccl.NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40 + 1}),
+    (nccl.NCCL_2_28, {"commHash": 11, "count": 1000, "dataType": 7, "seqNumber": 3}),
+    (nccl.IMPLICIT, {"my-rank": 1}),
 ]
 
 
@@ -131,26 +132,24 @@ def test_payloads_say_the_same_and_those_that_cannot_be_decoded_are_counted_alik
     ranks = [_real_version(steady_rank(rank, version=NEW).domain("NCCL", 1)) for rank in range(2)]
     foreign = PayloadLayout(9, 16, (Entry("rank", 5, 0), Entry("bytes", 18, 8)))
     for number, rank in enumerate(ranks):
-        rank.nccl_payload(5, "ncclCommInitRank", {COMM: 7, RANKS: 2, RANK: number}, COMM_INIT)
+        rank.nccl_payload(5, "ncclCommInitRank", {COMM: 7, RANKS: 2, RANK: number}, nccl.COMM_INIT)
         for step, (layout, fields) in enumerate(some):
             rank.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, layout)
         if some is LAYOUTS:
             rank.domain("mine", 4).nccl_payload(2080, "mine", {"rank": 1, "bytes": 5}, foreign, domain=4)
             rank.nccl_payload(2090, None, {"rank": 1, "bytes": 5}, foreign, domain=8)
-            rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, NCCL_2_21)
+            rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["binaryData"] = b"cut"
-            rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, NCCL_2_21)
+            rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, nccl.NCCL_2_21)
             rank.rows[NVTX][-1]["eventType"] = 34
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
     assert ("undecoded-payload" in {one["code"] for one in original["problems"]}) == (some is LAYOUTS)
 
 
 def test_ranks_from_mpi_thread_names_stay(tmp_path):
-    ranks = []
-    for rank in (1, 0):
-        builder = steady_rank(rank)
-        builder.rows["META_DATA_CAPTURE"] = []
-        ranks.append(builder.range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank)))
+    ranks = [steady_rank(rank).range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank)) for rank in (1, 0)]
+    for builder in ranks:
+        del builder.rows["META_DATA_CAPTURE"]
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
     assert [one["report"] for one in original["ranks"]] == ["run_1.sqlite", "run_0.sqlite"]
 
@@ -196,16 +195,11 @@ def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
     assert [one["host"] for one in redacted["ranks"]] == ["host-0", "host-1", "host-0", "host-2"]
 
 
+LIMITS = {"": "FALSE", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS": "true", "secret": "FALSE", "NVTX_EVENTS CUPTI": "odd"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tables", "lazy"),
-    [
-        ("", "FALSE"),
-        ("CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS", "true"),
-        ("secret", "FALSE"),
-        ("NVTX_EVENTS CUPTI", "odd"),
-    ],
-)
+@pytest.mark.parametrize(("tables", "lazy"), LIMITS.items())
 def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
     ranks = [steady_rank(rank) for rank in range(2)]
     for rank in ranks:
@@ -213,43 +207,30 @@ def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
     assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
 
 
-def test_models_that_no_pattern_knows_stay_apart_from_those_it_knows(tmp_path):
-    builder = steady_rank(0, world_size=1).gpu(1, "my secret prototype").gpu(2, "another one")
-    folder = write(tmp_path / "reports", builder)
-    redact(str(folder), tmp_path / "copies")
-    facts = facts_of(tmp_path / "copies" / "run_0.sqlite")
-    names = {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
-    assert facts.gpu_names == names
-
-
-def test_every_variable_that_analysis_reads_stays(tmp_path):
+def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_those_it_knows(tmp_path):
     names = {"RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"}
     values = {name: str(number) for number, name in enumerate(sorted(names))}
-    folder = write(tmp_path / "reports", TraceBuilder().kernel(0, 10, launch=0).env(**values, SECRET=4))
+    builder = TraceBuilder().kernel(0, 10, launch=0).env(**values, SECRET=4)
+    builder.gpu().gpu(1, "my secret prototype").gpu(2, "another one")
+    folder = write(tmp_path / "reports", builder)
     redact(str(folder), tmp_path / "copies")
-    found = facts_of(tmp_path / "copies" / "run_0.sqlite").variables
-    assert found == values == facts_of(folder / "run_0.sqlite").variables
+    before, after = (facts_of(one / "run_0.sqlite") for one in (folder, tmp_path / "copies"))
+    assert after.variables == values == before.variables
+    assert after.gpu_names == {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
 
 
 def test_a_report_full_of_secrets_says_the_same(tmp_path):
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    secrets = plant(folder / "run_0.sqlite")
-    redact(str(folder), tmp_path / "copies")
-    original, _ = answers([folder / "run_0.sqlite"])
-    redacted, _ = answers([tmp_path / "copies" / "run_0.sqlite"])
+    secrets = plant(write(tmp_path / "reports") / "run_0.sqlite")
+    redact(str(tmp_path / "reports"), tmp_path / "copies")
+    original, redacted = (answers([tmp_path / one / "run_0.sqlite"])[0] for one in ("reports", "copies"))
     text = json.dumps(original).replace(secrets["host"], "host-0")
     # The one model there is has a name that no pattern knows.
-    before = json.loads(text.replace(secrets["GPU model"], "unknown model 0"))
-    assert redacted == before
+    assert redacted == json.loads(text.replace(secrets["GPU model"], "unknown model 0"))
 
 
 def test_runs_without_device_work_say_the_same(tmp_path):
-    ranks = []
-    for rank in range(2):
-        builder = steady_rank(rank)
-        for table in (KERNEL, MEMCPY, RUNTIME):
-            del builder.rows[table]
-        ranks.append(builder)
+    ranks = [steady_rank(rank) for rank in range(2)]
+    for builder, table in itertools.product(ranks, (KERNEL, MEMCPY, RUNTIME)):
+        del builder.rows[table]
     original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=())
     assert original["summary"]["step_time_ns"] is None

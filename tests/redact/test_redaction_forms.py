@@ -89,23 +89,19 @@ def repacked(one, layouts, domain=1):
 
 def test_only_numbers_that_are_read_are_left_of_a_payload_and_nothing_behind_it_or_in_its_header():
     payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
-    high, first = 0x65723221, 0x68756E7465723221
-    for given in (
-        blob(payload),
-        blob(payload, schema_high=high, tail=b"hunter2!"),
-        blob(payload, schema_high=high, first=first),
-    ):
-        assert repacked(given, {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
+    high, first = (
+        {"schema_high": 0x65723221, "tail": b"hunter2!"},
+        {"schema_high": 0x65723221, "first": 0x68756E7465723221},
+    )
+    for more in ({}, high, first):
+        assert repacked(blob(payload, **more), {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
 
 
-def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it():
+def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it_or_else_it_is_a_mark():
     given, kept = struct.pack("<QQQ", 7, 1, 8), struct.pack("<QQQ", 7, 0, 8)
     assert repacked(blob(given), {(9, 5): LAYOUT}, 9) == blob(kept)
     assert repacked(blob(given), {(1, 5): LAYOUT}, 9) == MARK
     assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(kept, schema_high=9)
-
-
-def test_what_fits_no_layout_becomes_a_mark():
     for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
         assert repacked(given, {(1, 5): LAYOUT}) == MARK
 
