@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ at = words.index("--no-python")
 options = dict(word[2:].partition("=")[::2] for word in words[:at])
 n, node, nodes = (int(options.get(key, default)) for key, default in
                   (("nproc_per_node", 1), ("node_rank", 0), ("nnodes", 1)))
-if os.path.exists(sys.argv[0] + ".broken"):
+if os.path.exists("torchrun.broken"):
     sys.exit("fake torchrun: cannot connect")
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
@@ -79,6 +80,19 @@ while any(one.poll() is None for one in there):
     time.sleep(0.02)
 sys.exit(1 if asked or any(one.returncode for one in there) else 0)
 """
+
+
+_SHORT_BYTES = 50
+
+
+def _captured(sidecar):
+    """Return the lines of a capture's facts, and of each rank's."""
+    names = ("world_size", "trace", "capture_range", "nsys_version", "ended_by")
+    rows = [[sidecar[name] for name in names]]
+    rows += [
+        [rank[name] for name in ("rank", "report", "status", "is_complete", "problem")] for rank in sidecar["ranks"]
+    ]
+    return "".join(f"    {json.dumps(row)}\n" for row in rows)
 
 
 @dataclass(frozen=True)
@@ -194,6 +208,33 @@ class Machine:
 
     def files(self):
         return sorted(path.name for path in self.work.iterdir() if path.suffix != ".py")
+
+    def marks(self):
+        """Return what tells whether a file is the one that was there."""
+        there = sorted(path for path in self.work.rglob("*") if path.is_file() and path.suffix != ".py")
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
+
+    def without_places(self, text):
+        """Return a text without what differs from one run of the tests to the next."""
+        for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
+            text = text.replace(str(place), name)
+        text = re.sub(r"kept-\d+", "kept-PID", text)
+        return re.sub(
+            r"^(err: (Terminated|Killed)|\+ up_\d: )\n", "", text, flags=re.MULTILINE
+        )  # by some shells, in time
+
+    def told(self, answer, before):
+        """Return all that a launcher said, and what it has left: ``=`` marks what was there and stayed."""
+        text = f"status {answer.status}\n"
+        for stream, lines in (("out", answer.out), ("err", answer.err)):
+            text += "".join(f"{stream}: {line}\n" for line in lines.splitlines())
+        for path, mark in self.marks().items():
+            text += f"{'=' if before.get(path) == mark else '+'} {path.relative_to(self.work)}"
+            is_short = path.stat().st_size < _SHORT_BYTES
+            text += f": {path.read_text().strip()}\n" if is_short else "\n"
+            if path.name.endswith(".capture.json") and not is_short:
+                text += _captured(json.loads(path.read_text()))
+        return self.without_places(text)
 
     def sidecar(self, name):
         return json.loads((self.work / f"{name}.capture.json").read_text())
