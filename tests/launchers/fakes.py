@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -246,11 +247,22 @@ class Machine:
             time.sleep(0.05)
         return found
 
+    @contextlib.contextmanager
+    def watched(self):
+        """Be used; whatever was started here must have ended then, and left no temporary files."""
+        yield self
+        left = self.left_behind()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left
+        assert not list(self.temporary.glob("nsyspipe-*"))
+
     def pids(self, module):
         """Return the processes of this machine that run a module."""
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
-        return [pid for pid, command in running if command.split()[1:4] == start]
+        return [pid for pid, command in running if [word for word in command.split() if word != "-S"][1:4] == start]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()

@@ -34,33 +34,50 @@ def value(text, name="x"):
 # --- values ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("0", "1", "-1", "+2", "64", "123", "1_000_000", "0.1", ".5", "3.", "1e-4", "2.5E+10", "25MB", "4k", "10%"),
-        # zeros at the end do not count, nor do powers of two
-        *("100000000000", "0.00001", "1073741824", "41943040", "0.000123"),
-        *("true", "False", "NONE", "off", "adamw", "BF16", "bf16-mixed", "cuda:0", "max-autotune", "cuda,nvtx"),
-        *("[0.9,0.95]", "(1,2)", "1,2,4,8", "0-3,7", "[adamw,sgd]", "a.yaml", "train_v2.py", "ds_config.json"),
-    ],
-)  # fmt: skip
-def test_numbers_switches_files_and_words_of_training_stand(text):
-    assert value(text) == text
-    assert of("--x", text) == ["--x", text]
-    assert of(f"a.b={text}") == [f"a.b={text}"]
+STAND = [
+    *("0", "1", "-1", "+2", "64", "123", "1_000_000", "0.1", ".5", "3.", "1e-4", "2.5E+10", "25MB", "4k", "10%"),
+    # zeros at the end do not count, nor do powers of two
+    *("100000000000", "0.00001", "1073741824", "41943040", "0.000123"),
+    *("true", "False", "NONE", "off", "adamw", "BF16", "bf16-mixed", "cuda:0", "max-autotune", "cuda,nvtx"),
+    *("[0.9,0.95]", "(1,2)", "1,2,4,8", "0-3,7", "[adamw,sgd]", "a.yaml", "train_v2.py", "ds_config.json"),
+]
+HIDDEN = [
+    *(
+        "1234",
+        "4712",
+        "1234567",
+        "1234,5",
+        "-4711",
+        "12345678",
+        "1.23456789",
+        "007",
+        "00",
+        "1234567891",
+        "[1,2",
+        "(1,2]",
+    ),
+    *(
+        "1,2,",
+        "1-2-3",
+        "1234-5678",
+        "1.2.3",
+        "0x1f",
+        "4111,1111,1111,1111",
+        "word",
+        "adamw2",
+        "adamw;sgd",
+        "runs/model.pt",
+    ),
+    *("a.txt", "x.yaml.bak", "a b.yaml", "١٢", "deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json"),
+    *("04d1ae4e.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("1234", "4712", "1234567", "1234,5", "-4711", "12345678", "1.23456789", "007", "00", "1234567891", "[1,2", "(1,2]", "1,2,", "1-2-3", "1234-5678", "1.2.3", "0x1f"),
-        *("4111,1111,1111,1111", "word", "adamw2", "adamw;sgd", "runs/model.pt", "a.txt", "x.yaml.bak", "a b.yaml", "١٢"),
-        *("deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json", "04d1ae4e.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
-    ],
-)  # fmt: skip
-def test_everything_else_does_not(text):
-    assert value(text) == MASK
-    assert of("--x", text) == ["--x", MASK]
+@pytest.mark.parametrize(("text", "written"), [*zip(STAND, STAND, strict=True), *((text, MASK) for text in HIDDEN)])
+def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(text, written):
+    assert value(text) == written
+    assert of("--x", text) == ["--x", written]
+    assert of(f"a.b={text}") == [f"a.b={written}"]
 
 
 @pytest.mark.parametrize("name", ["steps", "seed", "optim.lr", "adam_beta1", "maxSteps", "lr"])
@@ -71,21 +88,23 @@ def test_numbers_of_training_may_have_seven_digits(name):
         assert value(text, name) == MASK
 
 
-def test_files_stand_without_their_directory():
-    assert of("/home/me/train.py", "--config=../me/a.yaml", "x=@/me/b.json") == [
-        *("train.py", "--config=a.yaml", "x=@b.json")
-    ]
+NAMED = [
+    *(
+        "hf_train.py",
+        "hf_llama3_8b.yaml",
+        "hf_config.json",
+        "npm_run.json",
+        "sk-learn.py",
+        "ResNet50.py",
+        "ds_zero3.json",
+    ),
+    *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "h100x8_bs4k.yaml", "train_v2.py"),
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("hf_train.py", "hf_llama3_8b.yaml", "hf_config.json", "npm_run.json", "sk-learn.py", "ResNet50.py"),
-        *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "h100x8_bs4k.yaml", "ds_zero3.json", "train_v2.py"),
-    ],
-)  # fmt: skip
-def test_files_that_people_name_stand(name):
-    assert of("train.py", f"--config=/a/{name}") == ["train.py", f"--config={name}"]
+def test_files_that_people_name_stand_without_their_directory():
+    words = ("/home/me/train.py", "--config=../me/a.yaml", "x=@/me/b.json", *(f"--config=/a/{name}" for name in NAMED))
+    assert of(*words) == ["train.py", "--config=a.yaml", "x=@b.json", *(f"--config={name}" for name in NAMED)]
 
 
 def test_free_words_are_hidden_even_where_they_are_numbers_or_words_of_training():
