@@ -13,48 +13,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.build.fake_nsys import COPY, OLD_OPTIONS
-from tests.build.programs import HELP, VERSION, listening, program
+from tests.build.fake_nsys import COPY, fake_nsys
+from tests.build.programs import HELP, listening, program
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
 CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
-
-_NSYS = """\
-reports={reports}
-case "$1" in
---version) cat <<'END'
-{version}
-END
-;;
-export)
-  if [ "$2" = --help ]; then
-    cat <<'END'
-{options}
-END
-    exit
-  fi
-  for one in "$@"; do case "$one" in --output=*) out=${{one#--output=}};; esac; done
-  report=$one
-  {export}
-;;
-profile)
-  if [ "$2" = --help ]; then
-    cat <<'END'
-{help}
-END
-    exit
-  fi
-  shift
-  while case "$1" in -*) true;; *) false;; esac; do
-    case "$1" in --output=*) out=${{1#--output=}};; esac
-    shift
-  done
-  out=$(printf %s "$out" | sed "s/%q{{RANK}}/$RANK/")
-  {profile}
-;;
-esac"""
 
 # Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun does.
 _TORCHRUN = f"""#!{sys.executable} -S
@@ -136,15 +101,8 @@ class Machine:
         return self
 
     def put_nsys(self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY):
-        script = _NSYS.format(
-            reports=f"'{self.reports}'",
-            version=VERSION,
-            options=OLD_OPTIONS,
-            help=help_text,
-            profile=profile,
-            export=export,
-        )
-        return program(self.root / "bin", name, script)
+        commands = {"capture": profile, "reports": self.reports}
+        return fake_nsys(self.root / "bin", export, name=name, profile=help_text, **commands)
 
     def put_python(self, options="-S"):
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
