@@ -197,11 +197,7 @@ def test_a_generator_cannot_be_decorated(run):
 
 
 def test_a_capture_that_nobody_ended_ends_with_the_program(run):
-    code = """
-import atexit
-atexit.register(lambda: print(nvtx.calls))
-start_capture()
-"""
+    code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
     out = run(START.format(module="nvtx") + code, nvtx=NVTX)
     assert out == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
 
@@ -224,33 +220,32 @@ torch.calls = [os.getpid()]
     assert not list(tmp_path.glob("*.[0-9]*"))
 
 
-def test_the_launcher_is_told_that_a_program_runs_before_its_capture(run, tmp_path):
-    code = """
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        # It runs, before its capture.
+        ('import os\nfor item in captured_steps("a", warmup=1, steps=2): os._exit(0)', (0, False, None)),
+        # A fork does not speak for it, and ends before it.
+        (
+            """
 import os
-for item in captured_steps("a", warmup=1, steps=2): os._exit(0)
-"""
+for item in captured_steps("ab", warmup=0, steps=1): pass
+if not (child := os.fork()): raise SystemExit
+os.waitpid(child, 0)
+os._exit(0)""",
+            (1, False, None),
+        ),
+    ],
+)
+def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
-    told = json.loads((tmp_path / "ranges_0.json").read_text())
-    assert (told["n_captured_steps"], told["loop_ended"], told["torch_version"]) == (0, False, None)
+    found = json.loads((tmp_path / "ranges_0.json").read_text())
+    assert (found["n_captured_steps"], found["loop_ended"], found["torch_version"]) == told
 
 
 def test_a_status_that_cannot_be_written_costs_nothing_else(run, tmp_path):
     code = "print(list(captured_steps('ab', warmup=0, steps=1)))"
     assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
-
-
-def test_a_fork_of_the_program_does_not_speak_for_it(run, tmp_path):
-    code = """
-import os, sys
-for item in captured_steps("ab", warmup=0, steps=1): pass
-child = os.fork()
-if not child:
-    sys.exit(0)
-os.waitpid(child, 0)
-print(json.load(open(os.environ["NSYSPIPE_STATUS_DIR"] + "/ranges_0.json"))["loop_ended"])
-"""
-    out = run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
-    assert out == "False\n"
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": -1}, {"steps": 0}])

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.errors import (
-    DamagedReportError,
     InputError,
     NsysFailedError,
     NsysNotFoundError,
@@ -172,26 +171,26 @@ def test_a_whole_export_of_a_report_with_that_name_is_kept(report, tool, facts, 
 # --- what is in the way -------------------------------------------------------------------------
 
 
-def test_an_export_of_another_capture_is_not_replaced_without_force(report, tool):
+@pytest.mark.parametrize("what", ["another capture", "something else", "a directory"])
+def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(report, tool, what):
     target = report.with_suffix(".sqlite")
-    steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE="other_0.nsys-rep").write(target)
+    if what == "a directory":
+        target.mkdir()
+        assert "no ordinary file" in failure(report, tool(), force=True).problem
+        return
+    if what == "another capture":
+        steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE="other_0.nsys-rep").write(target)
+        problem = "was exported from other_0.nsys-rep, not from run_0.nsys-rep"
+    else:
+        target.write_text("my notes")
+        problem = "is no export of nsys"
     before = target.read_bytes()
     error = failure(report, tool())
     assert isinstance(error, OutputError)
-    assert "was exported from other_0.nsys-rep, not from run_0.nsys-rep" in error.problem
+    assert problem in error.problem
     assert "--force" in error.fix
     assert target.read_bytes() == before
     assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
-
-
-def test_a_file_of_something_else_needs_force_and_a_directory_is_never_replaced(report, tool):
-    target = report.with_suffix(".sqlite")
-    target.write_text("my notes")
-    assert "is no export of nsys" in failure(report, tool()).problem
-    assert target.read_text() == "my notes"
-    target.unlink()
-    target.mkdir()
-    assert "no ordinary file" in failure(report, tool(), force=True).problem
 
 
 def test_two_reports_for_one_file_are_refused_before_any_work(tmp_path, tool):
@@ -234,6 +233,13 @@ FAILURES = {
     "well and cut short": 'head -c 5000 "$report" > "$out"',
     "well and something else": 'echo hi > "$out"',
     "a report that changes": f'{COPY}; touch -d 2001-01-01 "$report"',
+    "a report of an older nsys": "exit 1",
+    "a report of 0 bytes": "exit 9",  # nobody starts it
+}
+REPORTS = {
+    "which nsys does not say": b"NVIDIA Tegra Profiler Report 2025@6@1@90-256134905000v0.\nxyz",
+    "a report of an older nsys": b"NVIDIA Tegra Profiler Report 2024@1@3@90-256134905000v0.\nxyz",
+    "a report of 0 bytes": b"",
 }
 
 
@@ -241,17 +247,11 @@ def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, request)
     told = ""
     for name, script in FAILURES.items():
         report = fake_report(tmp_path / "it's here" / "run_0.nsys-rep")
-        if name == "which nsys does not say":
-            report.write_bytes(b"NVIDIA Tegra Profiler Report 2025@6@1@90-256134905000v0.\nxyz")
+        report.write_bytes(REPORTS.get(name, report.read_bytes()))
         said = "\n".join(failure(report, tool(script)).lines())
         told += f"== {name}\n{said}\n".replace(str(tmp_path), "")
     told = re.sub(r"at least \d+", "at least N", told)  # as large as this SQLite makes it
     check_golden(request, "export_failures", told)
-
-
-def test_an_older_report_is_not_said_to_be_newer(report, tool):
-    report.write_bytes(b"NVIDIA Tegra Profiler Report 2024@1@3@90-256134905000v0.\nxyz")
-    assert failure(report, tool("exit 1")).problem == "nsys export fails with status 1"
 
 
 @pytest.mark.slow
@@ -275,16 +275,6 @@ def gone(pid):
             return True
         time.sleep(0.02)
     return False
-
-
-def test_a_report_of_zero_bytes_is_told_as_such(tmp_path, tool):
-    report = tmp_path / "run_0.nsys-rep"
-    report.touch()
-    old = tool()
-    error = failure(report, old)
-    assert isinstance(error, DamagedReportError)
-    assert "0 bytes" in error.problem
-    assert calls(old.path) == []
 
 
 @pytest.mark.parametrize("name", ["gone.nsys-rep", "."])

@@ -151,21 +151,15 @@ def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine,
     assert "cut short" not in machine.nsyspipe("analyze", "run_*.sqlite")
 
 
-def test_a_program_may_train_on_after_its_capture(machine):
-    machine.put_program(GOES_ON.format(loop=LOOPS["captured_steps"], rest_s=4))
-    answer = run(machine, "baseline.sh", "--program", "train.py")
-    assert answer.status == 0, answer.err
-    assert answer.out == "captured\nover\n"
-    assert machine.sidecar("baseline")["ended_by"] is None
-    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2, 3]}
-
-
-def test_a_time_limit_after_the_capture_does_not_make_it_cut_short(machine):
-    machine.put_program(GOES_ON.format(loop=LOOPS["captured_steps"], rest_s=300))
-    answer = run(machine, "baseline.sh", "--program", "train.py", "--timeout", "12")
-    assert answer.status == 124, answer.err
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_a_program_may_train_on_after_its_capture_and_its_end_does_not_make_that_cut_short(machine, is_limited):
+    machine.put_program(GOES_ON.format(loop=LOOPS["captured_steps"], rest_s=300 if is_limited else 4))
+    answer = run(machine, "baseline.sh", "--program", "train.py", *(["--timeout", "12"] if is_limited else []))
+    assert answer.status == (124 if is_limited else 0), answer.err
+    assert answer.out == "captured\n" + ("" if is_limited else "over\n")
     sidecar = machine.sidecar("baseline")
-    assert (sidecar["ended_by"], sidecar["ranks"][0]["is_complete"]) == ("timeout", True)
+    assert (sidecar["ended_by"], sidecar["ranks"][0]["is_complete"]) == ("timeout" if is_limited else None, True)
+    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2, 3]}
 
 
 def test_cuda_graphs_are_traced_by_node_as_this_nsys_knows(machine):
