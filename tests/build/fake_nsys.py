@@ -24,9 +24,21 @@ case "$1" in
 {version}
 END
 ;;
-profile) cat <<'END'
+profile)
+  if [ "$2" = --help ] || [ $# = 1 ]; then
+    cat <<'END'
 {profile}
 END
+    exit
+  fi
+  shift
+  while case "$1" in -*) true;; *) false;; esac; do
+    case "$1" in --output=*) out=${{1#--output=}};; esac
+    shift
+  done
+  out=$(printf %s "$out" | sed "s/%q{{RANK}}/$RANK/")
+  reports={reports}
+  {capture}
 ;;
 export)
   if [ "$2" = --help ]; then
@@ -43,10 +55,25 @@ END
 esac"""
 
 
-def fake_nsys(folder, export=COPY, *, options=OLD_OPTIONS, version=VERSION, profile=HELP):
-    """Write the program; `export` are shell commands that know ``$report`` and ``$out``."""
-    script = _SCRIPT.format(version=version, profile=profile, options=options, export=export)
-    return program(folder, "nsys", script)
+def fake_nsys(
+    folder,
+    export=COPY,
+    *,
+    options=OLD_OPTIONS,
+    version=VERSION,
+    profile=HELP,
+    name="nsys",
+    capture="exit 3",
+    reports="",
+):
+    """Write the program; `export` are shell commands that know ``$report`` and ``$out``.
+
+    `profile` is its help; `capture` are commands that run the program with ``"$@"`` and know ``$reports`` and ``$out``.
+    """
+    script = _SCRIPT.format(
+        version=version, profile=profile, options=options, export=export, capture=capture, reports=f"'{reports}'"
+    )
+    return program(folder, name, script)
 
 
 def calls(nsys):

@@ -28,50 +28,36 @@ def leave(place, name="report1.nsys-rep", text="mine"):
     (place / "tmp" / "nvidia" / name).write_text(text)
 
 
-def test_a_new_file_is_the_report(place):
+def test_a_new_file_is_the_report_and_a_copy_of_it_is_no_other_one(place):
     (place / "run_0.nsys-rep").write_text("mine")
     assert came_of(place) == Captured(report=str(place / "run_0"))
+    leave(place)
+    assert came_of(place).report == str(place / "run_0")
 
 
-def test_the_file_that_was_there_is_not(place):
-    (place / "run_0.nsys-rep").write_text("old")
-    earlier = report_there(str(place / "run_0"))
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted):
+    path = place / "run_0.nsys-rep"
+    path.write_text("old")
+    if not is_noted:  # moved there meanwhile
+        os.utime(path, ns=(0, time.time_ns() - HOUR_NS))
+    earlier = report_there(str(place / "run_0")) if is_noted else None
     assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
 
 
-def test_a_file_from_before_nsys_started_is_not_its_report(place):
-    # Moved there meanwhile, and older than this nsys.
-    (place / "run_0.nsys-rep").write_text("old")
-    os.utime(place / "run_0.nsys-rep", ns=(0, time.time_ns() - HOUR_NS))
-    assert came_of(place) == Captured(problem=NOTHING)
-
-
-def test_a_report_left_where_nsys_works_is_moved_beside_what_took_its_place(place):
+def test_reports_left_where_nsys_works_are_moved_beside_what_took_their_place(place):
     (place / "run_0.nsys-rep").write_text("other's")
-    leave(place)
-    came = came_of(place)
-    kept = f"run.kept-{os.getpid()}_0.nsys-rep"
-    assert came.report is None
-    assert came.problem == (
-        f"nsys could not write its report, which is kept: {kept}: Failed to create 'run_0.nsys-rep': File exists"
-    )
-    assert (place / kept).read_text() == "mine"
-    assert (place / "run_0.nsys-rep").read_text() == "other's"
-
-
-def test_several_reports_have_a_name_each(place):
     leave(place, "a.nsys-rep", "a")
     leave(place, "b.nsys-rep", "b")
-    came_of(place)
-    names = {path.name: path.read_text() for path in place.glob("run*")}
+    came = came_of(place)
     stem = f"run.kept-{os.getpid()}"
-    assert names == {f"{stem}_0.nsys-rep": "a", f"{stem}-1_0.nsys-rep": "b"}
-
-
-def test_a_copy_of_the_report_is_no_other_one(place):
-    (place / "run_0.nsys-rep").write_text("mine")
-    leave(place)
-    assert came_of(place).report == str(place / "run_0")
+    assert came.report is None
+    assert came.problem == (
+        f"nsys could not write its report, which is kept: {stem}_0.nsys-rep, {stem}-1_0.nsys-rep: "
+        "Failed to create 'run_0.nsys-rep': File exists"
+    )
+    names = {path.name: path.read_text() for path in place.glob("run*")}
+    assert names == {"run_0.nsys-rep": "other's", f"{stem}_0.nsys-rep": "a", f"{stem}-1_0.nsys-rep": "b"}
 
 
 def test_a_stream_that_was_not_made_a_report_is_kept_under_a_free_name(place):

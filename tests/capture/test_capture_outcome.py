@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from nsyspipe.capture.outcome import End, judge
 from nsyspipe.capture.status import Program, RankRecord
+from tests.build.programs import check_golden
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "frozen" / "launchers" / "verdicts.txt"
 WELL = End(0)
 EMPTY = "nothing was captured"
 NEVER = "nsys failed before it started the program: "
@@ -93,7 +92,4 @@ def test_the_status_is_the_programs_or_says_whose_fault_it_is(name):
 
 def test_the_words_are_these(request):
     text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in found.lines) for name, (_, found) in CASES.items())
-    if request.config.getoption("--update-golden"):
-        GOLDEN.parent.mkdir(exist_ok=True)
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8")
+    check_golden(request, "verdicts", text)

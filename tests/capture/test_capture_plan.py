@@ -47,27 +47,14 @@ def test_a_name_is_made_absolute_and_keeps_its_dots(monkeypatch, tmp_path):
     assert found.beside("_0") == tmp_path / "a" / "run.v2_0"
 
 
-def test_a_node_has_the_ranks_that_follow_from_its_number():
+def test_of_the_ranks_of_a_node_those_that_were_chosen_are_expected():
     node = job("--nproc=4", "--nodes=3", "--node-rank=1", "--nsys=nsys", "--ranks=0,5-7,11")
-    assert node.world_size == 12
-    assert node.local_ranks == range(4, 8)
-    # Of ranks 4 to 7 those that were chosen, whoever has started.
-    assert node.expected([]) == (5, 6, 7)
-
-
-def test_a_rendezvous_that_deals_ranks_out_leaves_them_to_those_that_start():
+    assert (node.world_size, node.local_ranks, node.node_report) == (12, range(4, 8), Path("/data/run_node1"))
+    assert node.expected([]) == (5, 6, 7)  # whoever has started
+    # A rendezvous that deals ranks out leaves them to those that start.
     node = job("--nproc=2", "--nodes=2", "--rendezvous=c10d", "--nsys=nsys", "--ranks=0,3")
-    assert node.local_ranks is None
-    assert node.expected([1, 3]) == (3,)
-
-
-def test_without_nsys_no_report_is_expected():
-    assert job("--nproc=2").expected([0, 1]) == ()
-
-
-def test_files_of_a_node_have_its_number():
-    node = job("--nodes=2", "--node-rank=1")
-    assert node.node_report == Path("/data/run_node1")
+    assert (node.local_ranks, node.expected([1, 3])) == (None, (3,))
+    assert job("--nproc=2").expected([0, 1]) == ()  # without nsys
 
 
 OWN = {
@@ -82,44 +69,30 @@ OTHERS = {
 }
 
 
-def names_in(folder, *words):
-    return {path.name for path in earlier_files(job(*words, name=folder / "run"))}
+OF_ONE_NODE = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"}
+OF_NODE_2 = {"run.node2.topo.txt", "run.node2.capture.json"}
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "earlier"),
+    [
+        # All of its ranks, and none of another name.
+        ("", OWN),
+        # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
+        ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
+        ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
+        ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
+        # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
+        ("--nodes=2 --nproc=4 --node-rank=0", OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"}),
+        ("--nodes=2 --nproc=4 --node-rank=1", set()),
+        # Where ranks are dealt out, any rank's report is an earlier one.
+        ("--nodes=4 --rendezvous=c10d --node-rank=1", {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}),
+    ],
+)
+def test_an_earlier_capture_is_what_this_node_answers_for(tmp_path, words, earlier):
     for name in OWN | OTHERS:
         (tmp_path / name).touch()
-    return tmp_path
-
-
-def test_an_earlier_capture_is_all_of_its_ranks_and_none_of_another_name(folder):
-    assert names_in(folder) == OWN
-
-
-def test_a_node_leaves_the_files_of_the_others_alone(folder):
-    # Node 3 of 4 with 4 ranks each has ranks 12 to 15.
-    words = ("--nodes=4", "--nproc=4", "--node-rank")
-    assert names_in(folder, *words, "3") == {"run_12.sqlite", "run_node3.sqlite"}
-    assert names_in(folder, *words, "2") == {"run.node2.topo.txt", "run.node2.capture.json"}
-    # Node 0 answers for what a capture on one node has left, too.
-    own = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"}
-    assert names_in(folder, *words, "0") == own
-
-
-def test_the_first_node_answers_for_ranks_and_nodes_that_the_job_has_not(folder):
-    # 2 nodes with 4 ranks each: there is neither a rank 12 nor a node 2 or 3.
-    words = ("--nodes=2", "--nproc=4", "--node-rank")
-    assert names_in(folder, *words, "0") == {
-        *("run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"),
-        *("run_12.sqlite", "run_node3.sqlite", "run.node2.topo.txt", "run.node2.capture.json"),
-    }
-    assert names_in(folder, *words, "1") == set()
-
-
-def test_where_ranks_are_dealt_out_any_ranks_report_is_an_earlier_one(folder):
-    words = ("--nodes=4", "--rendezvous=c10d", "--node-rank=1")
-    assert names_in(folder, *words) == {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}
+    assert {path.name for path in earlier_files(job(*words.split(), name=tmp_path / "run"))} == earlier
 
 
 # What Python's multiprocessing puts below a rank's directory.
@@ -163,21 +136,14 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
         assert list(Path(folder).iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["report1.nsys-rep", "x.qdstrm"])
-def test_a_directory_that_still_holds_a_capture_stays(among, name):
+@pytest.mark.parametrize(("name", "text"), [("report1.nsys-rep", "hours"), ("x.qdstrm", "hours"), ("x.nsys-rep", "")])
+def test_a_directory_that_still_holds_a_capture_stays(among, name, text):
     folder = among(60)
     with short_directory() as path:
         (path / "tmp_0").mkdir()
-        (path / "tmp_0" / name).write_text("hours of work")
-    (left,) = folder.iterdir()
-    assert (left / "tmp_0" / name).read_text() == "hours of work"
-
-
-def test_an_empty_report_is_no_reason_to_stay(among):
-    folder = among(60)
-    with short_directory() as path:
-        (path / "x.nsys-rep").touch()
-    assert list(folder.iterdir()) == []
+        (path / "tmp_0" / name).write_text(text)
+    # An empty report is no reason to stay.
+    assert [(one / "tmp_0" / name).read_text() for one in folder.iterdir()] == ([text] if text else [])
 
 
 NEW = HELP.replace("'osrt',", "'osrt', 'nccl',")
@@ -187,30 +153,29 @@ def nsys(folder, profile=HELP):
     return find(str(fake_nsys(folder, profile=profile)))
 
 
-def test_an_nsys_that_knows_all_values_gets_them(tmp_path):
-    wanted = ("cuda", "nvtx", "nccl", "osrt")
-    assert ready.usable_trace(nsys(tmp_path, NEW), wanted) == (wanted, None)
+ALL = ("cuda", "nvtx", "nccl", "osrt")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "usable"), [(("cuda", "nvtx", "nccl"), ("cuda", "nvtx")), (("cuda", "nccl"), ("cuda", "nvtx"))]
+    ("profile", "wanted", "usable"),
+    [
+        (NEW, ALL, ALL),
+        ("no help", ALL, ALL),  # that lists nothing is trusted with everything
+        (HELP, ("cuda", "nvtx", "nccl"), ("cuda", "nvtx")),
+        (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
+    ],
 )
-def test_nvtx_stands_in_for_nccl_once(tmp_path, wanted, usable):
-    found, note = ready.usable_trace(nsys(tmp_path), wanted)
+def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(tmp_path, profile, wanted, usable):
+    found, note = ready.usable_trace(nsys(tmp_path, profile), wanted)
     assert found == usable
-    assert note is not None
-    assert "2024.2.3.38 does not know --trace=nccl" in note
+    assert (note is None) == (usable == wanted)
+    assert note is None or "2024.2.3.38 does not know --trace=nccl" in note
 
 
 def test_other_values_have_no_substitute(tmp_path):
     with pytest.raises(OptionError, match=r"does not know dx12") as caught:
         ready.usable_trace(nsys(tmp_path), ("nccl", "dx12"))
     assert caught.value.found == "cuda, nvtx, cublas-verbose, osrt, python-gil, none"
-
-
-def test_an_nsys_whose_help_lists_nothing_is_trusted_with_everything(tmp_path):
-    wanted = ("cuda", "nccl")
-    assert ready.usable_trace(nsys(tmp_path, "no help"), wanted) == (wanted, None)
 
 
 def test_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
@@ -247,14 +212,15 @@ TWO = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo '  MIG 1g.18gb Device 0:'; 
 
 
 @pytest.mark.parametrize(
-    ("visible", "n"), [(None, 2), ("0", 1), ("", 0), ("0,1,2,3", 2), ("-1", 0), ("1,-1,0", 1), ("GPU-1", 1)]
+    ("script", "visible", "n"),
+    [
+        *((TWO, visible, n) for visible, n in ((None, 2), ("0", 1), ("", 0), ("0,1,2,3", 2), ("-1", 0), ("1,-1,0", 1))),
+        (TWO, "GPU-1", 1),
+        ("exit 9", None, 0),
+    ],
 )
-def test_gpus_are_those_that_programs_see(smi, visible, n):
-    assert smi(TWO, visible) == n
-
-
-def test_no_driver_and_no_answer_is_no_gpu(smi):
-    assert smi("exit 9") == 0
+def test_gpus_are_those_that_programs_see(smi, script, visible, n):
+    assert smi(script, visible) == n
 
 
 def test_a_driver_without_an_answer_is_not_known(smi, tmp_path):

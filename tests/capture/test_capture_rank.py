@@ -51,63 +51,46 @@ def the_record(folder):
     return record
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-def test_the_status_of_the_program_is_passed_on(status_dir, script, status):
-    assert run("sh", "-c", script) == status
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), (None, 127)])
+def test_the_status_and_the_pid_of_the_program_are_passed_on(status_dir, tmp_path, script, status):
+    assert run(*(("sh", "-c", f"echo $$ > pid; {script}") if script else ("/no/such/program",))) == status
     record = the_record(status_dir)
-    assert (record.rank, record.local_rank, record.status) == (3, 1, status)
-    assert record.problem is None
+    assert (record.rank, record.local_rank, record.status, record.problem) == (3, 1, status, None)
     assert record.ended_at is not None
+    assert script is None or record.pid == int((tmp_path / "pid").read_text())
 
 
-def test_a_program_that_is_not_there_is_127(status_dir):
-    assert run("/no/such/program") == 127
-
-
-def test_the_recorded_pid_is_the_programs_own(status_dir, tmp_path):
-    run("sh", "-c", "echo $$ > pid")
-    assert the_record(status_dir).pid == int((tmp_path / "pid").read_text())
-
-
-def test_the_status_is_the_programs_and_not_that_of_its_nsys(status_dir, tmp_path):
-    nsys = nsys_words(tmp_path, '"$@"; touch run_3.nsys-rep; exit 5')
+def test_the_status_is_the_programs_and_not_that_of_its_nsys_and_its_report_is_named_with_its_rank(
+    status_dir, tmp_path
+):
+    nsys = nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"; touch run_3.nsys-rep; exit 5')
     assert run("sh", "-c", "exit 7", nsys=nsys) == 7
-    assert run("true", nsys=nsys) == 0
-
-
-def test_a_report_is_named_with_its_rank(status_dir, tmp_path):
-    assert run("true", nsys=nsys_words(tmp_path, '"$@"; touch run_3.nsys-rep')) == 0
-    assert the_record(status_dir).report == "run_3"
-    assert the_record(status_dir).nsys_group is not None
+    record = the_record(status_dir)
+    assert (record.report, record.nsys_group is None) == ("run_3", False)
+    # nsys works in a directory of this rank's own.
+    assert Path((tmp_path / "where").read_text().strip()).parent == status_dir
 
 
 def test_an_old_report_is_not_this_ones(status_dir, tmp_path):
     (tmp_path / "run_3.nsys-rep").touch()
-    run("true", nsys=nsys_words(tmp_path, '"$@"'))
-    assert the_record(status_dir).report is None
-    assert the_record(status_dir).problem == "nothing was captured"
-
-
-def test_nsys_works_in_a_directory_of_this_ranks_own(status_dir, tmp_path):
-    run("true", nsys=nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"'))
-    where = (tmp_path / "where").read_text().strip()
-    assert Path(where).parent == status_dir
+    assert run("true", nsys=nsys_words(tmp_path, '"$@"; exit 5')) == 0
+    assert (the_record(status_dir).report, the_record(status_dir).problem) == (None, "nothing was captured")
 
 
 def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(status_dir, tmp_path):
-    nsys = nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2")
-    done = rank("true", nsys=nsys)
+    done = rank("true", nsys=nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2"))
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
     problem = the_record(status_dir).problem
-    assert problem is not None
     assert problem.startswith("nsys failed before it started the program: error: bad ")
     assert "\033" not in problem
 
 
-def test_what_the_program_says_goes_where_ours_goes(status_dir, tmp_path):
-    nsys = nsys_words(tmp_path, 'echo noise; "$@"; echo noise >&2')
-    done = rank("sh", "-c", "echo out; echo err >&2", nsys=nsys)
-    assert (done.stdout, done.stderr) == ("out\n", "err\n")
+@pytest.mark.parametrize("has_nsys", [False, True])
+def test_the_program_has_our_streams_and_holds_the_jobs_directory(status_dir, tmp_path, has_nsys):
+    nsys = nsys_words(tmp_path, 'echo noise; echo noise >&2; exec "$@"') if has_nsys else ()
+    done = rank("sh", "-c", "echo err >&2; exec ls -l /proc/self/fd", nsys=nsys)
+    assert f"{status_dir}/lock\n" in done.stdout
+    assert ("noise" in done.stdout, done.stderr) == (False, "err\n")
 
 
 @pytest.mark.parametrize("number", [9, 10, 25])
@@ -166,10 +149,3 @@ def test_only_the_program_says_that_its_loop_is_over(tmp_path, text, ended):
     if text is not None:
         (tmp_path / "ranges_0.json").write_text(text)
     assert loop_has_ended(tmp_path, 0) is ended
-
-
-@pytest.mark.parametrize("has_nsys", [False, True])
-def test_the_program_holds_the_job_s_directory(status_dir, tmp_path, has_nsys):
-    nsys = nsys_words(tmp_path, 'exec "$@"') if has_nsys else ()
-    found = rank("sh", "-c", "exec ls -l /proc/self/fd", nsys=nsys).stdout
-    assert f"{status_dir}/lock\n" in found

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import nsyspipe.capture
+from tests.build.programs import check_golden
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -65,7 +66,6 @@ distributed = Part(is_available=lambda: False)
 
 MISSING = "raise ImportError('not installed')"
 START = "import json, {module}\nfrom nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture\n"
-END = "\nprint(json.dumps({module}.calls))"
 
 
 @pytest.fixture
@@ -79,112 +79,43 @@ def run(tmp_path):
         path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
         inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}}  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**inherited, "PYTHONPATH": path, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+            [sys.executable, "-c", code], env={**inherited, "PYTHONPATH": path, **environment}, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
         assert done.returncode == status, done.stderr
         return done.stdout if not status else done.stderr
 
     return program
 
 
-def with_nvtx(run, code, **more):
-    program = START.format(module="nvtx") + code + END.format(module="nvtx")
-    return json.loads(run(program, nvtx=NVTX, **more).splitlines()[-1])
+def calls(run, code, module="nvtx", **more):
+    """Return what the program asked of nvtx or torch, whichever makes its ranges."""
+    modules = {"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}
+    program = START.format(module=module) + code + f"\nprint(json.dumps({module}.calls))"
+    return json.loads(run(program, **modules | more).splitlines()[-1])
 
 
-def with_torch(run, code, **more):
-    program = START.format(module="torch") + code + END.format(module="torch")
-    return json.loads(run(program, torch=TORCH, **more).splitlines()[-1])
-
-
-def test_a_step_holds_its_data_and_the_measured_steps_lie_in_the_capture(run):
-    calls = with_nvtx(
-        run,
-        """
+OF_NVTX = {
+    "a step holds its data, and the measured steps lie in the capture": """
 for item in captured_steps("abc", warmup=1, steps=1):
     with annotate("forward"): nvtx.calls.append(item)
 """,
-    )
-    assert calls == [
-        *("step 0", "data", "pop", "forward", "a", "pop", "pop"),
-        "start nsyspipe.capture",
-        *("step 1", "data", "pop", "forward", "b", "pop", "pop"),
-        "end nsyspipe.capture",
-        *("step 2", "data", "pop", "forward", "c", "pop", "pop"),
-    ]
-
-
-def test_with_cuda_the_ranks_meet_before_and_after_the_profiler_starts(run):
-    calls = with_torch(run, "for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)")
-    meeting = ["sync", "barrier [1]", "sync"]
-    assert calls == [
-        *("step 0", "data", "pop", "a", "pop"),
-        *meeting, "PROFILE", *meeting,
-        *("step 1", "data", "pop", "b", "pop"),
-        "sync", "END",
-    ]  # fmt: skip
-
-
-def test_a_run_without_capture_waits_in_the_same_places(run):
-    calls = with_torch(
-        run, "for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)"
-    )
-    assert calls == ["sync", "barrier [1]", "sync", "step 0", "data", "pop", "a", "pop", "sync"]
-
-
-def test_ranges_go_to_torch_before_nvtx(run):
-    calls = with_torch(run, "with annotate('forward'): pass", nvtx="raise AssertionError")
-    assert calls == ["forward", "pop"]
-
-
-def test_ranges_of_a_torch_without_cuda_go_to_nvtx(run):
-    calls = with_nvtx(run, "import torch\nwith annotate('forward'): pass", torch=CPU_TORCH)
-    assert calls == ["forward", "pop"]
-
-
-def test_torch_is_not_imported_for_ranges(run):
-    code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
-    assert with_nvtx(run, code, torch=TORCH) == [False, "x", "pop"]
-
-
-def test_without_torch_and_nvtx_the_loop_runs_as_ever(run):
-    code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
-    assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
-
-
-def test_an_exception_ends_the_range_and_goes_on(run):
-    code = """
+    "an exception ends the range and goes on": """
 inner = annotate("inner")
 try:
     with annotate("outer"), inner, inner: raise KeyError
 except KeyError: nvtx.calls.append("caught")
-"""
-    assert with_nvtx(run, code) == ["outer", "inner", "inner", "pop", "pop", "pop", "caught"]
-
-
-def test_a_number_stands_behind_the_name(run):
-    assert with_nvtx(run, "with annotate('epoch', 7): pass") == ["epoch 7", "pop"]
-
-
-def test_a_decorated_function_is_itself_in_a_range(run):
-    code = """
+""",
+    "a number stands behind the name": "with annotate('epoch', 7): pass",
+    "a decorated function is itself, in a range": """
 @annotate("forward")
 def double(number, *, more=0):
     "Its words."
     nvtx.calls.append("work")
     return 2 * number + more
 nvtx.calls += [double(4, more=1), double.__name__, double.__doc__]
-"""
-    assert with_nvtx(run, code) == ["forward", "work", "pop", 9, "double", "Its words."]
-
-
-def test_the_range_of_a_coroutine_spans_its_awaits(run):
-    code = """
+""",
+    "the range of a coroutine spans its awaits": """
 import asyncio
 @annotate("load")
 async def load(name):
@@ -192,9 +123,72 @@ async def load(name):
     nvtx.calls.append(name)
 async def both(): await asyncio.gather(load("a"), load("b"))
 asyncio.run(both())
+""",
+    **{
+        f"a loop that is left ends its step and its capture: {leave}": f"""
+try:
+    for item in captured_steps("abc", warmup=0, steps=3):
+        if item == "b": {leave}
+except KeyError: pass
+nvtx.calls.append("after")
 """
-    expected = ["start load", "start load", "a", "end load", "b", "end load"]
-    assert with_nvtx(run, code) == expected
+        for leave in ("break", "raise KeyError")
+    },
+    "a loader that ends early leaves no empty step": "for item in captured_steps(['a'], warmup=0, steps=2): pass",
+    "epochs count on, and the capture begins once": """
+for _ in range(3):
+    for item in captured_steps(['a', 'b'], warmup=3, steps=1): pass
+""",
+    "stop ends this loop and those after it": """
+for epoch in range(2):
+    for item in captured_steps("abcd", warmup=1, steps=2, stop=True): nvtx.calls.append(item)
+""",
+    "a stream of items ends where it ends": "nvtx.calls += list(captured_steps(iter('ab'), warmup=0, steps=9))",
+    "the plain pieces may be called twice": "start_capture(); start_capture(); stop_capture(); stop_capture()",
+}
+OF_TORCH = {
+    "the ranks meet before and after the profiler starts": """
+for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)
+""",
+    "a run without capture waits in the same places": """
+for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)
+""",
+    "a loop that breaks off waits for the device, but not for ever": """
+for item in captured_steps('a', warmup=0, steps=2): break
+""",
+    "a profiler that fails is a warning": """
+import warnings
+def fail(): raise RuntimeError("no profiler")
+torch.cuda.profiler.start = fail
+with warnings.catch_warnings(record=True) as caught:
+    for item in captured_steps("a", warmup=0, steps=1): torch.calls.append(item)
+torch.calls.append(str(caught[0].message))
+""",
+}
+
+
+def test_ranges_are_made_in_this_order(run, request):
+    told = ""
+    for module, cases in (("nvtx", OF_NVTX), ("torch", OF_TORCH)):
+        for name, code in cases.items():
+            told += f"== {module}: {name}\n{json.dumps(calls(run, code, module))}\n"
+    check_golden(request, "ranges", told)
+
+
+def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda(run):
+    code = "with annotate('forward'): pass"
+    assert calls(run, code, "torch", nvtx="raise AssertionError") == ["forward", "pop"]
+    assert calls(run, f"import torch\n{code}", torch=CPU_TORCH) == ["forward", "pop"]
+
+
+def test_torch_is_not_imported_for_ranges(run):
+    code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
+    assert calls(run, code, torch=TORCH) == [False, "x", "pop"]
+
+
+def test_without_torch_and_nvtx_the_loop_runs_as_ever(run):
+    code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
+    assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
 
 def test_a_generator_cannot_be_decorated(run):
@@ -202,85 +196,10 @@ def test_a_generator_cannot_be_decorated(run):
     assert "cannot decorate the generator items: its body runs in pieces" in run(code, status=1)
 
 
-@pytest.mark.parametrize("leave", ["break", "raise KeyError"])
-def test_a_loop_that_is_left_ends_its_step_and_its_capture(run, leave):
-    code = f"""
-try:
-    for item in captured_steps("abc", warmup=0, steps=3):
-        if item == "b": {leave}
-except KeyError: pass
-nvtx.calls.append("after")
-"""
-    assert with_nvtx(run, code) == [
-        "start nsyspipe.capture",
-        *("step 0", "data", "pop", "pop"),
-        *("step 1", "data", "pop", "pop"),
-        "end nsyspipe.capture",
-        "after",
-    ]
-
-
-def test_a_loop_that_breaks_off_waits_for_the_device_but_not_for_ever(run):
-    code = "for item in captured_steps('a', warmup=0, steps=2): break"
-    assert with_torch(run, code)[-3:] == ["pop", "query", "END"]
-
-
-def test_a_loader_that_ends_early_leaves_no_empty_step(run):
-    code = "for item in captured_steps(['a'], warmup=0, steps=2): pass"
-    expected = ["start nsyspipe.capture", "step 0", "data", "pop", "pop", "end nsyspipe.capture"]
-    assert with_nvtx(run, code) == expected
-
-
-def test_epochs_count_on_and_the_capture_begins_once(run):
-    code = "for _ in range(3):\n    for item in captured_steps(['a', 'b'], warmup=3, steps=1): pass"
-    calls = [call for call in with_nvtx(run, code) if call not in {"data", "pop"}]
-    assert calls == [
-        "step 0", "step 1", "step 2",
-        "start nsyspipe.capture", "step 3", "end nsyspipe.capture",
-        "step 4", "step 5",
-    ]  # fmt: skip
-
-
-def test_stop_ends_this_loop_and_those_after_it(run):
-    code = """
-for epoch in range(2):
-    for item in captured_steps("abcd", warmup=1, steps=2, stop=True): nvtx.calls.append(item)
-nvtx.calls = [call for call in nvtx.calls if len(call) == 1]
-"""
-    assert with_nvtx(run, code) == ["a", "b", "c"]
-
-
-def test_a_stream_of_items_ends_where_it_ends(run):
-    code = "print(list(captured_steps(iter('ab'), warmup=0, steps=9)))"
-    assert with_nvtx(run, code)[-2:] == ["pop", "end nsyspipe.capture"]
-
-
-def test_the_plain_pieces_may_be_called_twice(run):
-    code = "start_capture(); start_capture(); stop_capture(); stop_capture()"
-    assert with_nvtx(run, code) == ["start nsyspipe.capture", "end nsyspipe.capture"]
-
-
 def test_a_capture_that_nobody_ended_ends_with_the_program(run):
-    code = """
-import atexit
-atexit.register(lambda: print(nvtx.calls))
-start_capture()
-"""
+    code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
     out = run(START.format(module="nvtx") + code, nvtx=NVTX)
     assert out == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
-
-
-def test_a_profiler_that_fails_is_a_warning(run):
-    code = """
-import warnings
-def fail(): raise RuntimeError("no profiler")
-torch.cuda.profiler.start = fail
-with warnings.catch_warnings(record=True) as caught:
-    for item in captured_steps("a", warmup=0, steps=1): torch.calls.append(item)
-torch.calls = [str(caught[0].message), torch.calls[-5:]]
-"""
-    message = "cudaProfilerStart failed, the training goes on: no profiler"
-    assert with_torch(run, code) == [message, ["pop", "a", "pop", "sync", "END"]]
 
 
 def test_the_launcher_is_told_the_names_and_what_the_job_runs_on(run, tmp_path):
@@ -291,7 +210,7 @@ for item in captured_steps("abc", warmup=1, steps=2, stop=True):
 torch.calls = [os.getpid()]
 """
     told = {"NSYSPIPE_STATUS_DIR": str(tmp_path), "RANK": "5", "LOCAL_RANK": "1"}
-    pid = with_torch(run, code, **told)[0]
+    pid = calls(run, code, "torch", **told)[0]
     assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
         "rank": 5, "local_rank": 1, "pid": pid,
         "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],
@@ -301,33 +220,32 @@ torch.calls = [os.getpid()]
     assert not list(tmp_path.glob("*.[0-9]*"))
 
 
-def test_the_launcher_is_told_that_a_program_runs_before_its_capture(run, tmp_path):
-    code = """
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        # It runs, before its capture.
+        ('import os\nfor item in captured_steps("a", warmup=1, steps=2): os._exit(0)', (0, False, None)),
+        # A fork does not speak for it, and ends before it.
+        (
+            """
 import os
-for item in captured_steps("a", warmup=1, steps=2): os._exit(0)
-"""
+for item in captured_steps("ab", warmup=0, steps=1): pass
+if not (child := os.fork()): raise SystemExit
+os.waitpid(child, 0)
+os._exit(0)""",
+            (1, False, None),
+        ),
+    ],
+)
+def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
-    told = json.loads((tmp_path / "ranges_0.json").read_text())
-    assert (told["n_captured_steps"], told["loop_ended"], told["torch_version"]) == (0, False, None)
+    found = json.loads((tmp_path / "ranges_0.json").read_text())
+    assert (found["n_captured_steps"], found["loop_ended"], found["torch_version"]) == told
 
 
 def test_a_status_that_cannot_be_written_costs_nothing_else(run, tmp_path):
     code = "print(list(captured_steps('ab', warmup=0, steps=1)))"
-    assert with_nvtx(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
-
-
-def test_a_fork_of_the_program_does_not_speak_for_it(run, tmp_path):
-    code = """
-import os, sys
-for item in captured_steps("ab", warmup=0, steps=1): pass
-child = os.fork()
-if not child:
-    sys.exit(0)
-os.waitpid(child, 0)
-print(json.load(open(os.environ["NSYSPIPE_STATUS_DIR"] + "/ranges_0.json"))["loop_ended"])
-"""
-    out = run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
-    assert out == "False\n"
+    assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": -1}, {"steps": 0}])

@@ -66,27 +66,14 @@ def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
     assert "GPU1\tNV18" in found.topology
 
 
-@pytest.mark.parametrize(
-    "smi",
-    [
-        None,
-        "exit 9",
-        "echo 'No devices were found'",
-        "echo '1, 2'",
-        "echo ', , , '",
-        "echo 'x, NVIDIA, 1, 2.3'",
-        "head -c 9000 /dev/urandom",
-    ],
-)
+NO_GPU = (None, "exit 9", "echo 'No devices were found'", "echo '1, 2'", "echo ', , , '", "echo 'x, NVIDIA, 1, 2.3'")
+
+
+@pytest.mark.parametrize("smi", [*NO_GPU, "head -c 9000 /dev/urandom", "sleep 30"])
 def test_a_machine_without_gpus_is_no_error(around, smi):
-    found = around(smi=smi)
+    found = around(smi=smi, total_s=0.3 if smi == "sleep 30" else 5)  # one that hangs costs its limit only
     assert (found.gpus, found.driver_version, found.topology) == ((), None, None)
     assert found.host == host_name() == os.uname().nodename
-
-
-def test_a_program_that_hangs_costs_its_limit_only(around):
-    found = around(smi="sleep 30", total_s=0.5)
-    assert found.gpus == ()
 
 
 def commit_in(folder):
@@ -104,20 +91,15 @@ def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(aro
     folder = tmp_path / "code"
     folder.mkdir()
     commit = commit_in(folder)
-    found = around(folder, git=True)
-    assert (found.git_commit, found.git_is_dirty) == (commit, False)
+    for git, expected in ((False, (None, None)), (True, (commit, False))):
+        found = around(folder, git=git)
+        assert (found.git_commit, found.git_is_dirty) == expected
     (folder / "ddp_0.sqlite").write_text("not tracked")
     assert gather_surroundings(folder, root=tmp_path).git_is_dirty is False
     (folder / "train.py").write_text("pass  # changed\n")
     assert gather_surroundings(folder, root=tmp_path).git_is_dirty is True
-
-
-def test_without_git_or_a_repository_there_is_no_commit(around, tmp_path):
-    found = around(tmp_path)
+    found = gather_surroundings(tmp_path, root=tmp_path)  # no repository
     assert (found.git_commit, found.git_is_dirty) == (None, None)
-    if GIT:
-        found = around(tmp_path, git=True)
-        assert (found.git_commit, found.git_is_dirty) == (None, None)
 
 
 def test_the_programs_directory_is_that_of_the_first_python_file(tmp_path):
@@ -203,20 +185,21 @@ def test_without_status_files_there_is_what_the_caller_says(tmp_path, is_looked_
 # --- the command, and what nsys says ----------------------------------------------------------------
 
 
-def test_of_variables_before_the_command_an_allow_list_is_kept(tmp_path):
-    command = ["env", "PYTHONPATH=/home/me/x", "NCCL_DEBUG_FILE=/home/me/a.log", "NCCL_DEBUG=INFO"]
-    command += ["A=b", "torchrun", "train.py", "lr=1"]
-    assert document(tmp_path / "ddp", command=command)["command"] == [
-        *("env", "NCCL_DEBUG=INFO", "torchrun", "train.py", "lr=1")
-    ]
-
-
-def test_a_command_whose_variables_are_all_private_has_none(tmp_path):
-    found = document(tmp_path / "ddp", command=["env", "PYTHONPATH=/home/me", "train.py"])["command"]
-    assert found == ["train.py"]
-    assert document(tmp_path / "ddp", command=["env", "A=b"])["command"] == []
-    command = document(tmp_path / "ddp", command=["train.py", "A=b", "B=1"], key=KEY)["command"]
-    assert command == ["train.py", f"A={KEY.of('A', 'b')}", "B=1"]
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        # Of variables before the command an allow list is kept.
+        (
+            "env PYTHONPATH=/home/me/x NCCL_DEBUG_FILE=/home/me/a.log NCCL_DEBUG=INFO A=b torchrun train.py lr=1",
+            "env NCCL_DEBUG=INFO torchrun train.py lr=1",
+        ),
+        ("env PYTHONPATH=/home/me train.py", "train.py"),
+        ("env A=b", ""),
+        ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
+    ],
+)
+def test_of_a_command_private_variables_are_left_out(tmp_path, command, written):
+    assert document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
 
 
 SECRET = "Zx81-plant3d"
@@ -260,24 +243,25 @@ def test_how_a_program_ended_and_whether_its_report_was_whole_are_in_it(tmp_path
 # --- files beside it ------------------------------------------------------------------------------
 
 
-def test_logs_are_those_of_the_ranks_processes(tmp_path):
-    for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
+N1 = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "logs"),
+    [
+        ({"ranks": [CapturedRank(0, pid=51)]}, "n.x.51 n1.51 n2.51"),  # those of the ranks' processes
+        ({}, "n.x.51 n1.40 n1.51 n2.51"),  # none of the ranks' processes: whoever logged, they are all there is
+        ({"n_nodes": 2, "surroundings": N1}, "n1.40 n1.51"),  # each node lists its own
+    ],
+)
+def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
+    for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp.nccl.n2.51", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
         (tmp_path / f"{name}.log").write_text("")
+    (tmp_path / "ddp.node0.nccl.n1.52.log").write_text("")
     (tmp_path / "ddp.nccl.n1.x.txt").write_text("")
-    ranks = [CapturedRank(0, pid=51)]
-    found = document(tmp_path / "ddp", ranks=ranks)["nccl_log_files"]
-    assert found == ["ddp.nccl.n.x.51.log", "ddp.nccl.n1.51.log"]
-    # None of the ranks' processes: whoever logged, they are all there is.
-    found = document(tmp_path / "ddp")["nccl_log_files"]
-    assert found == ["ddp.nccl.n.x.51.log", "ddp.nccl.n1.40.log", "ddp.nccl.n1.51.log"]
-
-
-def test_of_several_nodes_each_lists_its_own_logs(tmp_path):
-    for name in ("ddp.nccl.n1.51", "ddp.nccl.n2.51", "ddp.node0.nccl.n1.52"):
-        (tmp_path / f"{name}.log").write_text("")
-    host = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
-    found = document(tmp_path / "ddp", n_nodes=2, surroundings=host)
-    assert found["nccl_log_files"] == ["ddp.nccl.n1.51.log", "ddp.node0.nccl.n1.52.log"]
+    more = ["ddp.node0.nccl.n1.52.log"] if "ranks" not in facts else []
+    found = document(tmp_path / "ddp", **facts)["nccl_log_files"]
+    assert found == [*(f"ddp.nccl.{log}.log" for log in logs.split()), *more]
 
 
 def test_the_topology_lies_beside_and_is_named(tmp_path):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.with_nsys.conftest import nsys, with_nsys
+from tests.with_nsys.conftest import machine, nsys, with_nsys
 
-__all__ = ["nsys", "with_nsys"]
+__all__ = ["machine", "nsys", "with_nsys"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import socket
 
 import pytest
 
 from nsyspipe.capture.plan import n_gpus
-from tests.with_nsys.launching import RealMachine
+from tests.with_nsys.launching import endpoint, steps_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif((n_gpus() or 0) < 2, reason="needs two NVIDIA GPUs")]
 SHORT = ("--", "--model", "base", "--warmup", "3", "--steps", "6")
@@ -21,28 +17,8 @@ FLOAT_BYTES = 4
 NEVER = "import torch\ntorch.ones(8, device='cuda').sum().item()\nprint('done')\n"
 
 
-@pytest.fixture
-def machine(with_nsys, tmp_path):
-    """A machine on which nothing may run any more when a test is over."""
-    there = RealMachine(tmp_path, tmp_path).set_up()
-    yield there
-    left = there.left_behind()
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert not left
-    assert not list(there.temporary.glob("nsyspipe-*"))
-
-
 def run(machine, launcher, *words, **options):
     return machine.run(launcher, *words, timeout=240, **options)
-
-
-def steps_of(analysis):
-    found = {}
-    for row in analysis["steps"]:
-        found.setdefault(row["rank"], []).append(row["step"])
-    return found
 
 
 def assert_whole(analysis):
@@ -59,7 +35,7 @@ def test_two_gpus_are_captured_and_analyze_agrees_with_the_program(machine):
     assert answer.status == 0, answer.err
     found = machine.analysis("run_*.sqlite")
     assert_whole(found)
-    assert steps_of(found) == {0: STEPS, 1: STEPS}
+    assert steps_of(found, "steps") == {0: STEPS, 1: STEPS}
     assert found["run"]["world_size"] == 2
     assert [row["rank"] for row in found["ranks"]] == [0, 1]
     assert {row["device_id"] for row in found["ranks"]} == {0, 1}
@@ -84,7 +60,7 @@ def test_one_gpu_has_no_communication(machine):
     assert answer.status == 0, answer.err
     found = machine.analysis("baseline_0.sqlite")
     assert_whole(found)
-    assert steps_of(found) == {0: STEPS}
+    assert steps_of(found, "steps") == {0: STEPS}
     assert found["summary"]["comm_share"] == 0
     assert found["ranks"][0]["n_comm"] == 0
 
@@ -104,20 +80,17 @@ def test_chosen_ranks_only_are_captured(machine):
     assert answer.status == 0, answer.err
     assert [name for name in machine.files() if name.endswith("sqlite")] == ["run_1.sqlite"]
     found = machine.analysis("run_1.sqlite")
-    assert steps_of(found) == {1: STEPS}
+    assert steps_of(found, "steps") == {1: STEPS}
     assert any(row["code"] == "ranks-not-captured" for row in found["problems"])
 
 
 def test_one_report_of_a_node_holds_both_ranks(machine):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        endpoint = f"localhost:{free.getsockname()[1]}"
-    words = ("--nnodes", "1", "--node-rank", "0", "-n", "2", "--rdzv-endpoint", endpoint)
+    words = ("--nnodes", "1", "--node-rank", "0", "-n", "2", "--rdzv-endpoint", endpoint())
     answer = run(machine, "node.sh", *words, "--node-wide", "-o", "run", *SHORT)
     assert answer.status == 0, answer.err
     found = machine.analysis("run_node0.sqlite")
     assert_whole(found)
-    assert {rank: steps[:5] for rank, steps in steps_of(found).items()} == {0: STEPS[:5], 1: STEPS[:5]}
+    assert {rank: steps[:5] for rank, steps in steps_of(found, "steps").items()} == {0: STEPS[:5], 1: STEPS[:5]}
 
 
 def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):
@@ -129,7 +102,7 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     reports = [name for name in machine.files() if name.endswith("sqlite")]
     assert reports
     found = machine.analysis(*reports)
-    assert all(steps[:2] == [3, 4] for steps in steps_of(found).values())
+    assert all(steps[:2] == [3, 4] for steps in steps_of(found, "steps").values())
 
 
 def test_a_program_that_never_begins_is_told_how(machine):
@@ -145,4 +118,4 @@ def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine)
     assert answer.status == 124
     assert "had not exited 5 s later" in answer.err
     assert "found: reports of 2 of 2 ranks" in answer.err
-    assert steps_of(machine.analysis("run_*.sqlite")) == {0: STEPS, 1: STEPS}
+    assert steps_of(machine.analysis("run_*.sqlite"), "steps") == {0: STEPS, 1: STEPS}

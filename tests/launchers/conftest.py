@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-
 import pytest
 
 from tests.build.trace import steady_rank
@@ -27,13 +23,8 @@ def machine(tmp_path, reports):
     """A machine with everything but GPUs; whatever a test starts there must have ended."""
     there = Machine(tmp_path / "machine", reports)
     there.root.mkdir()
-    yield there.set_up()
-    left = there.left_behind()
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert not left
-    assert not list(there.temporary.glob("nsyspipe-*"))
+    with there.set_up().watched():
+        yield there
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,48 +13,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.build.fake_nsys import COPY, OLD_OPTIONS
-from tests.build.programs import HELP, VERSION, listening, program
+from tests.build.fake_nsys import COPY, fake_nsys
+from tests.build.programs import HELP, listening, program
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
 CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
-
-_NSYS = """\
-reports={reports}
-case "$1" in
---version) cat <<'END'
-{version}
-END
-;;
-export)
-  if [ "$2" = --help ]; then
-    cat <<'END'
-{options}
-END
-    exit
-  fi
-  for one in "$@"; do case "$one" in --output=*) out=${{one#--output=}};; esac; done
-  report=$one
-  {export}
-;;
-profile)
-  if [ "$2" = --help ]; then
-    cat <<'END'
-{help}
-END
-    exit
-  fi
-  shift
-  while case "$1" in -*) true;; *) false;; esac; do
-    case "$1" in --output=*) out=${{1#--output=}};; esac
-    shift
-  done
-  out=$(printf %s "$out" | sed "s/%q{{RANK}}/$RANK/")
-  {profile}
-;;
-esac"""
 
 # Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun does.
 _TORCHRUN = f"""#!{sys.executable} -S
@@ -62,7 +29,7 @@ at = words.index("--no-python")
 options = dict(word[2:].partition("=")[::2] for word in words[:at])
 n, node, nodes = (int(options.get(key, default)) for key, default in
                   (("nproc_per_node", 1), ("node_rank", 0), ("nnodes", 1)))
-if os.path.exists(sys.argv[0] + ".broken"):
+if os.path.exists("torchrun.broken"):
     sys.exit("fake torchrun: cannot connect")
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
@@ -79,6 +46,19 @@ while any(one.poll() is None for one in there):
     time.sleep(0.02)
 sys.exit(1 if asked or any(one.returncode for one in there) else 0)
 """
+
+
+_SHORT_BYTES = 50
+
+
+def _captured(sidecar):
+    """Return the lines of a capture's facts, and of each rank's."""
+    names = ("world_size", "trace", "capture_range", "nsys_version", "ended_by")
+    rows = [[sidecar[name] for name in names]]
+    rows += [
+        [rank[name] for name in ("rank", "report", "status", "is_complete", "problem")] for rank in sidecar["ranks"]
+    ]
+    return "".join(f"    {json.dumps(row)}\n" for row in rows)
 
 
 @dataclass(frozen=True)
@@ -121,15 +101,8 @@ class Machine:
         return self
 
     def put_nsys(self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY):
-        script = _NSYS.format(
-            reports=f"'{self.reports}'",
-            version=VERSION,
-            options=OLD_OPTIONS,
-            help=help_text,
-            profile=profile,
-            export=export,
-        )
-        return program(self.root / "bin", name, script)
+        commands = {"capture": profile, "reports": self.reports}
+        return fake_nsys(self.root / "bin", export, name=name, profile=help_text, **commands)
 
     def put_python(self, options="-S"):
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
@@ -195,6 +168,33 @@ class Machine:
     def files(self):
         return sorted(path.name for path in self.work.iterdir() if path.suffix != ".py")
 
+    def marks(self):
+        """Return what tells whether a file is the one that was there."""
+        there = sorted(path for path in self.work.rglob("*") if path.is_file() and path.suffix != ".py")
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
+
+    def without_places(self, text):
+        """Return a text without what differs from one run of the tests to the next."""
+        for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
+            text = text.replace(str(place), name)
+        text = re.sub(r"kept-\d+", "kept-PID", text)
+        return re.sub(
+            r"^(err: (Terminated|Killed)|\+ up_\d: )\n", "", text, flags=re.MULTILINE
+        )  # by some shells, in time
+
+    def told(self, answer, before):
+        """Return all that a launcher said, and what it has left: ``=`` marks what was there and stayed."""
+        text = f"status {answer.status}\n"
+        for stream, lines in (("out", answer.out), ("err", answer.err)):
+            text += "".join(f"{stream}: {line}\n" for line in lines.splitlines())
+        for path, mark in self.marks().items():
+            text += f"{'=' if before.get(path) == mark else '+'} {path.relative_to(self.work)}"
+            is_short = path.stat().st_size < _SHORT_BYTES
+            text += f": {path.read_text().strip()}\n" if is_short else "\n"
+            if path.name.endswith(".capture.json") and not is_short:
+                text += _captured(json.loads(path.read_text()))
+        return self.without_places(text)
+
     def sidecar(self, name):
         return json.loads((self.work / f"{name}.capture.json").read_text())
 
@@ -205,11 +205,22 @@ class Machine:
             time.sleep(0.05)
         return found
 
+    @contextlib.contextmanager
+    def watched(self):
+        """Be used; whatever was started here must have ended then, and left no temporary files."""
+        yield self
+        left = self.left_behind()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left
+        assert not list(self.temporary.glob("nsyspipe-*"))
+
     def pids(self, module):
         """Return the processes of this machine that run a module."""
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
-        return [pid for pid, command in running if [one for one in command.split()[1:5] if one != "-S"][:3] == start]
+        return [pid for pid, command in running if [word for word in command.split() if word != "-S"][1:4] == start]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()

@@ -12,8 +12,11 @@ import sys
 
 import pytest
 
+from tests.build.programs import check_golden
 from tests.launchers.fakes import LAUNCHERS, ended, wait_for
 from tests.launchers.sweeping import sweep
+
+BASELINE = ("--cpu", "-o", "s", "--only", "^baseline$")
 
 
 def names(answer):
@@ -21,33 +24,14 @@ def names(answer):
     return [line.split()[0] for line in answer.out.splitlines()]
 
 
-def test_on_four_gpus_each_option_is_changed_alone_on_four(machine):
-    machine.put_gpus(5)
-    assert names(sweep(machine, "--list")) == [
-        *("baseline", "baseline-unprofiled", "ddp-1gpu", "ddp-2gpu", "ddp-4gpu"),
-        *("ddp-4gpu-unprofiled", "ddp-4gpu-onebucket", "ddp-4gpu-bucket5", "ddp-4gpu-bucket100"),
-        *("ddp-4gpu-view", "ddp-4gpu-static", "ddp-4gpu-bf16", "ddp-4gpu-powersgd"),
-        *("ddp-4gpu-accumulate4", "fsdp-4gpu", "ddp-4gpu-shm", "ddp-4gpu-shm-onebucket"),
-        "ddp-4gpu-shm-bf16",
-    ]
+def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, request):
+    told = ""
+    for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):
+        if n:
+            machine.put_gpus(n)
+        told += f"$ {n} GPUs: sweep.sh --list {words}\n" + sweep(machine, "--list", *words.split()).out
+    check_golden(request, "sweep_lists", told)
     assert machine.files() == []
-
-
-def test_one_gpu_has_nothing_to_exchange(machine):
-    machine.put_gpus(1)
-    assert names(sweep(machine, "--list")) == ["baseline", "baseline-unprofiled", "ddp-1gpu"]
-
-
-def test_without_gpus_only_what_gloo_can_do_is_run(machine):
-    found = names(sweep(machine, "--cpu", "--list"))
-    assert "ddp-2gpu-fp16" in found
-    assert not [name for name in found if re.search("bf16|powersgd|shm|fsdp", name)]
-
-
-def test_only_takes_a_regular_expression(machine):
-    assert names(sweep(machine, "--cpu", "--list", "--only", "^ddp-[0-9]gpu$|view")) == [
-        *("ddp-1gpu", "ddp-2gpu", "ddp-2gpu-view")
-    ]
 
 
 @pytest.mark.slow
@@ -113,33 +97,26 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_made_again(lab):
 
 
 @pytest.mark.slow
-def test_runs_with_other_options_are_not_mixed(lab):
-    words = ("--cpu", "-o", "study", "--only", "^baseline$")
-    assert sweep(lab, *words, "--", "--lr", "1").status == 0
-    answer = sweep(lab, *words, "--", "--lr", "2")
-    assert answer.status == 2
-    assert "error: study/baseline: was done with other options" in answer.err
-    assert "--lr 1" in answer.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("other", ["--trace", "--nsys", "NCCL_P2P_LEVEL", "GPU"])
-def test_nor_are_those_of_another_trace_nsys_or_machine(lab, other):
+def test_runs_with_other_options_another_trace_nsys_or_machine_are_not_mixed(lab):
     words = ("-o", "study", "--only", "^baseline-unprofiled$")
     lab.put_gpus(1)
-    assert sweep(lab, *words).status == 0
-    if other == "--trace":
-        words += ("--trace", "nvtx")
-    elif other == "--nsys":
-        words += ("--nsys", str(lab.put_nsys(name="nsys2")))
-    elif other == "GPU":
-        smi = lab.root / "bin" / "nvidia-smi"
-        smi.write_text(smi.read_text().replace("H200", "H100"))
-    else:
-        lab.variables[other] = "LOC"
-    answer = sweep(lab, *words)
-    assert answer.status == 2
-    assert "was done with other options or GPUs" in answer.err
+    assert sweep(lab, *words, "--", "--lr", "1").status == 0
+    smi = lab.root / "bin" / "nvidia-smi"
+    h200 = smi.read_text()
+    others = {
+        "--lr": ((), "2"),
+        "--trace": (("--trace", "nvtx"), "1"),
+        "--nsys": (("--nsys", str(lab.put_nsys(name="nsys2"))), "1"),
+        "NCCL_P2P_LEVEL": ((), "1"),
+        "GPU": ((), "1"),
+    }
+    for other, (options, lr) in others.items():
+        lab.variables = {other: "LOC"} if other.startswith("NCCL") else {}
+        smi.write_text(h200.replace("H200", "H100") if other == "GPU" else h200)
+        answer = sweep(lab, *words, *options, "--", "--lr", lr)
+        assert answer.status == 2, other
+        assert "error: study/baseline-unprofiled: was done with other options or GPUs" in answer.err
+        assert "--lr 1" in answer.err
 
 
 @pytest.mark.slow
@@ -149,7 +126,7 @@ def test_files_that_are_not_the_sweeps_stay(lab, name):
     mine.parent.mkdir()
     mine.write_text("mine")
     for _ in range(2):  # a second time neither
-        answer = sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$")
+        answer = sweep(lab, *BASELINE)
         assert answer.status == 1
         assert "error: s/baseline: has files that are not of this sweep" in answer.err
         assert [path.name for path in mine.parent.glob("baseline*")] == [name]
@@ -162,7 +139,7 @@ def test_a_run_that_was_cut_short_is_made_again_over_what_it_left(lab):
     folder.mkdir()
     for name in ("baseline.begun", "baseline_0.sqlite", "baseline_0.nsys-rep"):
         (folder / name).write_text("")
-    assert sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$").status == 0
+    assert sweep(lab, *BASELINE).status == 0
     assert (folder / "baseline_0.sqlite").stat().st_size
     assert (folder / "baseline.done").exists()
 
@@ -192,6 +169,7 @@ def started(lab, *words):
     [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True)],
 )
 def test_a_sweep_that_is_ended_ends_what_it_runs_and_says_how_to_go_on(lab, sent, whole_group):
+    train = (lab.root / "launchers" / "train_vit.py").read_text()
     process = started(lab, "--only", "^baseline")
     (os.killpg if whole_group else os.kill)(process.pid, sent)
     answer = ended(process)  # that nothing is left running, the fixture sees
@@ -200,17 +178,10 @@ def test_a_sweep_that_is_ended_ends_what_it_runs_and_says_how_to_go_on(lab, sent
     assert f"sweep ended by {sent.name}: 0 of 2 runs in s are done" in answer.err
     assert "sweep.sh --cpu -o s --only" in answer.err.splitlines()[-1]
     assert sorted(path.name for path in (lab.work / "s").glob("*.[bd]*")) == ["baseline.begun"]
-
-
-@pytest.mark.slow
-def test_an_ended_sweep_goes_on(lab):
-    train = (lab.root / "launchers" / "train_vit.py").read_text()
-    process = started(lab, "--only", "^baseline$")
-    os.kill(process.pid, signal.SIGTERM)
-    ended(process)
-    (lab.root / "launchers" / "train_vit.py").write_text(train)
-    assert sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$").status == 0
-    assert (lab.work / "s" / "baseline.done").exists()
+    if sent == signal.SIGTERM:
+        (lab.root / "launchers" / "train_vit.py").write_text(train)
+        assert sweep(lab, *BASELINE).status == 0
+        assert (lab.work / "s" / "baseline.done").exists()
 
 
 @pytest.mark.slow
@@ -218,7 +189,7 @@ def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
     lab.put_python("")
     python = lab.root / "bin" / "python3"
     real = python.read_text()
-    assert sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$").status == 0
+    assert sweep(lab, *BASELINE).status == 0
     (lab.work / "s" / "baseline.analysis.json").unlink()
     hang = 'case "$*" in *"nsyspipe analyze "*) touch up; sleep 60; exit 0;; esac'
     lines = real.splitlines()
@@ -232,15 +203,10 @@ def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
 
 
 def table(folder, *runs):
-    done = subprocess.run(
-        [sys.executable, LAUNCHERS / "sweep_table.py", folder, *runs],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    command = [sys.executable, LAUNCHERS / "sweep_table.py", folder, *runs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 0, done.stderr
-    return done
+    return done.stdout, done.stderr
 
 
 def put(folder, run, train=None, analysis=None):
@@ -249,16 +215,13 @@ def put(folder, run, train=None, analysis=None):
             (folder / f"{run}.{kind}.json").write_text(json.dumps(content))
 
 
-def rows(folder):
-    with (folder / "table.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_table_shows_scaling_and_shares(tmp_path):
+def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, request):
+    assert table(tmp_path, "a", "b") == ("", "no run has left anything to compare\n")
     put(tmp_path, "baseline", {"world_size": 1, "images_per_s": 100.0, "median_step_ns": 2_500_000})
     put(
         tmp_path,
         "ddp-2gpu",
+        # 150 of 2 x 100 images/s; the step is the analysis's where there is one.
         {"world_size": 2, "images_per_s": 150.0, "median_step_ns": 9_000_000},
         {
             "run": {"n_ranks": 2},
@@ -269,49 +232,30 @@ def test_the_table_shows_scaling_and_shares(tmp_path):
             "links": [{"kind": "P2P"}, {"kind": "P2P"}, {"kind": None}, {"kind": "NET"}],
         },
     )  # fmt: skip
-    shown = table(tmp_path, "baseline", "ddp-2gpu", "never-made").stdout
-    alone, both = rows(tmp_path)
-    assert alone["step"] == "2.5 ms"
-    assert alone["scaling"] == "100%"
-    assert (alone["comm"], alone["copies"], alone["link"]) == ("-", "-", "-")
-    # 150 of 2 x 100 images/s; the step is the analysis's where there is one.
-    assert list(both.values()) == [
-        *("ddp-2gpu", "2", "8.0 ms", "150", "75%", "50.0%", "12.5%", "75.0%", "0.0%", "0.50 ms"),
-        "NET, P2P",
-    ]
-    assert shown.splitlines()[1].split() == ["baseline", "1", "2.5", "ms", "100", "100%", *"------"]
-
-
-def test_the_table_says_what_capturing_cost(tmp_path):
     put(tmp_path, "a", {"images_per_s": 95.0})
     put(tmp_path, "a-unprofiled", {"images_per_s": 100.0})
-    shown = table(tmp_path, "a", "a-unprofiled").stdout
-    assert "capturing a cost 5.0% of its throughput" in shown
+    shown, _ = table(tmp_path, "baseline", "ddp-2gpu", "never-made", "a", "a-unprofiled")
+    told = shown + (tmp_path / "table.csv").read_text()
+    check_golden(request, "sweep_table", told.replace(str(tmp_path), "FOLDER"))
 
 
-def test_nothing_to_compare_is_said(tmp_path):
-    done = table(tmp_path, "a", "b")
-    assert done.stdout == ""
-    assert done.stderr == "no run has left anything to compare\n"
+DAMAGED = [
+    *("", "{", "[]", "null", '{"summary": null, "links": null, "run": []}'),
+    '{"summary": {"step_time_ns": "fast", "comm_share": NaN}, "links": ["x", {"kind": 3}]}',
+    '{"world_size": "two", "images_per_s": true, "median_step_ns": null}',
+    '{"world_size": 0, "run": {"n_ranks": null}}',
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"summary": null, "links": null, "run": []}',
-        '{"summary": {"step_time_ns": "fast", "comm_share": NaN}, "links": ["x", {"kind": 3}]}',
-        '{"world_size": "two", "images_per_s": true, "median_step_ns": null}',
-        '{"world_size": 0, "run": {"n_ranks": null}}',
-    ],
-)
-def test_damaged_results_are_dashes_not_errors(tmp_path, content):
+def test_damaged_results_are_dashes_not_errors(tmp_path):
     put(tmp_path, "good", {"world_size": 1})
-    for kind in ("train", "analysis"):
-        (tmp_path / f"bad.{kind}.json").write_text(content)
-    table(tmp_path, "baseline", "good", "bad", "bad-unprofiled")
-    for row in rows(tmp_path):
+    bad = [f"bad{at}" for at in range(len(DAMAGED))]
+    for name, content in zip(bad, DAMAGED, strict=True):
+        for kind in ("train", "analysis"):
+            (tmp_path / f"{name}.{kind}.json").write_text(content)
+    table(tmp_path, "baseline", "good", *bad, *(f"{name}-unprofiled" for name in bad))
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run"] for row in rows] == ["good", *bad[4:]]  # the first four are no results at all
+    for row in rows:
         assert set(list(row.values())[2:]) == {"-"}

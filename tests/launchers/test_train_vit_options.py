@@ -6,39 +6,39 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-TRAIN = Path(__file__).parents[2] / "launchers/train_vit.py"
-MISSING = "raise ImportError('torch must not be needed here')"
+from tests.launchers.fakes import LAUNCHERS
+
+TRAIN = LAUNCHERS / "train_vit.py"
 
 
-def train(tmp_path, *options, **environment):
-    (tmp_path / "torch.py").write_text(MISSING, "utf-8")
-    clean = {key: value for key, value in os.environ.items() if key != "RANK"}
-    return subprocess.run(
-        [sys.executable, str(TRAIN), *options],
-        env={**clean, "PYTHONPATH": str(tmp_path), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def vit_options():
+@pytest.fixture
+def parse(monkeypatch):
+    """Return what reads options, in a process that torchrun has started."""
     spec = importlib.util.spec_from_file_location("vit_options", TRAIN.with_name("vit_options.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    monkeypatch.setenv("RANK", "0")
+    return module.parse
+
+
+def train(tmp_path, *options):
+    clean = {key: value for key, value in os.environ.items() if key != "RANK"} | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(TRAIN), *options]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_help_says_how_to_start_it(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('torch must not be needed here')", "utf-8")
     done = train(tmp_path, "--help")
     assert done.returncode == 0
     assert "torchrun --standalone --nproc_per_node=4 train_vit.py" in done.stdout
     assert "demonstrations of what goes wrong" in done.stdout
+
+
+NO_GROUP = "needs a process group: start with 'torchrun --standalone"
 
 
 @pytest.mark.parametrize(
@@ -58,27 +58,20 @@ def test_help_says_how_to_start_it(tmp_path):
         ("--warmup -1", "-1 is negative"),
         ("--slow-ms inf", "inf is no duration"),
         ("--accumulate two", "invalid number value: 'two'"),
+        ("--fsdp", NO_GROUP), ("--gradient-as-bucket-view", NO_GROUP), ("--bucket-cap-mb=50", NO_GROUP),
     ],
 )  # fmt: skip
-def test_options_that_cannot_be_used_end_in_one_message(monkeypatch, capsys, options, message):
-    monkeypatch.setenv("RANK", "0")
+def test_options_that_cannot_be_used_end_in_one_message(parse, monkeypatch, capsys, options, message):
+    if message == NO_GROUP:
+        monkeypatch.delenv("RANK")
     with pytest.raises(SystemExit) as end:
-        vit_options().parse(options.split())
+        parse(options.split())
     assert end.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("option", ["--fsdp", "--gradient-as-bucket-view", "--bucket-cap-mb=50"])
-def test_what_exchanges_gradients_needs_torchrun(monkeypatch, capsys, option):
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SystemExit):
-        vit_options().parse([option])
-    assert "needs a process group: start with 'torchrun --standalone" in capsys.readouterr().err
-
-
 def test_a_machine_without_torch_is_told_so(tmp_path):
-    hidden = "import sys, importlib.util as u; u.find_spec = lambda name: None"
-    (tmp_path / "sitecustomize.py").write_text(hidden, "utf-8")
+    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
     done = train(tmp_path, "--model", "tiny")
     assert done.returncode == 1
     assert done.stderr == "error: train_vit.py needs PyTorch: pip install torch\n"

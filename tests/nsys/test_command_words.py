@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from nsyspipe.nsys.command_words import (
     without_words,
 )
 from nsyspipe.nsys.secrets import HashKey
+from tests.build.programs import check_golden
 
 KEY = HashKey(b"k" * 32)
 
@@ -27,117 +29,58 @@ def of(*words):
     return recorded_command(words, Mask())
 
 
-def value(text, name="x"):
-    return of(f"--{name}={text}")[0].partition("=")[2]
+# --- words: each command line stands in golden/frozen/launchers/words.txt as it is written down ----------------
 
-
-# --- values ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("0", "1", "-1", "+2", "64", "123", "1_000_000", "0.1", ".5", "3.", "1e-4", "2.5E+10", "25MB", "4k", "10%"),
-        # zeros at the end do not count, nor do powers of two
-        *("100000000000", "0.00001", "1073741824", "41943040", "0.000123"),
-        *("true", "False", "NONE", "off", "adamw", "BF16", "bf16-mixed", "cuda:0", "max-autotune", "cuda,nvtx"),
-        *("[0.9,0.95]", "(1,2)", "1,2,4,8", "0-3,7", "[adamw,sgd]", "a.yaml", "train_v2.py", "ds_config.json"),
-    ],
-)  # fmt: skip
-def test_numbers_switches_files_and_words_of_training_stand(text):
-    assert value(text) == text
-    assert of("--x", text) == ["--x", text]
-    assert of(f"a.b={text}") == [f"a.b={text}"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("1234", "4712", "1234567", "1234,5", "-4711", "12345678", "1.23456789", "007", "00", "1234567891", "[1,2", "(1,2]", "1,2,", "1-2-3", "1234-5678", "1.2.3", "0x1f"),
-        *("4111,1111,1111,1111", "word", "adamw2", "adamw;sgd", "runs/model.pt", "a.txt", "x.yaml.bak", "a b.yaml", "١٢"),
-        *("deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json", "04d1ae4e.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
-    ],
-)  # fmt: skip
-def test_everything_else_does_not(text):
-    assert value(text) == MASK
-    assert of("--x", text) == ["--x", MASK]
-
-
-@pytest.mark.parametrize("name", ["steps", "seed", "optim.lr", "adam_beta1", "maxSteps", "lr"])
-def test_numbers_of_training_may_have_seven_digits(name):
-    for text in ("1234", "1234567", "-4711", "0.0012345", "[1234,5678]"):
-        assert value(text, name) == text
-    for text in ("12345678", "4111,1111,1111,1111"):
-        assert value(text, name) == MASK
-
-
-def test_files_stand_without_their_directory():
-    assert of("/home/me/train.py", "--config=../me/a.yaml", "x=@/me/b.json") == [
-        *("train.py", "--config=a.yaml", "x=@b.json")
-    ]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("hf_train.py", "hf_llama3_8b.yaml", "hf_config.json", "npm_run.json", "sk-learn.py", "ResNet50.py"),
-        *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "h100x8_bs4k.yaml", "ds_zero3.json", "train_v2.py"),
-    ],
-)  # fmt: skip
-def test_files_that_people_name_stand(name):
-    assert of("train.py", f"--config=/a/{name}") == ["train.py", f"--config={name}"]
-
-
-def test_free_words_are_hidden_even_where_they_are_numbers_or_words_of_training():
-    assert of("python3", "train.py", "4711", "adamw", "true") == ["python3", "train.py", *[MASK] * 3]
-    assert of("--steps", "3", "4") == ["--steps", "3", "4"]
-    assert of("--steps", "3", "--", "4") == ["--steps", "3", "--", MASK]
-
-
-# --- names -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("lr", "batch-size", "nproc_per_node", "learningRate", "numGPUs", "optim.lr", "trainer.model/lr", "bf16", "P2P", "BS"),
-        *("load-in-4bit", "fp8-e4m3", "adam_beta1", "gradient-as-bucket-view", "zero3.stage", "2d"),
-    ],
-)  # fmt: skip
-def test_names_of_options_stand(name):
-    assert of(f"--{name}", "1") == [f"--{name}", "1"]
-    assert of(f"--{name}=1", f"--{name}:1", f"+{name}=1") == [f"--{name}=1", f"--{name}:1", f"+{name}=1"]
-
-
-@pytest.mark.parametrize(
-    "name", ["aB3dE6gH", "a" * 65, "abcdefghijklmnopqrstuvwxyz", "x y", "é", "12345", "a__b", "-a", "a$", ""]
+# Zeros at the end of a number do not count, nor do powers of two.
+STAND, HIDDEN, NAMES, NUMBERS = (
+    text.split()
+    for text in (
+        """0 1 -1 +2 64 123 1_000_000 0.1 .5 3. 1e-4 2.5E+10 25MB 4k 10% 100000000000 0.00001 1073741824 41943040 0.000123
+        true False NONE off adamw BF16 bf16-mixed cuda:0 max-autotune cuda,nvtx [0.9,0.95] (1,2) 1,2,4,8 0-3,7 [adamw,sgd]
+        a.yaml train_v2.py ds_config.json hf_train.py hf_llama3_8b.yaml hf_config.json npm_run.json sk-learn.py
+        ResNet50.py ds_zero3.json Llama3_8B_Pretrain.yaml trainDDPModel.yaml h100x8_bs4k.yaml""",
+        """1234 4712 1234567 1234,5 -4711 12345678 1.23456789 007 00 1234567891 [1,2 (1,2] 1,2, 1-2-3 1234-5678 1.2.3 0x1f
+        4111,1111,1111,1111 word adamw2 adamw;sgd runs/model.pt a.txt x.yaml.bak ١٢ deadbeefdeadbeefdeadbeef.yaml
+        20261121-083012-4711.json 04d1ae4e.json x:y.json $HOME * {} hmac:0123abcd0""",
+        """lr batch-size nproc_per_node learningRate numGPUs optim.lr trainer.model/lr bf16 P2P BS load-in-4bit fp8-e4m3
+        adam_beta1 gradient-as-bucket-view zero3.stage 2d""",
+        "1234 1234567 -4711 0.0012345 [1234,5678] 12345678 4111,1111,1111,1111",
+    )
 )
-def test_what_is_no_name_is_hidden_with_what_follows(name):
-    word = f"--{name}" if name else "--=1"
-    assert of(word, "1", "2", "--lr", "3") == [MASK, MASK, MASK, "--lr", "3"]
+NO_NAMES = ["aB3dE6gH", "a" * 65, "abcdefghijklmnopqrstuvwxyz", "x y", "é", "12345", "a__b", "-a", "a$"]
+OF_TRAINING = ("steps", "seed", "optim.lr", "adam_beta1", "maxSteps", "lr")  # may have seven digits
+COMMANDS = [
+    *([f"--{name}={number}" for number in NUMBERS] for name in OF_TRAINING),
+    *([f"--{name}", "1", f"--{name}=1", f"--{name}:1", f"+{name}=1"] for name in NAMES),
+    # What is no name is hidden with what follows.
+    *([f"--{name}" if name else "--=1", "1", "2", "--lr", "3"] for name in (*NO_NAMES, "")),
+    ["/home/me/train.py", "--config=../me/a.yaml", "x=@/me/b.json", "--config=/a/hf_train.py"],
+    # Free words are hidden, even numbers and words of training.
+    ["python3", "train.py", "4711", "adamw", "true"],
+    *(["--steps", "3", "4"], ["--steps", "3", "--", "4"]),
+    # A short option may have its value with it.
+    ["-n8", "-x", "-x=1", "-lr", "0.1"],
+    *(["-p2", "-n1234", "-verbose"], ["-verbose", "1", "-é"]),
+    # What follows an option of a secret is hidden, whatever it is.
+    ["--token", "--lr", "1", "--steps", "3"],
+    *(["--use-auth", "--lr", "1"], ["python", "-u", "train.py"], ["-u", "1000", "-p", "80"]),
+    # How many tokens there are is no secret.
+    ["--max-tokens", "512", "--num-keys=3", "max_new_tokens=64", "--key-dim", "64", "--total-tokens=8472615"],
+    ["--key-dim=8472615", "--new-tokens=8", "--max-tokens=abc", "--token-id", "5", "--max-api-tokens=7"],
+]
 
 
-def test_a_short_option_may_have_its_value_with_it():
-    assert of("-n8", "-x", "-x=1", "-lr", "0.1") == ["-n8", "-x", "-x=1", "-lr", "0.1"]
-    assert of("-p2", "-n1234", "-verbose") == [f"-p={MASK}", f"-n={MASK}", f"-v={MASK}"]
-    assert of("-verbose", "1", "-é") == [f"-v={MASK}", MASK, MASK]
+def test_words_are_written_down_like_this(request):
+    told = "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS)
+    check_golden(request, "words", told)
 
 
-def test_what_follows_an_option_of_a_secret_is_hidden_whatever_it_is():
-    assert of("--token", "--lr", "1", "--steps", "3") == ["--token", MASK, MASK, "--steps", "3"]
-    assert of("--use-auth", "--lr", "1") == ["--use-auth", "--lr", "1"]
-    assert of("python", "-u", "train.py") == ["python", "-u", "train.py"]
-    assert of("-u", "1000", "-p", "80") == ["-u", MASK, "-p", MASK]
-
-
-def test_how_many_tokens_there_are_is_no_secret():
-    words = ["--max-tokens", "512", "--num-keys=3", "max_new_tokens=64", "--key-dim", "64"]
-    words += ["--total-tokens=8472615"]
-    assert of(*words) == words
-    assert of("--key-dim=8472615", "--new-tokens=8") == [f"--key-dim={MASK}", f"--new-tokens={MASK}"]
-    assert of("--max-tokens=abc", "--token-id", "5", "--max-api-tokens=7") == [
-        *(f"--max-tokens={MASK}", "--token-id", MASK, f"--max-api-tokens={MASK}")
-    ]
+@pytest.mark.parametrize(("texts", "is_hidden"), [(STAND, False), ([*HIDDEN, "a b.yaml"], True)])
+def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(texts, is_hidden):
+    for text in texts:
+        written = MASK if is_hidden else text
+        assert of(f"--x={text}", f"a.b={text}") == [f"--x={written}", f"a.b={written}"]
+        assert of("--x", text) == ["--x", written]
 
 
 # --- hashes ----------------------------------------------------------------------------------------

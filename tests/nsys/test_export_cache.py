@@ -73,16 +73,11 @@ def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
     assert raw.header.run_id == exported.header.run_id
 
 
-def test_nothing_is_written_beside_the_reports(reports, tool):
+def test_nothing_is_written_beside_the_reports_and_the_second_time_it_is_there_already(reports, tool):
     before = {path: path.stat().st_mtime_ns for path in reports.iterdir()}
-    exported_reports([reports])
-    assert {path: path.stat().st_mtime_ns for path in reports.iterdir()} == before
-
-
-def test_the_second_time_it_is_there_already(reports, tool):
-    first = exported_reports([reports])
     path = tool()
-    assert exported_reports([reports]) == first
+    assert exported_reports([reports]) == exported_reports([reports])
+    assert {path: path.stat().st_mtime_ns for path in reports.iterdir()} == before
     assert len(calls(path)) == 2
 
 
@@ -93,13 +88,10 @@ def test_stems_stay_and_sources_are_as_the_user_wrote_them(reports, tool, monkey
     assert [source_of(path) for path in found] == [Path("run_1.nsys-rep"), Path("run_0.nsys-rep")]
 
 
-def test_a_link_gives_its_own_name_to_the_export(reports, tool):
+def test_names_are_those_of_links_and_equal_ones_are_told_apart_by_their_directories(reports, tool, tmp_path):
     link = reports / "other_7.nsys-rep"
     link.symlink_to(reports / "run_0.nsys-rep")
     assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]
-
-
-def test_equal_names_are_told_apart_by_their_directories_not_the_caches(tmp_path, tool):
     paths = [fake_report(tmp_path / name / "run.nsys-rep") for name in ("a", "b")]
     assert display_names(exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
 
@@ -113,10 +105,8 @@ def test_exports_and_raw_reports_may_be_mixed(reports, tool, tmp_path):
 
 
 def test_a_report_named_twice_is_exported_once_and_stays_twice(reports, tool):
-    path = reports / "run_0.nsys-rep"
-    found = exported_reports([path, path])
-    assert len(found) == 2
-    assert len(set(found)) == 1
+    first, second = exported_reports([reports / "run_0.nsys-rep"] * 2)
+    assert first == second
 
 
 def test_a_report_that_changes_is_another_one(reports, tool):
@@ -129,15 +119,11 @@ def test_a_report_that_changes_is_another_one(reports, tool):
     assert second.read_bytes() == path.read_bytes()
 
 
-def test_an_nsys_with_more_options_exports_again(reports, tool, cache):
+def test_an_nsys_with_more_options_exports_again_and_a_damaged_export_is_made_again(reports, tool, cache):
     exported_reports([reports])
     tool(options=NEW_OPTIONS)
-    exported_reports([reports])
+    path, _ = exported_reports([reports])
     assert len(exports(cache)) == 4
-
-
-def test_a_damaged_export_is_made_again(reports, tool):
-    (path,) = exported_reports([reports / "run_0.nsys-rep"])
     path.write_bytes(path.read_bytes()[:5000])
     assert exported_reports([reports / "run_0.nsys-rep"]) == [path]
     assert path.read_bytes() == (reports / "run_0.nsys-rep").read_bytes()
@@ -146,11 +132,14 @@ def test_a_damaged_export_is_made_again(reports, tool):
 # --- who may look ---------------------------------------------------------------------------------
 
 
-def test_only_its_user_can_look_into_the_cache(reports, tool, cache):
-    cache.mkdir(mode=0o755)
-    (cache / "exports").mkdir(mode=0o755)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_only_its_user_can_look_into_the_cache(reports, tool, cache, is_there):
+    if is_there:  # the user's own stays as it is
+        cache.mkdir(mode=0o755)
+        (cache / "exports").mkdir(mode=0o755)
     exported_reports([reports])
-    assert (cache / "exports").stat().st_mode & 0o777 == 0o755  # the user's own stays as it is
+    mode = 0o755 if is_there else 0o700
+    assert [one.stat().st_mode & 0o777 for one in (cache, cache / "exports")] == [mode] * 2
     assert all(one.stat().st_mode & 0o777 == 0o700 for one in (cache / "exports").iterdir())
 
 
@@ -175,12 +164,6 @@ def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path):
     export.parent.symlink_to(outside)
     with pytest.raises(OutputError, match="is a link"):
         exported_reports([reports])
-
-
-def test_a_cache_that_is_made_is_private_too(reports, tool, cache):
-    exported_reports([reports])
-    assert (cache / "exports").stat().st_mode & 0o777 == 0o700
-    assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
@@ -278,10 +261,20 @@ def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache):
     assert list(cache.glob("exports/*/.nsyspipe-*")) == []
 
 
-def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
+@pytest.fixture
+def without_nsys(monkeypatch):
+    """Return what takes nsys away."""
+
+    def take():
+        monkeypatch.setenv("PATH", "/nonexistent")
+        if find_nsys() is not None:
+            pytest.skip("this machine has nsys in one of the usual places")
+
+    return take
+
+
+def test_without_nsys_the_message_says_how_to_export(reports, without_nsys):
+    without_nsys()
     with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
         exported_reports([reports])
     assert f"nsys export --type=sqlite {reports}/run_0.nsys-rep" in caught.value.fix
@@ -291,10 +284,8 @@ def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
 @pytest.mark.parametrize(
     ("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")]
 )
-def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, without_nsys, ranks, named):
+    without_nsys()
     monkeypatch.chdir(tmp_path)
     for rank in ranks:
         fake_report(tmp_path / f"run_{rank}.nsys-rep")
@@ -305,11 +296,9 @@ def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monke
     assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
-def test_what_is_in_the_cache_needs_no_nsys(reports, tool, monkeypatch):
+def test_what_is_in_the_cache_needs_no_nsys(reports, tool, without_nsys):
     found = exported_reports([reports])
-    monkeypatch.setenv("PATH", "/nonexistent")
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
+    without_nsys()
     assert exported_reports([reports]) == found
 
 
@@ -324,19 +313,6 @@ def test_exports_alone_touch_no_cache(steady, cache):
 
 
 def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache):
-    path = reports / "run_0.nsys-rep"
-    (export,) = exported_reports([path])
-    export.unlink()
-    left = export.parent / ".nsyspipe-0left000.unfinished"
-    left.mkdir(mode=0o700)
-    os.close(claim(left))
-    long_ago = time.time() - 3600
-    os.utime(left, (long_ago, long_ago))
-    exported_reports([path])
-    assert not left.exists()
-
-
-def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, cache):
     (export,) = exported_reports([reports / "run_0.nsys-rep"])
     elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
@@ -354,6 +330,6 @@ def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, c
     os.utime(held, (long_ago, long_ago))
     exported_reports([reports / "run_1.nsys-rep"])
     os.close(lock)
-    assert not left.exists()
+    assert not left.exists()  # though it was left with another report
     assert (held / "half.sqlite").exists()
     assert (elsewhere / "half.sqlite").exists()

@@ -1,14 +1,101 @@
-"""Other programs: where they are found, and what they print before a deadline."""
+"""nsys and other programs: how they are found, which they are, what they list, and what they print before a deadline."""
 
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
-from nsyspipe.nsys.programs import Output, Program, ask, find_importer, find_nsys
-from tests.build.programs import program
+from nsyspipe.errors import NsysFailedError, NsysNotFoundError
+from nsyspipe.nsys.programs import Output, Program, ask, find, find_importer, find_nsys, telling_lines
+from tests.build.fake_nsys import NEW_OPTIONS, fake_nsys
+from tests.build.programs import HELP, program
+
+VALUES = ("cuda", "nvtx", "cublas-verbose", "osrt", "python-gil", "none")
+
+
+@pytest.mark.parametrize("words", [(), ("nsys",), ("./nsys",), (".",), ("{folder}",), ("{folder}/nsys",)])
+def test_nsys_is_found_and_tells_its_version(tmp_path, monkeypatch, words):
+    path = fake_nsys(tmp_path / "bin dir")
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+    monkeypatch.chdir(path.parent)
+    found = find(*(word.format(folder=path.parent) for word in words))
+    assert found.path == path  # absolute: it holds from other directories too
+    assert (found.version_text, found.version) == ("2024.2.3.38", (2024, 2, 3, 38))
+
+
+@pytest.mark.parametrize("given", ["", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"])
+def test_what_is_no_program_is_not_found(given):
+    with pytest.raises(NsysNotFoundError) as caught:
+        find(given)
+    assert caught.value.fix
+
+
+def test_without_one_the_message_says_where_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    with pytest.raises(NsysNotFoundError, match="not on PATH") as caught:
+        find()
+    assert "developer.nvidia.com/nsight-systems" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("exit 127", "fails with status 127"),
+        ("echo something else", "does not tell a version"),
+        (None, "cannot be started"),  # made for another machine
+    ],
+)
+def test_a_program_that_is_no_nsys_is_refused(tmp_path, script, problem):
+    path = program(tmp_path, "nsys", script or "")
+    if script is None:
+        path.write_bytes(b"\x7fELF of another machine")
+    with pytest.raises(NsysFailedError, match=problem) as caught:
+        find(str(path))
+    assert caught.value.subject == str(path)
+
+
+def test_what_it_traces_and_its_options_are_read_from_its_help(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    found = find(str(fake_nsys(old)))
+    assert found.trace_values() == VALUES
+    names = ("--lazy", "--type", "--include-blobs", "--laz")
+    assert [found.has("export", one) for one in names] == [True, True, False, False]
+    found = find(str(fake_nsys(new, options=NEW_OPTIONS, profile=HELP.replace("'osrt'", "'osrt', 'nccl'"))))
+    assert found.has("export", "--include-blobs")
+    assert "nccl" in found.trace_values()
+
+
+def test_a_help_that_fails_lists_nothing(tmp_path):
+    path = program(tmp_path, "nsys", '[ "$1" = --version ] && echo version 2030.1 && exit; exit 3')
+    found = find(str(path))
+    assert found.trace_values() == ()
+    assert not found.has("export", "--lazy")
+
+
+def test_the_help_is_asked_for_once(tmp_path):
+    path = fake_nsys(tmp_path, profile=HELP)
+    path.write_text(path.read_text().replace("case", 'echo "$1" >> "$0.asked"\ncase', 1))
+    found = find(str(path))
+    assert found.has("export", "--lazy")
+    assert found.has("export", "--quiet")
+    assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
+
+
+@pytest.mark.parametrize(
+    ("said", "n", "told"),
+    [
+        ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
+        ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
+        ("\n[1/1] [0%   ]\n", 3, []),
+        ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
+        ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
+    ],
+)  # fmt: skip
+def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
+    assert telling_lines(said, n) == told
 
 
 @pytest.mark.parametrize(
@@ -46,25 +133,21 @@ def test_the_importer_is_of_the_nsys_that_was_found(tmp_path):
     assert find_importer(nsys, tmp_path).parts[-3] == "2025.10.1"
 
 
-def test_a_child_that_keeps_the_output_open_is_not_waited_for(tmp_path):
-    command = program(tmp_path, "tool", "sleep 60 &\necho done")
-    start = time.monotonic()
-    assert ask([str(command)], 20) == Output(0, "done\n")
-    assert time.monotonic() - start < 10
+@pytest.mark.parametrize(
+    ("script", "output"),
+    [
+        ("sleep 60 &\necho done", Output(0, "done\n")),  # a child that keeps the output open is not waited for
+        ("echo done; exec >&-; sleep 0.2; exit 4", Output(4, "done\n")),  # closed, and still given its time
+        (None, None),  # not there
+    ],
+)
+def test_a_program_is_asked_and_not_its_children(tmp_path, script, output):
+    path = tmp_path / "tool" if script is None else program(tmp_path, "tool", script)
+    assert ask([str(path)], 20) == output
 
 
 def test_a_program_that_prints_without_end_is_cut(tmp_path):
     command = program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done")
-    output = ask([str(command)], 1)
+    output = ask([str(command)], 0.3)
     assert output.status is None
     assert len(output.text) < 2**21
-
-
-def test_a_program_that_closes_its_output_is_given_its_time(tmp_path):
-    command = program(tmp_path, "tool", "echo done; exec >&-; sleep 0.2; exit 4")
-    assert ask([str(command)], 20) == Output(4, "done\n")
-
-
-def test_what_is_not_there_cannot_be_asked(tmp_path):
-    assert ask([str(tmp_path / "nothing")], 1) is None
-    assert find_nsys(os.devnull, tmp_path) is None

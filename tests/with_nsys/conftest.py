@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
+from tests.with_nsys.launching import RealMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 INSTALLER = Path(__file__).parents[2] / ".ci" / "install-nsys"
 _INSTALL_S = 900
@@ -33,3 +38,12 @@ def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put nsys first on the search path."""
     monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
     return nsys
+
+
+@pytest.fixture
+def machine(with_nsys: Path, tmp_path: Path) -> Iterator[RealMachine]:
+    """Return a machine on which nothing may run any more when a test is over."""
+    pytest.importorskip("torch")
+    there = RealMachine(tmp_path, tmp_path).set_up()
+    with there.watched():
+        yield there

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -41,14 +42,9 @@ class RealMachine(Machine):
     def nsyspipe(self, *words):
         """Run the command line of nsyspipe and return what it said."""
         done = subprocess.run(
-            [sys.executable, "-m", "nsyspipe", *words],
-            cwd=self.work,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+            [sys.executable, "-m", "nsyspipe", *words], cwd=self.work, env=self.environment, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -57,10 +53,17 @@ class RealMachine(Machine):
         return json.loads((self.work / "a.json").read_text())
 
 
-def steps_of(analysis):
-    """Return the complete steps of each rank."""
+def steps_of(analysis, table="host_steps"):
+    """Return the steps of each rank; of those on the host the complete ones."""
     found = {}
-    for row in analysis["host_steps"]:
-        if row["is_complete"]:
+    for row in analysis[table]:
+        if table == "steps" or row["is_complete"]:
             found.setdefault(row["rank"], []).append(row["step"])
     return found
+
+
+def endpoint():
+    """Return a port of this machine at which ranks can meet."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return f"localhost:{free.getsockname()[1]}"

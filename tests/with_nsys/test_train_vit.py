@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.launchers.fakes import LAUNCHERS
+from tests.with_nsys.launching import endpoint
 
 pytestmark = [
     pytest.mark.nsys,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"),
 ]
 
-LAUNCHERS = Path(__file__).parents[2] / "launchers"
 QUICK = ("--model", "tiny", "--warmup", "1", "--steps", "2")
 # Trains with several options, one after the other, in one process: torch takes seconds to start.
 MANY = f"""
@@ -63,10 +63,8 @@ def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     jobs = [[*QUICK, "--json", str(folder / f"{at}.json"), *words.split()] for at, words in enumerate(TRAINED)]
     jobs += [[*QUICK, "--warmup", "3", "--hook", hook] for hook in REFUSED]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-        group["MASTER_PORT"] = str(free.getsockname()[1])
+    host, port = endpoint().split(":")
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", MANY, json.dumps(jobs)],
