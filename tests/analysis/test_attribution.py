@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times, operations_of
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times
 from nsyspipe.analysis.intervals import Slices
 from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
@@ -29,9 +29,6 @@ def called(ops):
     columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
     columns |= {"process_id": [process for process, _ in ops], "correlation_id": [one for _, one in ops]}
     return canonical.COPIES.table(columns)
-
-
-# --- launch_times --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -75,9 +72,6 @@ def test_ids_in_several_chunks_keep_their_order():
     chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
     calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
     assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
-
-
-# --- operations_of -------------------------------------------------------------------------
 
 
 def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
@@ -130,24 +124,9 @@ def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
     assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]
 
 
-def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
-    unknown = htod(0, 1)._replace(copy_kind=None)
-    assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
-
-
-def test_a_process_with_copies_only_has_no_launched_kernels():
-    ops = operations_of(
-        canonical.KERNELS.empty(),
-        ints(),
-        canonical.COPIES.table(
-            {name: [1] for name in canonical.COPIES.names}
-        ),
-        ints(4),
-    )  # fmt: skip
-    assert (ops.kernel_start.tolist(), ops.copy_start.tolist(), ops.n_launched) == ([], [1], 0)
-
-
-# --- Slices --------------------------------------------------------------------------------
+def test_copies_alone_have_no_launched_kernels_and_an_unknown_kind_is_neither_memset_nor_device_to_device():
+    ops = operations(htod(0, 1)._replace(copy_kind=None), memset(2, 3, 4))
+    assert (ops.copy_kind.tolist(), ops.kernel_start.tolist(), ops.n_launched) == ([0, -1], [], 0)
 
 
 def test_a_range_launches_what_starts_at_its_start_and_not_what_starts_at_its_end():
@@ -156,14 +135,9 @@ def test_a_range_launches_what_starts_at_its_start_and_not_what_starts_at_its_en
     assert slices.counts.tolist() == [1, 0, 1, 0, 3]  # what has no launch is in no range
 
 
-def test_a_mask_flags_what_lies_in_any_slice():
-    slices = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8))  # the third is empty, the last at the end
-    expected = [False, True, True, True, False, False, False, True]
-    assert slices.mask(8).tolist() == expected
-
-
-def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():
-    values = ints(9, 4, 7, -1, 8, 6)
+def test_slices_flag_and_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
+    flags = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8)).mask(8)  # the third is empty, the last at the end
+    assert flags.tolist() == [False, True, True, True, False, False, False, True]
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
-    assert slices.reduced(np.minimum, values).tolist() == [4, 7, -1, 6, 6]
+    assert slices.reduced(np.minimum, ints(9, 4, 7, -1, 8, 6)).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]

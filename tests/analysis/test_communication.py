@@ -1,4 +1,4 @@
-"""Which payload of NCCL belongs to which communication kernel: in order, fused, or nobody's."""
+"""The communication operations of one rank, and which payload of NCCL belongs to which: in order, fused, or nobody's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,104 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.communication import assign_messages, kernel_kinds
-from nsyspipe.model.canonical import PAYLOADS
+from nsyspipe.analysis.communication import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
+from nsyspipe.analysis.steps import Windows
+from nsyspipe.model.canonical import COMM_OPERATIONS, PAYLOADS
+from tests.build.make import comm, compute, ints, members, operations, windows
+
+TEXTS = {
+    1: "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    2: "ncclDevKernel_AllGather_RING_LL",
+    3: "ncclKernel_AllReduce_RING_LL_Sum_float",
+    4: "my_ring",
+}
+STEPS = members((0, 100), (150, 250))
+WINDOWS = windows((10, 130), (130, 260))
+
+
+def found(*ops, steps=STEPS, spans=WINDOWS, is_one_window=False, payloads=None):
+    told = PAYLOADS.empty() if payloads is None else payloads
+    return comm_operations(operations(*ops), TEXTS, steps, spans, payloads=told, is_one_window=is_one_window)
+
+
+def rows(*ops, columns=("start_ns", "member"), **options):
+    table = found(*ops, **options).table
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+
+
+def test_operations_are_listed_in_order_of_start_and_compute_is_not():
+    ops = comm(50, 60, 5), compute(20, 30, 2), comm(40, 90, 7)
+    assert rows(*ops, columns=("start_ns", "end_ns")) == [(40, 90), (50, 60)]
+    assert found(*ops).table.schema == COMM_OPERATIONS.arrow
+
+
+# The first step range has no window, but its operations with a launch are still its own.
+SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
+
+
+@pytest.mark.parametrize(
+    ("ops", "options", "expected"),
+    [
+        # Of the step range that holds the launch: at its start, before its end, at its end, between two, in the second.
+        (
+            (comm(10, 11, 0), comm(20, 21, 99), comm(30, 31, 100), comm(40, 41, 149), comm(50, 51, 150)),
+            {},
+            [0, 0, NO_MEMBER, NO_MEMBER, 1],
+        ),
+        # Without a launch of the window that the start falls in, which gives the step range that it is of.
+        (
+            (comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)),
+            {},
+            [NO_MEMBER, 0, 0, 1, NO_MEMBER],
+        ),
+        ((comm(20, 30), comm(140, 150), comm(25, 30, 50)), SECOND, [NO_MEMBER, 0, 1]),
+        # A capture that is one window holds all.
+        (
+            (comm(20, 30, 500), comm(40, 50)),
+            {"steps": members(), "spans": windows((0, 60)), "is_one_window": True},
+            [0, 0],
+        ),
+    ],
+)
+def test_which_step_an_operation_belongs_to(ops, options, expected):
+    starts = sorted(one.start for one in ops)
+    assert rows(*ops, **options) == list(zip(starts, expected, strict=True))
+
+
+def test_names_that_say_the_same_are_one_kind_and_without_a_known_name_another():
+    ids = enumerate((3, 2, 1, 4, None, 99))
+    made = found(*(comm(10 * at, 10 * at + 1, at, name_id=name_id) for at, name_id in ids))
+    assert made.kinds == (
+        CommKind("all_gather", None, "RING_LL"), CommKind("all_reduce", "f32", "RING_LL"), CommKind("other", None, None),
+    )  # fmt: skip
+    assert made.table["kind"].to_pylist() == [1, 0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("uses", "orders"),
+    [
+        # In order of first use, whatever their ids.
+        ([(1, 0, 40), (1, 0, 7), (1, 0, 40), (1, 0, 9), (1, 0, 7)], [0, 1, 0, 2, 1]),
+        # Each collective by itself: all-reduce uses 40 and 7, all-gather 7 and 40; the old name of all-reduce is no other.
+        ([(1, 0, 40), (2, 0, 7), (1, 0, 7), (2, 0, 40), (3, 0, 40)], [0, 0, 1, 1, 0]),
+        # One id of two devices is two streams, unknown ones are one.
+        ([(1, 1, 7), (1, 0, 7), (1, 1, 7)], [0, 1, 0]),
+        ([(1, None, None), (1, 0, 7), (1, None, None)], [0, 1, 0]),
+    ],
+)
+def test_streams_are_numbered(uses, orders):
+    """Operations of (name id, device, stream), each after the other."""
+    ops = [
+        comm(10 * at, 10 * at + 5, at, name_id=name, device_id=device, stream_id=stream)
+        for at, (name, device, stream) in enumerate(uses)
+    ]
+    assert found(*ops).table["stream_order"].to_pylist() == orders
+
+
+def test_streams_are_numbered_by_launch_and_not_by_start():
+    late = comm(10, 20, 9, name_id=1, stream_id=5), comm(30, 40, 1, name_id=1, stream_id=6)
+    assert found(*late).table["stream_order"].to_pylist() == [1, 0]
+
 
 A, B = 5 - 2**63, 7
 
@@ -49,6 +145,14 @@ def table(calls):
         "rank": [None for _ in calls],
     }
     return PAYLOADS.table(columns)
+
+
+def test_an_operation_has_the_payload_of_the_call_that_launched_it():
+    # In order of start they stand the other way round.
+    told = table([Call(1, None, "ncclAllGather", 5, 7, 3), Call(4, 64, "ncclAllReduce", 5, 8, 6)])
+    ops = comm(10, 11, 5, name_id=1), comm(20, 21, 2, name_id=2)
+    columns = ("start_ns", "comm_id", "seq_number", "message_bytes")
+    assert rows(*ops, columns=columns, payloads=told) == [(10, 5, 8, 64), (20, 5, 7, None)]
 
 
 def assigned(calls, kernels):
@@ -171,7 +275,7 @@ def test_a_call_is_assigned_to_a_kernel_of_its_collective(by_collective, expecte
         assert found == [[expected]] * len(calls), collective
 
 
-# --- against the rule, told one event after the other ---------------------------------------------------
+# Against the rule, told one event after the other.
 
 
 def blocks(calls, kernels):
