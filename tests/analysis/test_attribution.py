@@ -31,39 +31,31 @@ def called(ops):
     return canonical.COPIES.table(columns)
 
 
-@pytest.mark.parametrize(
-    ("ops", "calls", "times"),
-    [
-        # An operation is launched by the call with its correlation id.
-        ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
-        # Of several calls with one id the earliest is the launch.
-        ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
-        # What nothing called has no launch: below, between and above the ids that were called.
-        ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
-        # Nor has one without an id, even if 0 was called.
-        ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
-        # Processes do not share correlation ids, and may have negative ids.
-        ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
-        ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
-        ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
-        ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
-        # Without calls or without their table.
-        ([(1, 11), (1, 12)], None, [None, None]),
-        ([(1, 11), (1, None)], launches(), [None, None]),
-        # Ids so sparse that a table of them would be too long.
-        *(
-            (
-                [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
-                launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)),
-                [20, 60, 30, None, None, None, None],
-            )
-            for far in (1000, 2**62)
-        ),
-        # The farthest ids, asked for among dense calls, and called.
-        ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
-        ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
-    ],
-)
+@pytest.mark.parametrize(("ops", "calls", "times"), [
+    # An operation is launched by the call with its correlation id.
+    ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
+    # Of several calls with one id the earliest is the launch.
+    ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
+    # What nothing called has no launch: below, between and above the ids that were called.
+    ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
+    # Nor has one without an id, even if 0 was called.
+    ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
+    # Processes do not share correlation ids, and may have negative ids.
+    ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
+    ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
+    ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
+    ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
+    # Without calls or without their table.
+    ([(1, 11), (1, 12)], None, [None, None]),
+    ([(1, 11), (1, None)], launches(), [None, None]),
+    # Ids so sparse that a table of them would be too long.
+    *(([(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
+     launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)), [20, 60, 30, None, None, None, None])
+     for far in (1000, 2**62)),
+    # The farthest ids, asked for among dense calls, and called.
+    ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
+    ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
+])  # fmt: skip
 def test_the_launch_of_each_operation(ops, calls, times):
     assert found(ops, calls) == times
 

@@ -66,18 +66,15 @@ def row(*ops, span=(0, 100), **options):
     return {name: None if one is None else one[0] for name, one in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("recorded", "nulls"),
-    [
-        (ALL, ()),
-        (Recorded(kernels=False), {*KERNEL_FIGURES, "exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}),
-        (Recorded(names=False), KERNEL_FIGURES),
-        (Recorded(memcpy=False), {*DTOD_FIGURES, "exposed_memory_ns", "idle_ns"}),
-        (Recorded(memset=False), {"exposed_memory_ns", "idle_ns"}),
-        (Recorded(kinds=False), DTOD_FIGURES),
-        (Recorded(sizes=False), {"dtod_bytes"}),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "nulls"), [
+    (ALL, ()),
+    (Recorded(kernels=False), {*KERNEL_FIGURES, "exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}),
+    (Recorded(names=False), KERNEL_FIGURES),
+    (Recorded(memcpy=False), {*DTOD_FIGURES, "exposed_memory_ns", "idle_ns"}),
+    (Recorded(memset=False), {"exposed_memory_ns", "idle_ns"}),
+    (Recorded(kinds=False), DTOD_FIGURES),
+    (Recorded(sizes=False), {"dtod_bytes"}),
+])  # fmt: skip
 def test_every_figure_of_a_window_with_all_kinds_of_operations_and_null_where_it_was_not_recorded(recorded, nulls):
     assert row(*MIXED, recorded=recorded) == MIXED_PARTS | dict.fromkeys(nulls)
 
@@ -86,16 +83,13 @@ def test_every_figure_of_a_window_with_all_kinds_of_operations_and_null_where_it
 THREE = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
 
 
-@pytest.mark.parametrize(
-    ("ops", "backward", "overlap"),
-    [
-        (THREE, [False, True, True], 10),
-        (THREE, [False, False, True], 0),
-        (THREE, [True, True, False], 20),
-        # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
-        ((compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9)), [True, False, False], 10),
-    ],
-)
+@pytest.mark.parametrize(("ops", "backward", "overlap"), [
+    (THREE, [False, True, True], 10),
+    (THREE, [False, False, True], 0),
+    (THREE, [True, True, False], 20),
+    # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
+    ((compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9)), [True, False, False], 10),
+])  # fmt: skip
 def test_overlap_with_backward_counts_backward_compute_only(ops, backward, overlap):
     assert row(*ops, backward=backward)["overlap_backward_ns"] == overlap
 
@@ -153,65 +147,49 @@ FAR = 2**60 + 1
 UNIFIED = compute(0, 10, 1), unified(20, 25), unified(30, 32), memset(40, 42, 33), compute(50, 60, 5)
 
 
-@pytest.mark.parametrize(
-    ("ops", "expected"),
-    [
-        ((comm(40, 50, 7), compute(0, 10, 1), memset(60, 70, 8)), [(10, 40, 7), (50, 60, 8)]),
-        ((compute(0, 10, 1), comm(10, 20, 2), compute(15, 30, 3), dtod(18, 40, 4)), []),
-        # The other stream is busy until 35.
-        ((comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)), [(35, 45, 4)]),
-        # An operation of no length parts a gap in two.
-        ((compute(0, 10, 1), compute(14, 14, 2), compute(20, 30, 3)), [(10, 14, 2), (14, 20, 3)]),
-        # Of operations that start together a kernel ends the gap, of kernels the first launched.
-        ((compute(0, 10, 1), dtod(20, 25, 2), compute(20, 22, 9)), [(10, 20, 9)]),
-        ((compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)), [(10, 20, 4)]),
-        ((compute(0, 10, 1), compute(20, 30), dtod(40, 50)), [(10, 20, None), (30, 40, None)]),
-        ((compute(0, 10, 1), unified(20, 25), dtod(20, 22, 9)), [(10, 20, 9)]),
-        ((compute(0, 10, 1), unified(20, 25)), [(10, 20, None)]),
-        # Times far from 0 stay exact.
-        ((compute(FAR, FAR + 1, -5), compute(FAR + 3, FAR + 4, FAR)), [(FAR + 1, FAR + 3, FAR)]),
-        # The gaps before copies of unified memory, which nothing launches, wait for the memset, as the one before itself.
-        (UNIFIED, [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]),
-        # One whose launch was not recorded explains nothing, though another follows.
-        (
-            (compute(0, 10, 1), unified(20, 25), dtod(30, 40), compute(50, 60, 5)),
-            [(10, 20, None), (25, 30, None), (40, 50, 5)],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("ops", "expected"), [
+    ((comm(40, 50, 7), compute(0, 10, 1), memset(60, 70, 8)), [(10, 40, 7), (50, 60, 8)]),
+    ((compute(0, 10, 1), comm(10, 20, 2), compute(15, 30, 3), dtod(18, 40, 4)), []),
+    # The other stream is busy until 35.
+    ((comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)), [(35, 45, 4)]),
+    # An operation of no length parts a gap in two.
+    ((compute(0, 10, 1), compute(14, 14, 2), compute(20, 30, 3)), [(10, 14, 2), (14, 20, 3)]),
+    # Of operations that start together a kernel ends the gap, of kernels the first launched.
+    ((compute(0, 10, 1), dtod(20, 25, 2), compute(20, 22, 9)), [(10, 20, 9)]),
+    ((compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)), [(10, 20, 4)]),
+    ((compute(0, 10, 1), compute(20, 30), dtod(40, 50)), [(10, 20, None), (30, 40, None)]),
+    ((compute(0, 10, 1), unified(20, 25), dtod(20, 22, 9)), [(10, 20, 9)]),
+    ((compute(0, 10, 1), unified(20, 25)), [(10, 20, None)]),
+    # Times far from 0 stay exact.
+    ((compute(FAR, FAR + 1, -5), compute(FAR + 3, FAR + 4, FAR)), [(FAR + 1, FAR + 3, FAR)]),
+    # The gaps before copies of unified memory, which nothing launches, wait for the memset, as the one before itself.
+    (UNIFIED, [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]),
+    # One whose launch was not recorded explains nothing, though another follows.
+    ((compute(0, 10, 1), unified(20, 25), dtod(30, 40), compute(50, 60, 5)),
+     [(10, 20, None), (25, 30, None), (40, 50, 5)]),
+])  # fmt: skip
 def test_where_gaps_are_and_what_ends_them(ops, expected):
     assert gaps(*ops) == expected
 
 
-@pytest.mark.parametrize(
-    ("ops", "expected"),
-    [
-        # Kernels by launch: [20, 30) at 3, [0, 5) at 4; copies: [40, 45) at 1, [50, 55) at 2.
-        ((dtod(50, 55, 2), compute(0, 5, 4), htod(40, 45, 1), comm(20, 30, 3)), [0, 2, 3]),
-        (UNIFIED, [2, 2, 2, 1]),
-    ],
-)
+@pytest.mark.parametrize(("ops", "expected"), [
+    # Kernels by launch: [20, 30) at 3, [0, 5) at 4; copies: [40, 45) at 1, [50, 55) at 2.
+    ((dtod(50, 55, 2), compute(0, 5, 4), htod(40, 45, 1), comm(20, 30, 3)), [0, 2, 3]),
+    (UNIFIED, [2, 2, 2, 1]),
+])  # fmt: skip
 def test_what_ends_a_gap_is_counted_kernels_first_each_kind_in_order_of_launch(ops, expected):
     assert idle_gaps(operations(*ops)).operation.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("ops", "expected"),
-    [
-        # 90, 7 and 30; a copy's 1 does not count, nor does a kernel without a launch.
-        (
-            (compute(100, 110, 10), comm(57, 60, 50), compute(40, 50, 10), dtod(21, 30, 20), compute(5, 6)),
-            7,
-        ),
-        # Where even the shortest is long, the device never was idle; what starts before its launch has two clocks.
-        *(
-            ((compute(100_000, 100_001, 100_000 - waited),), expected)
-            for waited, expected in ((20_000, 20_000), (20_001, 20_000), (0, 0), (-3, 0))
-        ),
-        ((compute(10, 20),), 0),
-        ((dtod(10, 20, 5), compute(30, 40)), 0),
-    ],
-)
+@pytest.mark.parametrize(("ops", "expected"), [
+    # 90, 7 and 30; a copy's 1 does not count, nor does a kernel without a launch.
+    ((compute(100, 110, 10), comm(57, 60, 50), compute(40, 50, 10), dtod(21, 30, 20), compute(5, 6)), 7),
+    # Where even the shortest is long, the device never was idle; what starts before its launch has two clocks.
+    *(((compute(100_000, 100_001, 100_000 - waited),), expected) for waited,
+     expected in ((20_000, 20_000), (20_001, 20_000), (0, 0), (-3, 0))),
+    ((compute(10, 20),), 0),
+    ((dtod(10, 20, 5), compute(30, 40)), 0),
+])  # fmt: skip
 def test_the_latency_is_the_shortest_time_from_a_launch_to_the_start_of_its_kernel(ops, expected):
     assert idle_gaps(operations(*ops)).latency_ns == expected
 
@@ -237,23 +215,17 @@ def run(n_copies, first=1, *, step=1, n_bytes=100):
 SPARSE = run(16, step=2)  # launched at 1, 3, ... 31
 
 
-@pytest.mark.parametrize(
-    ("ops", "number"),
-    [
-        # What is launched between two breaks a run: the first 7 are too few.
-        *(((*SPARSE, other(500, 501, 14)), 9) for other in (compute, htod, memset)),
-        *(((*SPARSE, other(500, 501, 16)), 8 + 8) for other in (comm, htod, memset)),
-        ((*SPARSE, compute(500, 501, 0), compute(600, 601, 32)), 16),
-        # Parts of 6, 4 and 6.
-        *(((*SPARSE, compute(500, 501, 12), other(600, 601, 20)), 0) for other in (comm, htod, memset)),
-        # What is launched in the same nanosecond comes after: [1, 7] and [8, 15]; at the last it breaks nothing.
-        *(
-            ((*run(15), other(500, 501, at)), number)
-            for other in (compute, htod)
-            for at, number in ((1, 14), (7, 8), (8, 8), (15, 15))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("ops", "number"), [
+    # What is launched between two breaks a run: the first 7 are too few.
+    *(((*SPARSE, other(500, 501, 14)), 9) for other in (compute, htod, memset)),
+    *(((*SPARSE, other(500, 501, 16)), 8 + 8) for other in (comm, htod, memset)),
+    ((*SPARSE, compute(500, 501, 0), compute(600, 601, 32)), 16),
+    # Parts of 6, 4 and 6.
+    *(((*SPARSE, compute(500, 501, 12), other(600, 601, 20)), 0) for other in (comm, htod, memset)),
+    # What is launched in the same nanosecond comes after: [1, 7] and [8, 15]; at the last it breaks nothing.
+    *(((*run(15), other(500, 501, at)), number) for other in (compute, htod) for at,
+     number in ((1, 14), (7, 8), (8, 8), (15, 15))),
+])  # fmt: skip
 def test_copies_of_gradients_are_launched_one_after_the_other(ops, number):
     assert copied(*ops)["n_grad_copies"] == [number]
 
@@ -314,29 +286,26 @@ def counted_idle(ops, start, end):
     return end - start - len({t for op in ops for t in range(op.start, op.end)} & {*range(start, end)})  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ops", "host", "expected"),
-    [
-        # Late until the kernel could have started; launched before the gap, or so that its latency reaches into it.
-        ((FIRST, LAST), {}, [0, 75, 0, 15, 0]),
-        ((FIRST, compute(100, 110, 3)), {}, [0, 0, 0, 90, 0]),
-        ((FIRST, compute(100, 110, 8)), {}, [0, 3, 0, 87, 0]),  # R = 13
-        # Of copies the latency may be shorter; without a launch the cause is unknown, and so before and after all operations.
-        ((FIRST, dtod(100, 110, 98)), {}, [0, 90, 0, 0, 0]),
-        ((FIRST, dtod(100, 110)), {"data": [(0, 100)], "blocking": [(0, 100, SYNC)]}, [0, 0, 0, 0, 90]),
-        ((FIRST, LAST), {"spans": [(-20, 200)]}, [0, 75, 0, 15, 110]),
-        # The data phase explains what it covers of the late part, before a call that blocks; that in the middle its own time.
-        ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
-        ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
-        ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
-        # One under way when the gap begins explains the whole rest: before it returned the host could launch nothing.
-        ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 0, 75, 15, 0]),
-        ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 0, 75, 15, 0]),
-        ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 75, 0, 15, 0]),  # it was over
-        # Without the ends of calls blocked and launch cannot be told apart.
-        ((FIRST, LAST), {"data": [(20, 50)], "blocking": None}, [30, None, None, 15, 0]),
-    ],
-)
+@pytest.mark.parametrize(("ops", "host", "expected"), [
+    # Late until the kernel could have started; launched before the gap, or so that its latency reaches into it.
+    ((FIRST, LAST), {}, [0, 75, 0, 15, 0]),
+    ((FIRST, compute(100, 110, 3)), {}, [0, 0, 0, 90, 0]),
+    ((FIRST, compute(100, 110, 8)), {}, [0, 3, 0, 87, 0]),  # R = 13
+    # Of copies the latency may be shorter; without a launch the cause is unknown, and so before and after all operations.
+    ((FIRST, dtod(100, 110, 98)), {}, [0, 90, 0, 0, 0]),
+    ((FIRST, dtod(100, 110)), {"data": [(0, 100)], "blocking": [(0, 100, SYNC)]}, [0, 0, 0, 0, 90]),
+    ((FIRST, LAST), {"spans": [(-20, 200)]}, [0, 75, 0, 15, 110]),
+    # The data phase explains what it covers of the late part, before a call that blocks; that in the middle its own time.
+    ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
+    ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
+    # One under way when the gap begins explains the whole rest: before it returned the host could launch nothing.
+    ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 0, 75, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 0, 75, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 75, 0, 15, 0]),  # it was over
+    # Without the ends of calls blocked and launch cannot be told apart.
+    ((FIRST, LAST), {"data": [(20, 50)], "blocking": None}, [30, None, None, 15, 0]),
+])  # fmt: skip
 def test_what_explains_a_gap(ops, host, expected):
     assert parts(*ops, **host) == expected
 
@@ -367,25 +336,22 @@ WHOLE = ((0, 110),)
 THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
 
 
-@pytest.mark.parametrize(
-    ("blocking", "spans", "by_call"),
-    [
-        (None, WHOLE, {}),
-        (THRICE, WHOLE, {ALLOC: [20], SYNC: [9]}),
-        # By window, whose edges cut.
-        (THRICE, [(0, 22), (22, 40), (40, 63), (63, 110)], {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}),
-        # The call under way at the start gets the whole rest, of several the one that lasts longest.
-        ([(5, 12, SYNC), (30, 50, ALLOC)], WHOLE, {SYNC: [75]}),
-        ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [75]}),
-        ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [75]}),
-        # Two threads: one call ends when the other begins, or after it began.
-        ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
-        ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
-        # Outside of all windows it is of no call.
-        ([(5, 12, SYNC)], [(20, 30), (30, 35)], {SYNC: [10, 5]}),
-        ([(70, 80, SYNC)], [(20, 30)], {}),
-    ],
-)
+@pytest.mark.parametrize(("blocking", "spans", "by_call"), [
+    (None, WHOLE, {}),
+    (THRICE, WHOLE, {ALLOC: [20], SYNC: [9]}),
+    # By window, whose edges cut.
+    (THRICE, [(0, 22), (22, 40), (40, 63), (63, 110)], {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}),
+    # The call under way at the start gets the whole rest, of several the one that lasts longest.
+    ([(5, 12, SYNC), (30, 50, ALLOC)], WHOLE, {SYNC: [75]}),
+    ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [75]}),
+    ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [75]}),
+    # Two threads: one call ends when the other begins, or after it began.
+    ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
+    ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
+    # Outside of all windows it is of no call.
+    ([(5, 12, SYNC)], [(20, 30), (30, 35)], {SYNC: [10, 5]}),
+    ([(70, 80, SYNC)], [(20, 30)], {}),
+])  # fmt: skip
 def test_blocked_time_is_told_by_call(blocking, spans, by_call):
     assert listed(causes(FIRST, LAST, blocking=blocking, spans=spans)[1]) == by_call
 

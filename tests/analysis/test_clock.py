@@ -31,20 +31,17 @@ def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = Non
     return [(one.offset_ns, one.error_ns) for one in found]
 
 
-@pytest.mark.parametrize(
-    ("values", "median"),
-    [
-        ([5], 5),
-        ([1, 2, 9], 2),
-        ([1, 2], 1),  # 1.5
-        ([1, 3], 2),
-        ([-2, -1], -2),  # -1.5
-        ([-1, 0], -1),  # -0.5
-        ([0, 4, 5, 5], 4),  # 4.5
-        ([2**62, 2**62 + 1], 2**62),  # their sum is no int64
-        ([-(2**61), 2**61], 0),
-    ],
-)
+@pytest.mark.parametrize(("values", "median"), [
+    ([5], 5),
+    ([1, 2, 9], 2),
+    ([1, 2], 1),  # 1.5
+    ([1, 3], 2),
+    ([-2, -1], -2),  # -1.5
+    ([-1, 0], -1),  # -0.5
+    ([0, 4, 5, 5], 4),  # 4.5
+    ([2**62, 2**62 + 1], 2**62),  # their sum is no int64
+    ([-(2**61), 2**61], 0),
+])  # fmt: skip
 def test_the_median_of_an_even_number_is_floored(values, median):
     assert floor_median(ints(*values)) == median
 
@@ -71,25 +68,22 @@ FOUR = (0, 1, 2, 100), (10, 11, 12, 150), (20, 21, 22, 120)
 FAR = 2**61 + 1  # a float would lose the 1
 
 
-@pytest.mark.parametrize(
-    ("ends", "reports", "expected"),
-    [
-        # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100, +100.
-        ([(960, 1000, 1100), (1960, 2000, 2100), (2960, 3000, 3100)], None, [(-40, 0), (0, 0), (100, 0)]),
-        # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 = 7.413.
-        ([(0, 0, 10), (0, 0, 11), (0, 0, 20), (0, 0, 30)], None, [(0, 0), (0, 0), (15, 7)]),
-        # Fewer than three differences tell nothing.
-        ([(0, 90)], None, [(0, None)] * 2),
-        ([(0, 90), (100, 190)], None, [(0, None)] * 2),
-        ([(0, 90), (100, 190), (200, 290)], None, [(-45, 0), (45, 0)]),
-        # Ranks 0, 1, 2 are report 0: -1, 0, 1 of the first collective are three differences, as its median end is
-        # floor(1.5) = 1. Rank 3 is report 1: 99 alone is too few, and so is 139 with it; with 99 deviations are 0, 40, 0.
-        (FOUR[:1], (0, 0, 0, 1), [(0, 1), (0, None)]),
-        (FOUR[:2], (0, 0, 0, 1), [(0, 1), (0, None)]),
-        (FOUR, (0, 0, 0, 1), [(0, 1), (99, 0)]),
-        ([(FAR + k, FAR + k + 7, FAR + k + 9) for k in range(3)], None, [(-7, 0), (0, 0), (2, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("ends", "reports", "expected"), [
+    # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100, +100.
+    ([(960, 1000, 1100), (1960, 2000, 2100), (2960, 3000, 3100)], None, [(-40, 0), (0, 0), (100, 0)]),
+    # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 = 7.413.
+    ([(0, 0, 10), (0, 0, 11), (0, 0, 20), (0, 0, 30)], None, [(0, 0), (0, 0), (15, 7)]),
+    # Fewer than three differences tell nothing.
+    ([(0, 90)], None, [(0, None)] * 2),
+    ([(0, 90), (100, 190)], None, [(0, None)] * 2),
+    ([(0, 90), (100, 190), (200, 290)], None, [(-45, 0), (45, 0)]),
+    # Ranks 0, 1, 2 are report 0: -1, 0, 1 of the first collective are three differences, as its median end is
+    # floor(1.5) = 1. Rank 3 is report 1: 99 alone is too few, and so is 139 with it; with 99 deviations are 0, 40, 0.
+    (FOUR[:1], (0, 0, 0, 1), [(0, 1), (0, None)]),
+    (FOUR[:2], (0, 0, 0, 1), [(0, 1), (0, None)]),
+    (FOUR, (0, 0, 0, 1), [(0, 1), (99, 0)]),
+    ([(FAR + k, FAR + k + 7, FAR + k + 9) for k in range(3)], None, [(-7, 0), (0, 0), (2, 0)]),
+])  # fmt: skip
 def test_the_offset_is_the_median_difference_from_the_median_end(ends, reports, expected):
     assert offsets(*ends, reports=reports) == expected
 
@@ -107,27 +101,24 @@ def test_without_collectives_nothing_is_known_and_on_one_clock_nothing_is_off_wh
 US, MS = 1_000, 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("lags", "leads", "offset"),
-    [
-        # What started after its launch and ended before the wait says nothing, nor does a deep queue.
-        ([4 * US, 9 * US, 7 * US], [-2 * US, -30 * US], 0),
-        ([325 * MS, 326 * MS, 330 * MS], [], 0),
-        ([325 * MS, 326 * MS, 330 * MS], [-3 * US] * 5, 0),
-        # Starts before their launches put the device back, ends after the wait for them forward.
-        ([-156 * MS + 4 * US, -156 * MS + 9 * US, -156 * MS + 6 * US], [], -156 * MS + 4 * US - 5 * US),
-        ([325 * MS] * 3, [325 * MS - 2 * US] * 3, 325 * MS - 2 * US + 5 * US),
-        # 20 us are within what is measured.
-        ([-20 * US] * 3, [], 0),
-        ([-20 * US - 1] * 3, [], -25 * US - 1),
-        ([], [20 * US] * 3, 0),
-        ([], [20 * US + 1] * 3, 25 * US + 1),
-        # One bad correlation, or two, decides nothing, nor how much where others say that it is apart.
-        ([-(10**12), -(10**11), 5 * US, 6 * US], [], 0),
-        ([], [10**12, 10**11, -5 * US], 0),
-        ([-(10**12), *[-156 * MS] * 3], [], -156 * MS - 5 * US),
-    ],
-)
+@pytest.mark.parametrize(("lags", "leads", "offset"), [
+    # What started after its launch and ended before the wait says nothing, nor does a deep queue.
+    ([4 * US, 9 * US, 7 * US], [-2 * US, -30 * US], 0),
+    ([325 * MS, 326 * MS, 330 * MS], [], 0),
+    ([325 * MS, 326 * MS, 330 * MS], [-3 * US] * 5, 0),
+    # Starts before their launches put the device back, ends after the wait for them forward.
+    ([-156 * MS + 4 * US, -156 * MS + 9 * US, -156 * MS + 6 * US], [], -156 * MS + 4 * US - 5 * US),
+    ([325 * MS] * 3, [325 * MS - 2 * US] * 3, 325 * MS - 2 * US + 5 * US),
+    # 20 us are within what is measured.
+    ([-20 * US] * 3, [], 0),
+    ([-20 * US - 1] * 3, [], -25 * US - 1),
+    ([], [20 * US] * 3, 0),
+    ([], [20 * US + 1] * 3, 25 * US + 1),
+    # One bad correlation, or two, decides nothing, nor how much where others say that it is apart.
+    ([-(10**12), -(10**11), 5 * US, 6 * US], [], 0),
+    ([], [10**12, 10**11, -5 * US], 0),
+    ([-(10**12), *[-156 * MS] * 3], [], -156 * MS - 5 * US),
+])  # fmt: skip
 def test_whether_a_devices_clock_is_apart_and_by_how_much(lags, leads, offset):
     assert device_clock(ints(*lags), ints(*leads)).offset_ns == offset
 
@@ -168,25 +159,22 @@ def called(thread):
     return canonical.HOST_CALLS.table({name: pa.array(own) for name, own in columns.items()})
 
 
-@pytest.mark.parametrize(
-    ("ops", "rows", "calls", "lead"),
-    [
-        # A call waits for what was launched before it, and the first one after a launch counts.
-        (OPS, [ALL], None, 160 - 165),
-        (OPS, [(25, 140, None)], None, 135 - 140),  # not for the third
-        (OPS, [(5, 8, None)], None, None),
-        (OPS, [ALL, (200, 210, None)], None, -5),
-        # Copies count too; a blocking one waits for itself.
-        ((*OPS, dtod(160, 180, 35)), [ALL], None, 15),
-        (OPS, [(40, 165, "?", 170)], None, 5),
-        # Of a stream that is not known the earliest: copies, which are one more, ended at 90.
-        ((*OPS, dtod(80, 90, 5)), [(40, 165, "?")], None, 90 - 165),
-        (OPS, [(40, 165, "?")], None, -5),
-        # What another thread may have launched meanwhile is no evidence.
-        (OPS, [ALL], called(2), None),
-        (OPS, [ALL], called(1), -5),
-    ],
-)
+@pytest.mark.parametrize(("ops", "rows", "calls", "lead"), [
+    # A call waits for what was launched before it, and the first one after a launch counts.
+    (OPS, [ALL], None, 160 - 165),
+    (OPS, [(25, 140, None)], None, 135 - 140),  # not for the third
+    (OPS, [(5, 8, None)], None, None),
+    (OPS, [ALL, (200, 210, None)], None, -5),
+    # Copies count too; a blocking one waits for itself.
+    ((*OPS, dtod(160, 180, 35)), [ALL], None, 15),
+    (OPS, [(40, 165, "?", 170)], None, 5),
+    # Of a stream that is not known the earliest: copies, which are one more, ended at 90.
+    ((*OPS, dtod(80, 90, 5)), [(40, 165, "?")], None, 90 - 165),
+    (OPS, [(40, 165, "?")], None, -5),
+    # What another thread may have launched meanwhile is no evidence.
+    (OPS, [ALL], called(2), None),
+    (OPS, [ALL], called(1), -5),
+])  # fmt: skip
 def test_who_waited_for_what(ops, rows, calls, lead):
     assert device_clocks(operations(*ops), (0,), waits(*rows), calls)[None].early_ns == lead
 

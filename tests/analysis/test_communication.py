@@ -45,30 +45,16 @@ def test_operations_are_listed_in_order_of_start_and_compute_is_not():
 SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
 
 
-@pytest.mark.parametrize(
-    ("ops", "options", "expected"),
-    [
-        # Of the step range that holds the launch: at its start, before its end, at its end, between two, in the second.
-        (
-            (comm(10, 11, 0), comm(20, 21, 99), comm(30, 31, 100), comm(40, 41, 149), comm(50, 51, 150)),
-            {},
-            [0, 0, NO_MEMBER, NO_MEMBER, 1],
-        ),
-        # Without a launch of the window that the start falls in, which gives the step range that it is of.
-        (
-            (comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)),
-            {},
-            [NO_MEMBER, 0, 0, 1, NO_MEMBER],
-        ),
-        ((comm(20, 30), comm(140, 150), comm(25, 30, 50)), SECOND, [NO_MEMBER, 0, 1]),
-        # A capture that is one window holds all.
-        (
-            (comm(20, 30, 500), comm(40, 50)),
-            {"steps": members(), "spans": windows((0, 60)), "is_one_window": True},
-            [0, 0],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("ops", "options", "expected"), [
+    # Of the step range that holds the launch: at its start, before its end, at its end, between two, in the second.
+    ((comm(10, 11, 0), comm(20, 21, 99), comm(30, 31, 100), comm(40, 41, 149), comm(50, 51, 150)), {},
+     [0, 0, NO_MEMBER, NO_MEMBER, 1]),
+    # Without a launch of the window that the start falls in, which gives the step range that it is of.
+    ((comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)), {}, [NO_MEMBER, 0, 0, 1, NO_MEMBER]),
+    ((comm(20, 30), comm(140, 150), comm(25, 30, 50)), SECOND, [NO_MEMBER, 0, 1]),
+    # A capture that is one window holds all.
+    ((comm(20, 30, 500), comm(40, 50)), {"steps": members(), "spans": windows((0, 60)), "is_one_window": True}, [0, 0]),
+])  # fmt: skip
 def test_which_step_an_operation_belongs_to(ops, options, expected):
     starts = sorted(one.start for one in ops)
     assert rows(*ops, **options) == list(zip(starts, expected, strict=True))
@@ -83,18 +69,15 @@ def test_names_that_say_the_same_are_one_kind_and_without_a_known_name_another()
     assert made.table["kind"].to_pylist() == [1, 0, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("uses", "orders"),
-    [
-        # In order of first use, whatever their ids.
-        ([(1, 0, 40), (1, 0, 7), (1, 0, 40), (1, 0, 9), (1, 0, 7)], [0, 1, 0, 2, 1]),
-        # Each collective by itself: all-reduce uses 40 and 7, all-gather 7 and 40; the old name of all-reduce is no other.
-        ([(1, 0, 40), (2, 0, 7), (1, 0, 7), (2, 0, 40), (3, 0, 40)], [0, 0, 1, 1, 0]),
-        # One id of two devices is two streams, unknown ones are one.
-        ([(1, 1, 7), (1, 0, 7), (1, 1, 7)], [0, 1, 0]),
-        ([(1, None, None), (1, 0, 7), (1, None, None)], [0, 1, 0]),
-    ],
-)
+@pytest.mark.parametrize(("uses", "orders"), [
+    # In order of first use, whatever their ids.
+    ([(1, 0, 40), (1, 0, 7), (1, 0, 40), (1, 0, 9), (1, 0, 7)], [0, 1, 0, 2, 1]),
+    # Each collective by itself: all-reduce uses 40 and 7, all-gather 7 and 40; the old name of all-reduce is no other.
+    ([(1, 0, 40), (2, 0, 7), (1, 0, 7), (2, 0, 40), (3, 0, 40)], [0, 0, 1, 1, 0]),
+    # One id of two devices is two streams, unknown ones are one.
+    ([(1, 1, 7), (1, 0, 7), (1, 1, 7)], [0, 1, 0]),
+    ([(1, None, None), (1, 0, 7), (1, None, None)], [0, 1, 0]),
+])  # fmt: skip
 def test_streams_are_numbered(uses, orders):
     """Operations of (name id, device, stream), each after the other."""
     ops = [
@@ -195,56 +178,45 @@ LAUNCH_NOTHING = [
 EXACT = [Call(2**60 + 1, 2**62 + 1, comm=-(2**63), seq=2**53 + 1)]
 
 
-@pytest.mark.parametrize(
-    ("calls", "kernels", "expected"),
-    [
-        # One to one: kernels of a graph share a launch and keep their order.
-        ([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)], sized(100, 200)),
-        # Before any payload, or without a launch, there is nothing.
-        ([Call(10, 100)], [Kernel(5), Kernel(15), Kernel(None)], sized(None, 100, None)),
-        ([], [Kernel(5), Kernel(None)], [NOTHING, NOTHING]),
-        ([Call(10, 1)], [], []),
-        ([], [], []),
-        (EXACT, [Kernel(2**60 + 2)], [(-(2**63), 2**53 + 1, 2**62 + 1)]),
-        # Fused: one kernel of a group takes the sum, and the first number.
-        (
-            [Call(10, 100, seq=7), Call(11, 20, seq=8), Call(12, 3, seq=9), Call(40, 5, seq=10)],
-            [Kernel(20), Kernel(44)],
-            [(A, 7, 123), (A, 10, 5)],
-        ),
-        # The sum is unknown if one part is, or if it is beyond belief.
-        ([Call(10, 100), Call(11, None)], [Kernel(20)], [(A, None, None)]),
-        ([Call(10, 2**62), Call(11, 2**62)], [Kernel(20)], [(A, None, None)]),
-        # Another or an unknown communicator, or another collective, is no fusion.
-        *(
-            ([Call(10, 100), second], [Kernel(20)], [NOTHING])
-            for second in (
-                *(Call(11, 20, comm=B), Call(11, 20, comm=None)),
-                *(Call(11, 20, "ncclAllGather"), Call(11, 20, "ncclReduceScatter")),
-            )
-        ),
-        # A launch inside the last call is not that of a group.
-        (APART, [Kernel(29)], [(B, None, 7)]),
-        (APART, [Kernel(30)], [NOTHING]),
-        (APART, [Kernel(29, "all_gather")], [NOTHING]),
-        # The kernel without a launch may be the first call's own: then nothing counts as fused.
-        (MANY, [Kernel(None), Kernel(25), Kernel(45)], sized(None, None, 400)),
-        ([Call(10, 100), Call(20, 200, end=30)], [Kernel(None), Kernel(25)], sized(None, 200)),
-        # Calls that launch nothing stand in nobody's way.
-        (LAUNCH_NOTHING, [Kernel(20)], sized(100)),
-        # An unnamed call may be part of a fused group.
-        (GROUP, [Kernel(20)], sized(7)),
-        (GROUP[1:], [Kernel(20, "all_gather")], sized(6)),
-        (GROUP, [Kernel(20, "all_gather")], [NOTHING]),
-        ([*GROUP, Call(13, 8, "ncclAllGather")], [Kernel(20, "other")], [NOTHING]),
-        # Of sends and receives only what is sent counts; where nothing is sent, what is received.
-        (BOTH_WAYS, sends(1), sized(33)),
-        (BOTH_WAYS[:2], sends(1), sized(30)),
-        (BOTH_WAYS[:2], sends(2), [NOTHING, NOTHING]),
-        ([Call(10, 100, "ncclRecv"), Call(11, 30, "ncclRecv")], sends(1), sized(130)),
-        (TWO_COMMS, [*sends(2), Kernel(22)], [(A, None, 1), (B, None, 3), (A, None, 4)]),
-    ],
-)
+@pytest.mark.parametrize(("calls", "kernels", "expected"), [
+    # One to one: kernels of a graph share a launch and keep their order.
+    ([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)], sized(100, 200)),
+    # Before any payload, or without a launch, there is nothing.
+    ([Call(10, 100)], [Kernel(5), Kernel(15), Kernel(None)], sized(None, 100, None)),
+    ([], [Kernel(5), Kernel(None)], [NOTHING, NOTHING]),
+    ([Call(10, 1)], [], []),
+    ([], [], []),
+    (EXACT, [Kernel(2**60 + 2)], [(-(2**63), 2**53 + 1, 2**62 + 1)]),
+    # Fused: one kernel of a group takes the sum, and the first number.
+    ([Call(10, 100, seq=7), Call(11, 20, seq=8), Call(12, 3, seq=9), Call(40, 5, seq=10)], [Kernel(20), Kernel(44)],
+     [(A, 7, 123), (A, 10, 5)]),
+    # The sum is unknown if one part is, or if it is beyond belief.
+    ([Call(10, 100), Call(11, None)], [Kernel(20)], [(A, None, None)]),
+    ([Call(10, 2**62), Call(11, 2**62)], [Kernel(20)], [(A, None, None)]),
+    # Another or an unknown communicator, or another collective, is no fusion.
+    *(([Call(10, 100), second], [Kernel(20)], [NOTHING]) for second in (*(Call(11, 20, comm=B),
+     Call(11, 20, comm=None)), *(Call(11, 20, "ncclAllGather"), Call(11, 20, "ncclReduceScatter")))),
+    # A launch inside the last call is not that of a group.
+    (APART, [Kernel(29)], [(B, None, 7)]),
+    (APART, [Kernel(30)], [NOTHING]),
+    (APART, [Kernel(29, "all_gather")], [NOTHING]),
+    # The kernel without a launch may be the first call's own: then nothing counts as fused.
+    (MANY, [Kernel(None), Kernel(25), Kernel(45)], sized(None, None, 400)),
+    ([Call(10, 100), Call(20, 200, end=30)], [Kernel(None), Kernel(25)], sized(None, 200)),
+    # Calls that launch nothing stand in nobody's way.
+    (LAUNCH_NOTHING, [Kernel(20)], sized(100)),
+    # An unnamed call may be part of a fused group.
+    (GROUP, [Kernel(20)], sized(7)),
+    (GROUP[1:], [Kernel(20, "all_gather")], sized(6)),
+    (GROUP, [Kernel(20, "all_gather")], [NOTHING]),
+    ([*GROUP, Call(13, 8, "ncclAllGather")], [Kernel(20, "other")], [NOTHING]),
+    # Of sends and receives only what is sent counts; where nothing is sent, what is received.
+    (BOTH_WAYS, sends(1), sized(33)),
+    (BOTH_WAYS[:2], sends(1), sized(30)),
+    (BOTH_WAYS[:2], sends(2), [NOTHING, NOTHING]),
+    ([Call(10, 100, "ncclRecv"), Call(11, 30, "ncclRecv")], sends(1), sized(130)),
+    (TWO_COMMS, [*sends(2), Kernel(22)], [(A, None, 1), (B, None, 3), (A, None, 4)]),
+])  # fmt: skip
 def test_what_each_kernel_has_of_the_calls_before_it(calls, kernels, expected):
     assert assigned(calls, kernels) == expected
 

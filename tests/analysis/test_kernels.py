@@ -61,15 +61,12 @@ def test_the_part_of_a_kernel_beside_communication_is_counted(start, end, overla
     assert row["overlapped_ns"] == overlapped
 
 
-@pytest.mark.parametrize(
-    ("grid", "expected"),
-    [
-        # The first and the last three lack neighbours. Of the rest 3, 4, 5 ran free for 10; 6, 7, 8, 9 beside communication
-        # for 14, 13, 16, 20, half of them launched in another phase.
-        (8, [(8, 2, 27, 20), (5, 2, 36, 20)]),
-        (None, [(8, 0, 0, 0), (5, 0, 0, 0)]),  # kernels without a grid are not compared
-    ],
-)
+@pytest.mark.parametrize(("grid", "expected"), [
+    # The first and the last three lack neighbours. Of the rest 3, 4, 5 ran free for 10; 6, 7, 8, 9 beside communication
+    # for 14, 13, 16, 20, half of them launched in another phase.
+    (8, [(8, 2, 27, 20), (5, 2, 36, 20)]),
+    (None, [(8, 0, 0, 0), (5, 0, 0, 0)]),  # kernels without a grid are not compared
+])  # fmt: skip
 def test_slowed_kernels_are_counted_in_the_phase_that_launched_them(grid, expected):
     durations = 1, 1, 1, 10, 10, 10, 14, 13, 16, 20, 1, 1, 1
     ends = np.cumsum(durations).tolist()
@@ -80,38 +77,27 @@ def test_slowed_kernels_are_counted_in_the_phase_that_launched_them(grid, expect
     assert list(zip(*columns, strict=True)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name_ids", "texts", "expected"),
-    [
-        # Names that differ in parameters and template arguments are one.
-        ((1, 2, 3, 2), {1: "void gemm<4>(int)", 2: "void gemm<8, true>(float*)", 3: "gemm"}, {"gemm": 4}),
-        # Graphs and kernels without a name have words of their own.
-        ((GRAPH_NAME_ID, 7, None, 8), {7: "gemm"}, {"CUDA graph": 1, "gemm": 1, "(no name)": 2}),
-        ((None, GRAPH_NAME_ID), {}, {"(no name)": 1, "CUDA graph": 1}),
-        # Far and negative ids have their names too.
-        *(
-            (
-                (far, 6, 5, 7, GRAPH_NAME_ID, far - 1),
-                {far: "far", 6: "near"},
-                {"far": 1, "near": 1, "(no name)": 3, "CUDA graph": 1},
-            )
-            for far in (2**22 - 1, 2**22, 2**40, 2**63 - 1, -2, -(2**62))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name_ids", "texts", "expected"), [
+    # Names that differ in parameters and template arguments are one.
+    ((1, 2, 3, 2), {1: "void gemm<4>(int)", 2: "void gemm<8, true>(float*)", 3: "gemm"}, {"gemm": 4}),
+    # Graphs and kernels without a name have words of their own.
+    ((GRAPH_NAME_ID, 7, None, 8), {7: "gemm"}, {"CUDA graph": 1, "gemm": 1, "(no name)": 2}),
+    ((None, GRAPH_NAME_ID), {}, {"(no name)": 1, "CUDA graph": 1}),
+    # Far and negative ids have their names too.
+    *(((far, 6, 5, 7, GRAPH_NAME_ID, far - 1), {far: "far", 6: "near"},
+     {"far": 1, "near": 1, "(no name)": 3, "CUDA graph": 1})
+     for far in (2**22 - 1, 2**22, 2**40, 2**63 - 1, -2, -(2**62))),
+])  # fmt: skip
 def test_what_kernels_are_called(name_ids, texts, expected):
     assert names(*name_ids, texts=texts) == expected
 
 
-@pytest.mark.parametrize(
-    ("n_kept", "expected"),
-    [
-        # Of a and c in data, with equal time, the first in the alphabet.
-        (2, ["0backwardb", "0backwardc", "0dataa", "0datab", "0Noneb", "0Nonec", "1backwardz"]),
-        (1, ["0backwardb", "0datab", "0Nonec", "1backwardz"]),
-        (0, []),
-    ],
-)
+@pytest.mark.parametrize(("n_kept", "expected"), [
+    # Of a and c in data, with equal time, the first in the alphabet.
+    (2, ["0backwardb", "0backwardc", "0dataa", "0datab", "0Noneb", "0Nonec", "1backwardz"]),
+    (1, ["0backwardb", "0datab", "0Nonec", "1backwardz"]),
+    (0, []),
+])  # fmt: skip
 def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_order(n_kept, expected):
     totals = {"0backward": (5, 9, 7), "0data": (5, 9, 5), "0None": (1, 2, 3)}
     rows = [(0, phase, name, time) for phase, times in zip(("backward", "data", None), totals.values(), strict=True)
@@ -219,47 +205,39 @@ FREE_3, COVERED_3, ZERO = [FREE] * 3, [COVERED] * 3, [(0, 10, 0)] * 5 + [(0, 20,
 TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
 
 
-@pytest.mark.parametrize(
-    ("kernels", "shapes", "expected"),
-    [
-        # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little: longer by 28, 2 and 5.
-        (
-            between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6)),
-            {},
-            {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)},
-        ),
-        # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about half.
-        (between_edges(*[(1, 100, 0)] * 3, (1, 110, 110), (1, 105, 55)), {}, {6: (110, 100), 7: (55, 50)}),
-        # One that began beside communication for 2 and waited for a place, 30 for 10: no more is lost than was covered.
-        (between_edges(*FREE_3, (1, 30, 2)), {}, {6: (2, 0)}),
-        # Medians of even numbers are floored.
-        (between_edges(FREE, (1, 12, 0), (1, 11, 0), (1, 13, 0), COVERED), {}, {7: (20, 20 - (20 - 11))}),
-        # Fewer than three that ran free are not compared with, nor are some without any on the other side.
-        *(
-            (between_edges(*[COVERED] * n_covered, *[FREE] * n_free), {}, {})
-            for n_covered, n_free in ((3, 2), (6, 0), (0, 6))
-        ),
-        # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like. At half they agree.
-        (between_edges(*[FREE] * 4, *[(1, 20, 0)] * 4, COVERED), {}, {}),
-        (between_edges(*[FREE] * 4, *[(1, 14, 0)] * 4, COVERED), {}, {11: (20, 12)}),
-        (between_edges(*[FREE] * 5, *[(1, 15, 0)] * 3, COVERED), {}, {11: (20, 10)}),
-        (between_edges(*[FREE] * 5, *[(1, 16, 0)] * 3, COVERED), {}, {}),
-        # Kernels of no length are not compared but are neighbours.
-        (between_edges(FREE, FREE, (1, 0, 0), *COVERED_3), {}, {}),
-        (between_edges(FREE, FREE, (1, 0, 0), FREE, *COVERED_3), {}, dict.fromkeys((7, 8, 9), (20, 10))),
-        # Names 1 and 2 in turn: of name 1 places 4 and 6 ran free, which are too few; of the next 4, 6 and 8.
-        ([(1, 10, 0), (2, 10, 0)] * 4 + [(1, 30, 30), (2, 10, 0)] * 6, {}, {}),
-        ([(1, 10, 0), (2, 70, 0)] * 5 + [(1, 30, 30), (2, 70, 0)] * 5, {}, dict.fromkeys((10, 12, 14, 16), (30, 10))),
-        # Equal kernels have equal grids and blocks.
-        (between_edges(*FREE_3, *COVERED_3), {"grid": [8] * 12, "block": [8] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
-        *((between_edges(*FREE_3, *COVERED_3), {shape: [8] * 6 + [9] + [8] * 5}, {}) for shape in ("grid", "block")),
-        (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
-        (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 6 + [TOP | 4] * 6}, {}),
-        # Of eight equal ones in a row two have three neighbours on either side; names and shapes of 0 are no exception.
-        ([FREE] * 4 + [COVERED] * 4, {}, {}),
-        (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
-    ],
-)
+@pytest.mark.parametrize(("kernels", "shapes", "expected"), [
+    # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little: longer by 28, 2 and 5.
+    (between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6)), {},
+     {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)}),
+    # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about half.
+    (between_edges(*[(1, 100, 0)] * 3, (1, 110, 110), (1, 105, 55)), {}, {6: (110, 100), 7: (55, 50)}),
+    # One that began beside communication for 2 and waited for a place, 30 for 10: no more is lost than was covered.
+    (between_edges(*FREE_3, (1, 30, 2)), {}, {6: (2, 0)}),
+    # Medians of even numbers are floored.
+    (between_edges(FREE, (1, 12, 0), (1, 11, 0), (1, 13, 0), COVERED), {}, {7: (20, 20 - (20 - 11))}),
+    # Fewer than three that ran free are not compared with, nor are some without any on the other side.
+    *((between_edges(*[COVERED] * n_covered, *[FREE] * n_free), {}, {}) for n_covered,
+     n_free in ((3, 2), (6, 0), (0, 6))),
+    # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like. At half they agree.
+    (between_edges(*[FREE] * 4, *[(1, 20, 0)] * 4, COVERED), {}, {}),
+    (between_edges(*[FREE] * 4, *[(1, 14, 0)] * 4, COVERED), {}, {11: (20, 12)}),
+    (between_edges(*[FREE] * 5, *[(1, 15, 0)] * 3, COVERED), {}, {11: (20, 10)}),
+    (between_edges(*[FREE] * 5, *[(1, 16, 0)] * 3, COVERED), {}, {}),
+    # Kernels of no length are not compared but are neighbours.
+    (between_edges(FREE, FREE, (1, 0, 0), *COVERED_3), {}, {}),
+    (between_edges(FREE, FREE, (1, 0, 0), FREE, *COVERED_3), {}, dict.fromkeys((7, 8, 9), (20, 10))),
+    # Names 1 and 2 in turn: of name 1 places 4 and 6 ran free, which are too few; of the next 4, 6 and 8.
+    ([(1, 10, 0), (2, 10, 0)] * 4 + [(1, 30, 30), (2, 10, 0)] * 6, {}, {}),
+    ([(1, 10, 0), (2, 70, 0)] * 5 + [(1, 30, 30), (2, 70, 0)] * 5, {}, dict.fromkeys((10, 12, 14, 16), (30, 10))),
+    # Equal kernels have equal grids and blocks.
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [8] * 12, "block": [8] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
+    *((between_edges(*FREE_3, *COVERED_3), {shape: [8] * 6 + [9] + [8] * 5}, {}) for shape in ("grid", "block")),
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 6 + [TOP | 4] * 6}, {}),
+    # Of eight equal ones in a row two have three neighbours on either side; names and shapes of 0 are no exception.
+    ([FREE] * 4 + [COVERED] * 4, {}, {}),
+    (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
+])  # fmt: skip
 def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication(kernels, shapes, expected):
     assert slowdown(*kernels, **shapes) == expected
 
@@ -298,15 +276,12 @@ def delays(n=100, *, beside=7, **changed):
     return None if found is None else found.tolist()
 
 
-@pytest.mark.parametrize(
-    ("n", "beside", "expected"),
-    [
-        # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
-        (101, 7, [0, 101 * 4]),
-        (101, 2, [0, 0]),
-        (100, 7, None),  # fewer than a hundred gaps say nothing
-    ],
-)
+@pytest.mark.parametrize(("n", "beside", "expected"), [
+    # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
+    (101, 7, [0, 101 * 4]),
+    (101, 2, [0, 0]),
+    (100, 7, None),  # fewer than a hundred gaps say nothing
+])  # fmt: skip
 def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, expected):
     assert delays(n, beside=beside) == expected
 

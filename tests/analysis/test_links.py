@@ -142,112 +142,49 @@ SHARED = [CommMember(rank, "a", rank, cuda_device=rank // 2) for rank in range(3
 LOCAL = {"local_ranks": {0: 0, 1: 0, 2: 2}}
 
 
-@pytest.mark.parametrize(
-    ("comms", "paths", "names", "options", "expected"),
-    [
-        # Direct access over the wires that the topology names.
-        (
-            [ring("P2P/CUMEM", P2P, "P2P/CUMEM")],
-            {"g01": "NV18", "g12": "SYS"},
-            H200S,
-            {},
-            [
-                row(0, 1, "P2P/CUMEM", *NVL18),
-                row(1, 2, P2P, "SYS", "p2p_pcie", pytest.approx(PCIE_5), "PCIe 5.0 x16 (H200)"),
-                row(2, 0, "P2P/CUMEM", None, "p2p"),
-            ],
-        ),
-        # Shared memory is as fast as the way to host memory, whatever connects the GPUs.
-        (
-            [ring(SHM, SHM)],
-            {"g01": "NV12"},
-            {0: "A100-SXM4", 1: "NVIDIA H200"},
-            {},
-            [row(at, 1 - at, SHM, "NV12", "shm", pytest.approx(PCIE_4), TO_HOST) for at in (0, 1)],
-        ),
-        # The topology holds inside hosts only: ranks 1 and 2 are on different ones, on GPU 1 and GPU 0.
-        (
-            [ring(P2P, "NET/IB/0", P2P, "NET/IB/0", hosts=["a", "a", "b", "b"])],
-            {"g01": "NV18"},
-            H200S,
-            {},
-            [
-                *(row(0, 1, P2P, *NVL18), row(1, 2, "NET/IB/0", None, "net")),
-                *(row(2, 3, P2P, *NVL18), row(3, 0, "NET/IB/0", None, "net")),
-            ],
-        ),
-        # NVLink between hosts has all links of the model, and through a third GPU none that is known.
-        (
-            [ring("P2P/MNNVL", "P2P/indirect/2[2]", hosts=["a", "b"])],
-            {"g01": "SYS"},
-            dict.fromkeys(range(2), "NVIDIA GB200"),
-            {},
-            [
-                row(0, 1, "P2P/MNNVL", None, "nvlink", 900e9, "NVLink 5, 18 x 50 GB/s (GB200)"),
-                row(1, 0, "P2P/indirect/2[2]", None, "nvlink"),
-            ],
-        ),
-        # Of several transports on an edge the slowest is its kind.
-        (
-            [ring("NET/IB/0, P2P/CUMEM", "P2P/CUMEM, SHM")],
-            {"g01": "NV18"},
-            {},
-            {},
-            [row(0, 1, "NET/IB/0, P2P/CUMEM", "NV18", "net"), row(1, 0, "P2P/CUMEM, SHM", "NV18", "shm")],
-        ),
-        # An edge that was not logged has no transport and no channels; another communicator of the same GPUs may tell one.
-        (
-            [ring(P2P, None)],
-            {"g01": "PIX"},
-            dict.fromkeys(range(2), "NVIDIA L4"),
-            {},
-            [
-                row(0, 1, P2P, "PIX", "p2p_pcie", *TO_PCIE_4),
-                row(1, 0, None, "PIX", "unknown", *TO_PCIE_4, n=None),
-            ],
-        ),
-        ([ring("SHM", None), SWAPPED], None, {}, {}, [row(0, 1, "SHM", None, "shm"), row(1, 0, "SHM", None, "shm", n=None)]),
-        # Without rings all connected edges count; one rank has none.
-        (
-            [ring("SHM", "SHM", None, rings=False)],
-            None,
-            {},
-            {},
-            [row(at, at + 1, "SHM", None, "shm") for at in (0, 1)],
-        ),
-        ([ring(None)], {"g01": "NV18"}, {}, {"local_ranks": {0: 0, 1: 1}}, []),
-        # GPUs by NVML's index, then CUDA's, then the local rank; an index that two ranks of a host have is none.
-        *(
-            ([comm_of(*place, edges=edges)], paths, {}, options, [row(one.from_rank, one.to_rank, P2P, path, kind, n=1) for one, (path, kind) in zip(edges, found, strict=True)])
-            for place, edges, paths, options, found in (
-                (BY_INDEX, [edge(0, 1)], {"g31": "PIX", "g32": "PHB"}, LOCAL, [("PIX", "p2p_pcie")]),
-                (BY_INDEX, [edge(0, 2)], {"g31": "PIX", "g32": "PHB"}, LOCAL, [("PHB", "p2p_pcie")]),
-                (SHARED, [edge(0, 1), edge(1, 2)], {"g01": "NV18"}, {}, [(None, "p2p")] * 2),
-            )
-        ),
-        # A topology alone gives pairs that nothing says are used; nor does a log that does not say who connects to whom.
-        *(
-            (
-                comms,
-                TRIANGLE,
-                H200S,
-                {"local_ranks": {0: 0, 1: 1, 2: 2}, "hosts": dict.fromkeys(range(3), "a")},
-                [row(0, 1, None, "NV18", "unknown", 450e9, SOURCE, **NO_LOG), *(row(at, 2, None, "SYS", *UNUSED_5, **NO_LOG) for at in (0, 1))],
-            )
-            for comms in (None, [], [Communicator("0x1", 3, members("a", "a", "a"))])
-        ),
-        # Pairs are of one host.
-        (
-            None,
-            {"g01": "NV18"},
-            {},
-            {"local_ranks": {0: 0, 1: 1, 2: 0, 3: 1, 4: None}, "hosts": dict(enumerate("aabbb"))},
-            [row(at, at + 1, None, "NV18", "unknown", **NO_LOG) for at in (0, 2)],
-        ),
-        (None, None, H200S, {"local_ranks": {0: 0, 1: 1}}, []),
-        (None, {"g01": "NV18"}, {}, {}, []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("comms", "paths", "names", "options", "expected"), [
+    # Direct access over the wires that the topology names.
+    ([ring("P2P/CUMEM", P2P, "P2P/CUMEM")], {"g01": "NV18", "g12": "SYS"}, H200S, {},
+     [row(0, 1, "P2P/CUMEM", *NVL18), row(1, 2, P2P, "SYS", "p2p_pcie", pytest.approx(PCIE_5), "PCIe 5.0 x16 (H200)"),
+     row(2, 0, "P2P/CUMEM", None, "p2p")]),
+    # Shared memory is as fast as the way to host memory, whatever connects the GPUs.
+    ([ring(SHM, SHM)], {"g01": "NV12"}, {0: "A100-SXM4", 1: "NVIDIA H200"}, {},
+     [row(at, 1 - at, SHM, "NV12", "shm", pytest.approx(PCIE_4), TO_HOST) for at in (0, 1)]),
+    # The topology holds inside hosts only: ranks 1 and 2 are on different ones, on GPU 1 and GPU 0.
+    ([ring(P2P, "NET/IB/0", P2P, "NET/IB/0", hosts=["a", "a", "b", "b"])], {"g01": "NV18"}, H200S, {},
+     [*(row(0, 1, P2P, *NVL18), row(1, 2, "NET/IB/0", None, "net")),
+     *(row(2, 3, P2P, *NVL18), row(3, 0, "NET/IB/0", None, "net"))]),
+    # NVLink between hosts has all links of the model, and through a third GPU none that is known.
+    ([ring("P2P/MNNVL", "P2P/indirect/2[2]", hosts=["a", "b"])], {"g01": "SYS"},
+     dict.fromkeys(range(2), "NVIDIA GB200"), {}, [row(0, 1, "P2P/MNNVL", None, "nvlink", 900e9,
+     "NVLink 5, 18 x 50 GB/s (GB200)"), row(1, 0, "P2P/indirect/2[2]", None, "nvlink")]),
+    # Of several transports on an edge the slowest is its kind.
+    ([ring("NET/IB/0, P2P/CUMEM", "P2P/CUMEM, SHM")], {"g01": "NV18"}, {}, {},
+     [row(0, 1, "NET/IB/0, P2P/CUMEM", "NV18", "net"), row(1, 0, "P2P/CUMEM, SHM", "NV18", "shm")]),
+    # An edge that was not logged has no transport and no channels; another communicator of the same GPUs may tell one.
+    ([ring(P2P, None)], {"g01": "PIX"}, dict.fromkeys(range(2), "NVIDIA L4"), {},
+     [row(0, 1, P2P, "PIX", "p2p_pcie", *TO_PCIE_4), row(1, 0, None, "PIX", "unknown", *TO_PCIE_4, n=None)]),
+    ([ring("SHM", None), SWAPPED], None, {}, {}, [row(0, 1, "SHM", None, "shm"), row(1, 0, "SHM", None, "shm", n=None)]),
+    # Without rings all connected edges count; one rank has none.
+    ([ring("SHM", "SHM", None, rings=False)], None, {}, {}, [row(at, at + 1, "SHM", None, "shm") for at in (0, 1)]),
+    ([ring(None)], {"g01": "NV18"}, {}, {"local_ranks": {0: 0, 1: 1}}, []),
+    # GPUs by NVML's index, then CUDA's, then the local rank; an index that two ranks of a host have is none.
+    *(([comm_of(*place, edges=edges)], paths, {}, options,
+     [row(one.from_rank, one.to_rank, P2P, path, kind, n=1) for one, (path, kind) in zip(edges, found, strict=True)])
+     for place, edges, paths, options, found in ((BY_INDEX, [edge(0, 1)], {"g31": "PIX", "g32": "PHB"}, LOCAL,
+     [("PIX", "p2p_pcie")]), (BY_INDEX, [edge(0, 2)], {"g31": "PIX", "g32": "PHB"}, LOCAL, [("PHB", "p2p_pcie")]),
+     (SHARED, [edge(0, 1), edge(1, 2)], {"g01": "NV18"}, {}, [(None, "p2p")] * 2))),
+    # A topology alone gives pairs that nothing says are used; nor does a log that does not say who connects to whom.
+    *((comms, TRIANGLE, H200S, {"local_ranks": {0: 0, 1: 1, 2: 2}, "hosts": dict.fromkeys(range(3), "a")},
+     [row(0, 1, None, "NV18", "unknown", 450e9, SOURCE, **NO_LOG),
+     *(row(at, 2, None, "SYS", *UNUSED_5, **NO_LOG) for at in (0, 1))])
+     for comms in (None, [], [Communicator("0x1", 3, members("a", "a", "a"))])),
+    # Pairs are of one host.
+    (None, {"g01": "NV18"}, {}, {"local_ranks": {0: 0, 1: 1, 2: 0, 3: 1, 4: None}, "hosts": dict(enumerate("aabbb"))},
+     [row(at, at + 1, None, "NV18", "unknown", **NO_LOG) for at in (0, 2)]),
+    (None, None, H200S, {"local_ranks": {0: 0, 1: 1}}, []),
+    (None, {"g01": "NV18"}, {}, {}, []),
+])  # fmt: skip
 def test_what_each_edge_crosses(comms, paths, names, options, expected):
     log = None if comms is None else one_log(*comms)
     assert rows(log, paths and topology(**paths), names, **options) == expected
@@ -291,16 +228,13 @@ def test_shared_memory_although_there_is_nvlink():
 CUMEM = ["P2P/CUMEM"] * 3
 
 
-@pytest.mark.parametrize(
-    ("paths", "names", "expected"),
-    [
-        # The slowest kind, then the least bandwidth: NV2 of the A100 is 2 x 25 GB/s.
-        (("NV18", "NV4", "NV2"), (H200, H200, "NVIDIA A100"), ("nvlink", 2, 0, 50e9, 1)),
-        (("PIX", "NV4", "NV2"), (H200, H200, "NVIDIA A100"), ("p2p_pcie", 0, 1, pytest.approx(PCIE_5), 1)),
-        # A bandwidth that one link of the kind lacks is not known.
-        (("NV18", "NV18", "NV18"), (H200, H200, None), ("nvlink", 0, 1, None, 3)),
-    ],
-)
+@pytest.mark.parametrize(("paths", "names", "expected"), [
+    # The slowest kind, then the least bandwidth: NV2 of the A100 is 2 x 25 GB/s.
+    (("NV18", "NV4", "NV2"), (H200, H200, "NVIDIA A100"), ("nvlink", 2, 0, 50e9, 1)),
+    (("PIX", "NV4", "NV2"), (H200, H200, "NVIDIA A100"), ("p2p_pcie", 0, 1, pytest.approx(PCIE_5), 1)),
+    # A bandwidth that one link of the kind lacks is not known.
+    (("NV18", "NV18", "NV18"), (H200, H200, None), ("nvlink", 0, 1, None, 3)),
+])  # fmt: skip
 def test_which_link_is_the_slowest(paths, names, expected):
     link = slowest_of(CUMEM, dict(zip(("g01", "g12", "g02"), paths, strict=True)), dict(enumerate(names)))
     assert (link.kind, link.from_rank, link.to_rank, link.nominal_bytes_per_s, link.n_links) == expected
@@ -309,25 +243,22 @@ def test_which_link_is_the_slowest(paths, names, expected):
 CARDS = ", ".join(f"NET/IB/{card}/GDRDMA" for card in range(8))
 
 
-@pytest.mark.parametrize(
-    ("transport", "path", "text"),
-    [
-        ("P2P/MNNVL", "SYS", "NVLink (P2P/MNNVL)"),
-        ("P2P/IPC", "PHB", "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)"),
-        ("SHM/direct/direct", "SYS", "SHM through host memory"),
-        ("direct shared memory", "NV2", "SHM through host memory, although the GPUs are connected by NV2"),
-        ("NET/IB/0/GDRDMA", "SYS", "network (NET/IB/0/GDRDMA)"),
-        ("NET/IB/0/GDRDMA, NET/IB/1", "NV4", "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4"),
-        ("NET/Socket/0", "SYS", "network (NET/Socket/0) through host memory"),
-        ("CXL/0", "SYS", "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS"),
-        (None, "NV18", "no NCCL log says what NCCL uses; the GPUs are connected by NV18"),
-        ("P2P/CUMEM", None, "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"),
-        (None, None, "no NCCL log says what NCCL uses"),
-        # Of many cards a few are named; one that is not direct makes the whole wait in host memory, named or not.
-        (CARDS, None, "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 6 more)"),
-        (f"{CARDS}, NET/IB/8", None, "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 7 more) through host memory"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("transport", "path", "text"), [
+    ("P2P/MNNVL", "SYS", "NVLink (P2P/MNNVL)"),
+    ("P2P/IPC", "PHB", "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)"),
+    ("SHM/direct/direct", "SYS", "SHM through host memory"),
+    ("direct shared memory", "NV2", "SHM through host memory, although the GPUs are connected by NV2"),
+    ("NET/IB/0/GDRDMA", "SYS", "network (NET/IB/0/GDRDMA)"),
+    ("NET/IB/0/GDRDMA, NET/IB/1", "NV4", "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4"),
+    ("NET/Socket/0", "SYS", "network (NET/Socket/0) through host memory"),
+    ("CXL/0", "SYS", "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS"),
+    (None, "NV18", "no NCCL log says what NCCL uses; the GPUs are connected by NV18"),
+    ("P2P/CUMEM", None, "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"),
+    (None, None, "no NCCL log says what NCCL uses"),
+    # Of many cards a few are named; one that is not direct makes the whole wait in host memory, named or not.
+    (CARDS, None, "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 6 more)"),
+    (f"{CARDS}, NET/IB/8", None, "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 7 more) through host memory"),
+])  # fmt: skip
 def test_texts(transport, path, text):
     assert slowest_of([transport] * 2, path and {"g01": path}).text == text
 
@@ -335,23 +266,20 @@ def test_texts(transport, path, text):
 NV, NET = "P2P/CUMEM", "NET/IB/0"
 
 
-@pytest.mark.parametrize(
-    ("transports", "paths", "edges"),
-    [
-        (["SHM"] * 4, None, "all 4 edges"),
-        (["SHM"] * 2, None, "both edges"),
-        ([NV, NV, NV, NET, NV, NV, NV, NET], None, "2 of 8 edges, rank 3 to 4 first"),
-        ([NV, "SHM", NV], None, "1 of 3 edges, rank 1 to 2"),
-        ([NV, "SHM", None], None, "1 of 3 edges, rank 1 to 2, 1 not known"),
-        ([None, None, None], None, "all 3 edges"),
-        # Both are networks, but what is said of the first does not hold for the second; paths that differ are told apart.
-        ([NV, "NET/IB/1", NET], None, "1 of 3 edges, rank 1 to 2"),
-        ([P2P] * 4, {"g01": "PIX", "g12": "SYS", "g23": "PIX", "g30": "SYS"}, "2 of 4 edges, rank 0 to 1 first"),
-        # Without a log they are pairs.
-        (None, TRIANGLE, "2 of 3 pairs, rank 0 to 2 first"),
-        (None, {"g01": "NV18"}, "rank 0 to 1"),
-    ],
-)
+@pytest.mark.parametrize(("transports", "paths", "edges"), [
+    (["SHM"] * 4, None, "all 4 edges"),
+    (["SHM"] * 2, None, "both edges"),
+    ([NV, NV, NV, NET, NV, NV, NV, NET], None, "2 of 8 edges, rank 3 to 4 first"),
+    ([NV, "SHM", NV], None, "1 of 3 edges, rank 1 to 2"),
+    ([NV, "SHM", None], None, "1 of 3 edges, rank 1 to 2, 1 not known"),
+    ([None, None, None], None, "all 3 edges"),
+    # Both are networks, but what is said of the first does not hold for the second; paths that differ are told apart.
+    ([NV, "NET/IB/1", NET], None, "1 of 3 edges, rank 1 to 2"),
+    ([P2P] * 4, {"g01": "PIX", "g12": "SYS", "g23": "PIX", "g30": "SYS"}, "2 of 4 edges, rank 0 to 1 first"),
+    # Without a log they are pairs.
+    (None, TRIANGLE, "2 of 3 pairs, rank 0 to 2 first"),
+    (None, {"g01": "NV18"}, "rank 0 to 1"),
+])  # fmt: skip
 def test_edges_are_those_that_the_text_holds_for(transports, paths, edges):
     places = (
         {} if transports else {"local_ranks": {gpu: gpu for gpu in range(3) if any(str(gpu) in pair for pair in paths)}}
@@ -367,18 +295,15 @@ def sizes(log):
     return None if log is None else [comm.n_ranks for comm in log.communicators]
 
 
-@pytest.mark.parametrize(
-    ("pids", "world_sizes", "kept"),
-    [
-        # ring() numbers its processes from 100; larger communicators of others go.
-        ({100}, {5}, [2]),
-        ({7}, {5}, [2, 8]),
-        # Containers have other processes: the run's size is enough.
-        ({1}, {2, None}, [2]),
-        ({1}, {2, 8}, [2, 8]),
-        ({1}, {4, None}, None),
-    ],
-)
+@pytest.mark.parametrize(("pids", "world_sizes", "kept"), [
+    # ring() numbers its processes from 100; larger communicators of others go.
+    ({100}, {5}, [2]),
+    ({7}, {5}, [2, 8]),
+    # Containers have other processes: the run's size is enough.
+    ({1}, {2, None}, [2]),
+    ({1}, {2, 8}, [2, 8]),
+    ({1}, {4, None}, None),
+])  # fmt: skip
 def test_a_log_is_of_the_run_by_its_processes_or_its_size(pids, world_sizes, kept):
     log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
     assert sizes(log.of_run(pids, world_sizes)) == kept
@@ -404,22 +329,19 @@ LOGGED = one_log(Communicator("0x1", 2, (CommMember(0, "a", 1, nvml_device=2), C
 TWO_GPUS, FOUR_GPUS, AABB = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}, {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
-@pytest.mark.parametrize(
-    ("log", "pair", "n_ranks", "local_ranks", "hosts", "gpus"),
-    [
-        (None, "g01", 2, TWO_GPUS, {}, []),
-        (None, "g01", 4, FOUR_GPUS, {}, [2, 3]),
-        # Of two hosts with two GPUs each; and where every process sees only its own as GPU 5.
-        (None, "g01", 4, {0: 0, 1: 1, 2: 0, 3: 1}, AABB, []),
-        (None, "g01", 2, {0: 5, 1: 5}, {}, []),
-        (None, "g01", 2, {0: None}, {}, []),
-        (None, None, 2, {0: 9}, {}, []),
-        # The log's indices count more than local ranks; of a communicator that does not span the run, ranks have other numbers.
-        (LOGGED, "g01", 2, TWO_GPUS, {}, [2, 3]),
-        (LOGGED, "g23", 2, TWO_GPUS, {}, []),
-        (LOGGED, "g23", 4, FOUR_GPUS, {}, []),
-    ],
-)
+@pytest.mark.parametrize(("log", "pair", "n_ranks", "local_ranks", "hosts", "gpus"), [
+    (None, "g01", 2, TWO_GPUS, {}, []),
+    (None, "g01", 4, FOUR_GPUS, {}, [2, 3]),
+    # Of two hosts with two GPUs each; and where every process sees only its own as GPU 5.
+    (None, "g01", 4, {0: 0, 1: 1, 2: 0, 3: 1}, AABB, []),
+    (None, "g01", 2, {0: 5, 1: 5}, {}, []),
+    (None, "g01", 2, {0: None}, {}, []),
+    (None, None, 2, {0: 9}, {}, []),
+    # The log's indices count more than local ranks; of a communicator that does not span the run, ranks have other numbers.
+    (LOGGED, "g01", 2, TWO_GPUS, {}, [2, 3]),
+    (LOGGED, "g23", 2, TWO_GPUS, {}, []),
+    (LOGGED, "g23", 4, FOUR_GPUS, {}, []),
+])  # fmt: skip
 def test_a_topology_lacks_what_ranks_run_on(log, pair, n_ranks, local_ranks, hosts, gpus):
     topo = pair and topology(**{pair: "NV18"})
     assert absent_gpus(log, topo, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=()) == gpus

@@ -117,16 +117,13 @@ def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
     assert (first[:2].tolist(), last[:2].tolist()) == ([10, 25], [80, 80])
 
 
-@pytest.mark.parametrize(
-    ("span", "wide"),
-    [
-        ((12, 13), (10, 20)),
-        ((12, 33), (10, 40)),
-        ((22, 28), (22, 28)),  # between two
-        ((20, 30), (10, 40)),  # touches both
-        ((5, 99), (5, 99)),
-    ],
-)
+@pytest.mark.parametrize(("span", "wide"), [
+    ((12, 13), (10, 20)),
+    ((12, 33), (10, 40)),
+    ((22, 28), (22, 28)),  # between two
+    ((20, 30), (10, 40)),  # touches both
+    ((5, 99), (5, 99)),
+])  # fmt: skip
 def test_ranges_are_read_in_whole_steps_and_without_steps_a_span_stays_as_it_is(span, wide):
     assert _in_whole_steps(span, ints(10, 30), ints(20, 40)) == wide
     assert _in_whole_steps(span, *(np.empty(0, np.int64),) * 2) == span

@@ -62,45 +62,32 @@ def test_a_pattern_of_ones_own_replaces_the_default_and_sees_the_normalised_text
     assert named("layer 12, seq = 3", "x", "forward", "bwd", patterns=patterns) == ["forward", None, None, "backward"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "phases"),
-    [
-        # The ranges inside each step, which start or end with it or not.
-        (
-            [
-                *((1, 160, 190, "backward"), (1, 5, 10, "get batch"), (1, 10, 40, "forward"), (1, 40, 80, "bwd")),
-                *((1, 80, 100, "optimizer step"), (1, 100, 150, "forward"), (1, 190, 195, "backward")),
-            ],
-            {
-                "backward": [(0, 40, 80), (1, 160, 190), (1, 190, 195)],
-                "forward": [(0, 10, 40), (1, 100, 150)],
-                "optimizer": [(0, 80, 100)],
-                "data": [(0, 5, 10)],
-            },
-        ),
-        # The batch around everything is no data phase; the one around nothing else is.
-        (
-            [(1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")],
-            {"forward": [(0, 10, 40)], "backward": [(0, 40, 90)], "data": [(0, 90, 95)]},
-        ),
-        # It contains one that starts or ends with it.
-        ([(1, 0, 90, "batch"), (1, 0, 40, "forward")], {"forward": [(0, 0, 40)]}),
-        ([(1, 0, 90, "batch"), (1, 50, 90, "forward")], {"forward": [(0, 50, 90)]}),
-        # Of nested or equal ranges of one role the outermost counts; without a role a range hides nothing.
-        ([(1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "fwd")], {"forward": [(0, 10, 40)]}),
-        ([(1, 10, 40, "forward 1"), (1, 10, 40, "forward 2")], {"forward": [(0, 10, 40)]}),
-        ([(1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")], {"forward": [(0, 10, 40)]}),
-        # The outer backward holds a forward (recomputation), which itself holds a backward.
-        ([(1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")], {"backward": [(0, 20, 30)]}),
-        # Ranges that only overlap both count, of one role or of two.
-        ([(1, 10, 40, "forward"), (1, 30, 60, "bwd")], {"backward": [(0, 30, 60)], "forward": [(0, 10, 40)]}),
-        ([(1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")], {"forward": [(0, 10, 40), (0, 30, 60)]}),
-        # Ranges of another thread are none and hide none; nor is one that sticks out of its step.
-        ([(2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")], {"forward": [(0, 5, 50)]}),
-        ([(1, 90, 110, "backward"), (1, 98, 100, "optimizer")], {"optimizer": [(0, 98, 100)]}),
-        ([(1, 0, 100, "forward")], {"forward": [(0, 0, 100)]}),
-    ],
-)
+@pytest.mark.parametrize(("rows", "phases"), [
+    # The ranges inside each step, which start or end with it or not.
+    ([*((1, 160, 190, "backward"), (1, 5, 10, "get batch"), (1, 10, 40, "forward"), (1, 40, 80, "bwd")),
+     *((1, 80, 100, "optimizer step"), (1, 100, 150, "forward"), (1, 190, 195, "backward"))],
+     {"backward": [(0, 40, 80), (1, 160, 190), (1, 190, 195)], "forward": [(0, 10, 40), (1, 100, 150)],
+     "optimizer": [(0, 80, 100)], "data": [(0, 5, 10)]}),
+    # The batch around everything is no data phase; the one around nothing else is.
+    ([(1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")],
+     {"forward": [(0, 10, 40)], "backward": [(0, 40, 90)], "data": [(0, 90, 95)]}),
+    # It contains one that starts or ends with it.
+    ([(1, 0, 90, "batch"), (1, 0, 40, "forward")], {"forward": [(0, 0, 40)]}),
+    ([(1, 0, 90, "batch"), (1, 50, 90, "forward")], {"forward": [(0, 50, 90)]}),
+    # Of nested or equal ranges of one role the outermost counts; without a role a range hides nothing.
+    ([(1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "fwd")], {"forward": [(0, 10, 40)]}),
+    ([(1, 10, 40, "forward 1"), (1, 10, 40, "forward 2")], {"forward": [(0, 10, 40)]}),
+    ([(1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")], {"forward": [(0, 10, 40)]}),
+    # The outer backward holds a forward (recomputation), which itself holds a backward.
+    ([(1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")], {"backward": [(0, 20, 30)]}),
+    # Ranges that only overlap both count, of one role or of two.
+    ([(1, 10, 40, "forward"), (1, 30, 60, "bwd")], {"backward": [(0, 30, 60)], "forward": [(0, 10, 40)]}),
+    ([(1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")], {"forward": [(0, 10, 40), (0, 30, 60)]}),
+    # Ranges of another thread are none and hide none; nor is one that sticks out of its step.
+    ([(2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")], {"forward": [(0, 5, 50)]}),
+    ([(1, 90, 110, "backward"), (1, 98, 100, "optimizer")], {"optimizer": [(0, 98, 100)]}),
+    ([(1, 0, 100, "forward")], {"forward": [(0, 0, 100)]}),
+])  # fmt: skip
 def test_which_ranges_are_phases(rows, phases):
     assert found(*rows) == phases
 
@@ -111,23 +98,17 @@ def test_the_step_range_itself_is_no_phase_and_without_ranges_or_steps_there_is_
     assert found(steps=members()) == found(steps=members(STEP, rows=()), of_steps=()) == {}
 
 
-@pytest.mark.parametrize(
-    ("launches", "spans", "phases"),
-    [
-        # At a range's start it is in it, at its end it is not.
-        ((9, 10, 19, 20), {"forward": (10, 20)}, [None, "forward", "forward", None]),
-        # Of two that overlap, backward before forward before optimizer before data, whichever began first.
-        ((5, 15, 25), {"forward": (0, 20), "backward": (10, 30)}, ["forward", "backward", "backward"]),
-        (
-            (5, 15, 25, 35),
-            {"data": (0, 40), "optimizer": (10, 30), "forward": (20, 30)},
-            ["data", "optimizer", "forward", "data"],
-        ),
-        # One of no length holds nothing, whether others overlap or not.
-        ((9, 10, 11), {"forward": (10, 10), "backward": (10, 12)}, [None, "backward", "backward"]),
-        ((9, 10, 11), {"forward": (5, 20), "backward": (10, 10)}, ["forward"] * 3),
-    ],
-)
+@pytest.mark.parametrize(("launches", "spans", "phases"), [
+    # At a range's start it is in it, at its end it is not.
+    ((9, 10, 19, 20), {"forward": (10, 20)}, [None, "forward", "forward", None]),
+    # Of two that overlap, backward before forward before optimizer before data, whichever began first.
+    ((5, 15, 25), {"forward": (0, 20), "backward": (10, 30)}, ["forward", "backward", "backward"]),
+    ((5, 15, 25, 35), {"data": (0, 40), "optimizer": (10, 30), "forward": (20, 30)},
+     ["data", "optimizer", "forward", "data"]),
+    # One of no length holds nothing, whether others overlap or not.
+    ((9, 10, 11), {"forward": (10, 10), "backward": (10, 12)}, [None, "backward", "backward"]),
+    ((9, 10, 11), {"forward": (5, 20), "backward": (10, 10)}, ["forward"] * 3),
+])  # fmt: skip
 def test_which_phase_a_launch_is_in(launches, spans, phases):
     of_phase = {name: phase(*((0, *span) for span in (spans.get(name),) if span)) for name in PHASES}
     codes = phases_of_launches(of_phase, ints(*launches)).tolist()
@@ -183,29 +164,16 @@ def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
     }
 
 
-@pytest.mark.parametrize(
-    ("phases", "ops", "windows", "n_kernels", "times"),
-    [
-        # Copies and memsets are its device time though it has no kernel; not those launched at its end or never.
-        (
-            [(0, 20, 60)],
-            (compute(10, 100, 5), dtod(15, 25, 20), memset(20, 40, 59), dtod(50, 60, 60), dtod(70, 75)),
-            None,
-            [0],
-            [[0], [0], [25], [0], [7]],
-        ),
-        # A step without a window has no device times.
-        (
-            [(0, 10, 30), (1, 110, 120)],
-            (compute(110, 150, 115),),
-            Windows(ints(1), ints(110), ints(150), np.array([False])),
-            [0, 1],
-            [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 7]],
-        ),
-        # Without launches there are host times only.
-        ([(0, 10, 30)], (compute(10, 20),), None, None, [None] * 5),
-    ],
-)
+@pytest.mark.parametrize(("phases", "ops", "windows", "n_kernels", "times"), [
+    # Copies and memsets are its device time though it has no kernel; not those launched at its end or never.
+    ([(0, 20, 60)], (compute(10, 100, 5), dtod(15, 25, 20), memset(20, 40, 59), dtod(50, 60, 60), dtod(70, 75)), None,
+     [0], [[0], [0], [25], [0], [7]]),
+    # A step without a window has no device times.
+    ([(0, 10, 30), (1, 110, 120)], (compute(110, 150, 115),), Windows(ints(1), ints(110), ints(150), np.array([False])),
+     [0, 1], [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 7]]),
+    # Without launches there are host times only.
+    ([(0, 10, 30)], (compute(10, 20),), None, None, [None] * 5),
+])  # fmt: skip
 def test_what_phases_without_kernels_windows_or_launches_cost(phases, ops, windows, n_kernels, times):
     cost = costs(phase(*phases), *ops, windows=windows, idle=(7, 3))
     assert cost["member"] == [step for step, _, _ in phases]

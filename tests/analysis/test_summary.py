@@ -18,27 +18,12 @@ PARTS = {
     "idle_input_ns": 3, "idle_launch_ns": 4, "idle_blocked_ns": 5, "idle_dependency_ns": 2, "idle_unknown_ns": 1,
 }  # fmt: skip
 FIGURES = {
-    "comm_share": 0.4,
-    "exposed_comm_share": 0.3,
-    "overlap_ratio": 0.25,
-    "backward_overlap_ratio": 0.1,
-    "idle_share": 0.15,
-    "compute_share": 0.5,
-    "exposed_memory_share": 0.05,
-    "wait_share": 0.12,
-    "transfer_share": 0.28,
-    "dtod_ns_per_step": 8.0,
-    "dtod_bytes_per_step": 64.0,
-    "collectives_per_step": 2.0,
-    "idle_input_ns_per_step": 3.0,
-    "idle_launch_ns_per_step": 4.0,
-    "idle_blocked_ns_per_step": 5.0,
-    "idle_dependency_ns_per_step": 2.0,
-    "idle_unknown_ns_per_step": 1.0,
-    "message_bytes_per_step": 512.0,
-    "algbw_bytes_per_s": None,
-    "busbw_bytes_per_s": None,
-}
+    "comm_share": 0.4, "exposed_comm_share": 0.3, "overlap_ratio": 0.25, "backward_overlap_ratio": 0.1, "idle_share": 0.15,
+    "compute_share": 0.5, "exposed_memory_share": 0.05, "wait_share": 0.12, "transfer_share": 0.28,
+    "dtod_ns_per_step": 8.0, "dtod_bytes_per_step": 64.0, "collectives_per_step": 2.0, "idle_input_ns_per_step": 3.0,
+    "idle_launch_ns_per_step": 4.0, "idle_blocked_ns_per_step": 5.0, "idle_dependency_ns_per_step": 2.0,
+    "idle_unknown_ns_per_step": 1.0, "message_bytes_per_step": 512.0, "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+}  # fmt: skip
 NO_FIGURES = dict.fromkeys(FIGURES)
 
 OWN_RATIOS = {name: FIGURES[name] for name in RATIOS}
@@ -59,22 +44,15 @@ def of_ranks(ranks, *rows):
     return rank_summary(steps, schema.COLLECTIVES.empty(), numbers).to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("parts", "changed"),
-    [
-        ({}, {}),
-        # Null where the denominator is 0 or the numerator is null.
-        (
-            dict.fromkeys(("comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns"), 0),
-            {"comm_share": 0.0, "exposed_comm_share": 0.0, "overlap_ratio": None, "backward_overlap_ratio": None},
-        ),
-        (dict.fromkeys(PARTS, 0), dict.fromkeys(RATIOS)),
-        (
-            {"idle_ns": None, "exposed_memory_ns": None, "overlap_backward_ns": None},
-            {"idle_share": None, "exposed_memory_share": None, "backward_overlap_ratio": None},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("parts", "changed"), [
+    ({}, {}),
+    # Null where the denominator is 0 or the numerator is null.
+    (dict.fromkeys(("comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns"), 0),
+     {"comm_share": 0.0, "exposed_comm_share": 0.0, "overlap_ratio": None, "backward_overlap_ratio": None}),
+    (dict.fromkeys(PARTS, 0), dict.fromkeys(RATIOS)),
+    ({"idle_ns": None, "exposed_memory_ns": None, "overlap_backward_ns": None},
+     {"idle_share": None, "exposed_memory_share": None, "backward_overlap_ratio": None}),
+])  # fmt: skip
 def test_each_ratio_is_its_numerator_over_wall_or_comm_and_added_to_the_columns_that_were_there(parts, changed):
     columns = {name: pa.chunked_array([[value], [value]], pa.int64()) for name, value in (PARTS | parts).items()}
     found = with_ratios(columns)
@@ -87,61 +65,39 @@ def test_each_ratio_is_its_numerator_over_wall_or_comm_and_added_to_the_columns_
 RUN = FIGURES | {"n_steps": 1, "n_summary_steps": 1, "step_time_ns": 100.0, "throughput_steps_per_s": 1e7}
 NO_RUN = NO_FIGURES | {"n_summary_steps": 0, "step_time_ns": None, "throughput_steps_per_s": None}
 NULLS = {
-    "overlap_backward_ns": "backward_overlap_ratio",
-    "idle_ns": "idle_share",
-    "exposed_memory_ns": "exposed_memory_share",
-    "dtod_ns": "dtod_ns_per_step",
-    "dtod_bytes": "dtod_bytes_per_step",
-    "wait_ns": "wait_share",
-    "message_bytes": "message_bytes_per_step",
-    "idle_blocked_ns": "idle_blocked_ns_per_step",
-}
+    "overlap_backward_ns": "backward_overlap_ratio", "idle_ns": "idle_share", "wait_ns": "wait_share",
+    "exposed_memory_ns": "exposed_memory_share", "dtod_ns": "dtod_ns_per_step", "dtod_bytes": "dtod_bytes_per_step",
+    "message_bytes": "message_bytes_per_step", "idle_blocked_ns": "idle_blocked_ns_per_step",
+}  # fmt: skip
 ZEROS = dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        # One row has its own figures; steps that are not chosen are counted and nothing more.
-        ([step(0, 1)], RUN),
-        (
-            [step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None)],
-            RUN | {"n_steps": 3},
-        ),
-        ([step(0, 0, chosen=False)], NO_RUN | {"n_steps": 1}),
-        ([], NO_RUN | {"n_steps": 0}),
-        # A null on one row makes the pooled figure null and no other.
-        ([step(0, 1), step(1, 1, **dict.fromkeys(NULLS))], RUN | dict.fromkeys(NULLS.values())),
-        # Windows of no length have neither shares nor throughput.
-        (
-            [step(0, 1, **dict.fromkeys(PARTS, 0))],
-            NO_RUN | ZEROS | {"n_steps": 1, "n_summary_steps": 1, "step_time_ns": 0.0},
-        ),
-        # Pooled and no mean of ratios: comm 40 + 10 of wall 100 + 300; the median of one step, its slowest rank.
-        (
-            [step(0, 1), step(1, 1, wall_ns=300, comm_ns=10)],
-            {"comm_share": 50 / 400, "overlap_ratio": 20 / 50, "compute_share": 100 / 400, "step_time_ns": 300.0},
-        ),
-        # Means over ranks and steps.
-        (
-            [step(0, 1), step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0), step(0, 2), step(1, 2, dtod_ns=4)],
-            {"dtod_ns_per_step": 5.0, "dtod_bytes_per_step": 64.25, "collectives_per_step": 2.25},
-        ),
-        # Of the slowest rank, 120, 110, 400, the median is 120 and the mean 210.
-        (
-            [
-                step(rank, at, wall_ns=wall)
-                for at, walls in ((1, (100, 120)), (2, (110, 90)), (3, (1, 400)))
-                for rank, wall in enumerate(walls)
-            ],
-            {"n_summary_steps": 3, "step_time_ns": 120.0, "throughput_steps_per_s": 1e9 / 210},
-        ),
-        ([step(0, 1, wall_ns=100), step(0, 2, wall_ns=101)], {"step_time_ns": 100.5}),  # not floored
-        # Bytes above what a float holds are summed exactly: a float sum would lose the 1 of each.
-        ([step(0, 1, dtod_bytes=2**53 + 1), step(0, 2, dtod_bytes=1)], {"dtod_bytes_per_step": 2.0**52 + 1}),
-        ([step(0, 1, dtod_bytes=2**61 + 2**9), step(0, 2, dtod_bytes=2**61)], {"dtod_bytes_per_step": 2.0**61 + 2**8}),
-    ],
-)
+@pytest.mark.parametrize(("rows", "expected"), [
+    # One row has its own figures; steps that are not chosen are counted and nothing more.
+    ([step(0, 1)], RUN),
+    ([step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None)],
+     RUN | {"n_steps": 3}),
+    ([step(0, 0, chosen=False)], NO_RUN | {"n_steps": 1}),
+    ([], NO_RUN | {"n_steps": 0}),
+    # A null on one row makes the pooled figure null and no other.
+    ([step(0, 1), step(1, 1, **dict.fromkeys(NULLS))], RUN | dict.fromkeys(NULLS.values())),
+    # Windows of no length have neither shares nor throughput.
+    ([step(0, 1, **dict.fromkeys(PARTS, 0))], NO_RUN | ZEROS | {"n_steps": 1, "n_summary_steps": 1,
+     "step_time_ns": 0.0}),
+    # Pooled and no mean of ratios: comm 40 + 10 of wall 100 + 300; the median of one step, its slowest rank.
+    ([step(0, 1), step(1, 1, wall_ns=300, comm_ns=10)], {"comm_share": 50 / 400, "overlap_ratio": 20 / 50,
+     "compute_share": 100 / 400, "step_time_ns": 300.0}),
+    # Means over ranks and steps.
+    ([step(0, 1), step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0), step(0, 2), step(1, 2, dtod_ns=4)],
+     {"dtod_ns_per_step": 5.0, "dtod_bytes_per_step": 64.25, "collectives_per_step": 2.25}),
+    # Of the slowest rank, 120, 110, 400, the median is 120 and the mean 210.
+    ([step(rank, at, wall_ns=wall) for at, walls in ((1, (100, 120)), (2, (110, 90)), (3, (1, 400))) for rank,
+     wall in enumerate(walls)], {"n_summary_steps": 3, "step_time_ns": 120.0, "throughput_steps_per_s": 1e9 / 210}),
+    ([step(0, 1, wall_ns=100), step(0, 2, wall_ns=101)], {"step_time_ns": 100.5}),  # not floored
+    # Bytes above what a float holds are summed exactly: a float sum would lose the 1 of each.
+    ([step(0, 1, dtod_bytes=2**53 + 1), step(0, 2, dtod_bytes=1)], {"dtod_bytes_per_step": 2.0**52 + 1}),
+    ([step(0, 1, dtod_bytes=2**61 + 2**9), step(0, 2, dtod_bytes=2**61)], {"dtod_bytes_per_step": 2.0**61 + 2**8}),
+])  # fmt: skip
 def test_figures_of_a_run(rows, expected):
     run = of_run(*rows)
     assert {name: run[name] for name in expected} == expected
@@ -180,48 +136,42 @@ def warning(code):
     return {"problems": [{"code": code, "severity": "warning"}]}
 
 
-@pytest.mark.parametrize(
-    ("summary", "options", "sentence"),
-    [
-        (HALF, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
-        (HALF | {"wait_share": 0.05}, {}, "Communication is 50 % of step time (5 % waiting for other ranks), 48 % exposed; 3 % of it hides under backward."),
-        (HALF | {"wait_share": 0.049}, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
-        # Why nothing is said of backward is the reason.
-        (LITTLE, {}, "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (backward was not marked)."),
-        (LITTLE, {"is_capture": True}, "Communication is 50 % of the capture, <1 % exposed; 100 % of it hides under compute (there are no steps to look for backward in)."),
-        (LITTLE, warning("no-launches"), "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (what backward launched was not recorded)."),
-        (figures(0.2, 0.0, hidden=1.0, backward=0.0), {}, "Communication is 20 % of step time, 0 % exposed; 100 % of it hides under compute, 0 % under backward's."),
-        (COMPUTE, {}, "No communication: compute is 96 % of step time, idle 3 %."),
-        # Whole graphs may hide some idle time.
-        (COMPUTE, warning("graphs-as-a-whole"), "No communication: compute is 96 % of step time."),
-        (figures(0.0, 0.0, compute=0.957), {}, "No communication: compute is 96 % of step time."),
-        (figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099), {}, "No communication: compute is <1 % of step time, copies 90 %, idle 10 %."),
-        (figures(None, None, n_steps=0), {}, "No step has a window on every rank, so there are no figures for the run."),
-        (figures(None, None), {}, "What the steps' time goes to is not known: kernels or their names were not recorded."),
-        (figures(None, None), {"n_ranks": 0}, "No GPU activity was recorded, so there is nothing to measure."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("summary", "options", "sentence"), [
+    (HALF, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
+    (HALF | {"wait_share": 0.05}, {}, "Communication is 50 % of step time (5 % waiting for other ranks), 48 % exposed; 3 % of it hides under backward."),
+    (HALF | {"wait_share": 0.049}, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
+    # Why nothing is said of backward is the reason.
+    (LITTLE, {}, "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (backward was not marked)."),
+    (LITTLE, {"is_capture": True}, "Communication is 50 % of the capture, <1 % exposed; 100 % of it hides under compute (there are no steps to look for backward in)."),
+    (LITTLE, warning("no-launches"), "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (what backward launched was not recorded)."),
+    (figures(0.2, 0.0, hidden=1.0, backward=0.0), {}, "Communication is 20 % of step time, 0 % exposed; 100 % of it hides under compute, 0 % under backward's."),
+    (COMPUTE, {}, "No communication: compute is 96 % of step time, idle 3 %."),
+    # Whole graphs may hide some idle time.
+    (COMPUTE, warning("graphs-as-a-whole"), "No communication: compute is 96 % of step time."),
+    (figures(0.0, 0.0, compute=0.957), {}, "No communication: compute is 96 % of step time."),
+    (figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099), {}, "No communication: compute is <1 % of step time, copies 90 %, idle 10 %."),
+    (figures(None, None, n_steps=0), {}, "No step has a window on every rank, so there are no figures for the run."),
+    (figures(None, None), {}, "What the steps' time goes to is not known: kernels or their names were not recorded."),
+    (figures(None, None), {"n_ranks": 0}, "No GPU activity was recorded, so there is nothing to measure."),
+])  # fmt: skip
 def test_the_verdict_says_what_step_time_goes_to(summary, options, sentence):
     assert verdict(summary, **({"n_ranks": 2} | options)) == sentence
 
 
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [
-        # Means and shares by hand: half of 132 + 1400.
-        ([132, 1400] * 5, "mean 766.0 ms, median 766.0 ms, which no step takes; 132.0 ms and 1400 ms in turn"),
-        # A fifth of 400 + 600.
-        ([100, 100, 100, 100, 600] * 2, "mean 200.0 ms, median 100.0 ms; every fifth step takes about 6.0 times as long (600.0 ms instead of 100.0 ms)"),
-        # A third of 200 + 180; 80 more than 100.
-        ([100, 100, 180] * 4, "mean 126.7 ms, median 100.0 ms; every third step is about 80 % longer (180.0 ms instead of 100.0 ms)"),
-        # 500 less than 600.
-        ([600, 600, 600, 100] * 3, "mean 475.0 ms, median 600.0 ms; every fourth step is about 83 % shorter (100.0 ms instead of 600.0 ms)"),
-        ([100] * 11 + [900] + [100] * 11 + [900], "mean 166.7 ms, median 100.0 ms; every 12th step takes about 9.0 times as long (900.0 ms instead of 100.0 ms)"),
-        ([100, 300, 300, 100, 300, 100, 100, 100], "mean 175.0 ms, median 100.0 ms; two levels, 100.0 ms and 300.0 ms (3 of 8 steps)"),
-        # No two levels: a quarter of 1500, half of 200 + 400.
-        ([100, 200, 400, 800], "mean 375.0 ms, median 300.0 ms, which no step takes"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("steps", "said"), [
+    # Means and shares by hand: half of 132 + 1400.
+    ([132, 1400] * 5, "mean 766.0 ms, median 766.0 ms, which no step takes; 132.0 ms and 1400 ms in turn"),
+    # A fifth of 400 + 600.
+    ([100, 100, 100, 100, 600] * 2, "mean 200.0 ms, median 100.0 ms; every fifth step takes about 6.0 times as long (600.0 ms instead of 100.0 ms)"),
+    # A third of 200 + 180; 80 more than 100.
+    ([100, 100, 180] * 4, "mean 126.7 ms, median 100.0 ms; every third step is about 80 % longer (180.0 ms instead of 100.0 ms)"),
+    # 500 less than 600.
+    ([600, 600, 600, 100] * 3, "mean 475.0 ms, median 600.0 ms; every fourth step is about 83 % shorter (100.0 ms instead of 600.0 ms)"),
+    ([100] * 11 + [900] + [100] * 11 + [900], "mean 166.7 ms, median 100.0 ms; every 12th step takes about 9.0 times as long (900.0 ms instead of 100.0 ms)"),
+    ([100, 300, 300, 100, 300, 100, 100, 100], "mean 175.0 ms, median 100.0 ms; two levels, 100.0 ms and 300.0 ms (3 of 8 steps)"),
+    # No two levels: a quarter of 1500, half of 200 + 400.
+    ([100, 200, 400, 800], "mean 375.0 ms, median 300.0 ms, which no step takes"),
+])  # fmt: skip
 def test_uneven_steps_are_said_with_mean_median_and_pattern(steps, said):
     found = verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=evenness(np.array(steps) * 1e6))
     assert found.split("\n")[1] == f"Steps are uneven: {said}."

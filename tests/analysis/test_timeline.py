@@ -77,21 +77,18 @@ def test_rows_stand_by_rank_lane_and_start_and_ranks_without_the_step_have_none(
 A, B, C = (0, 3, 0, 100), (0, 4, 100, 210), (0, 5, 210, 330)  # 100, 110 and 120 ns
 
 
-@pytest.mark.parametrize(
-    ("rows", "in_summary", "step"),
-    [
-        ([], True, None),
-        # Closest to the median; of equally close ones the lowest, and of an even number the median is between.
-        ([A, B, C], True, 4),
-        ([B, A, C, (0, 6, 330, 340)], True, 3),  # 10, 100, 110, 120: 105
-        ([(0, 4, 0, 100), (0, 3, 100, 220)], True, 3),  # 110, from which both are 10 away
-        # The time of a step is its largest window: 130, 110, 120.
-        ([A, B, C, (1, 3, 0, 130), (1, 4, 130, 131), (1, 5, 131, 132)], True, 5),
-        # Of the summary steps, else of those that all ranks have, else of all.
-        ([A, B, C], [False, False, True], 5),
-        ([A, B, C, (1, 5, 0, 500)], False, 5),
-        ([A, B, (1, 5, 0, 500)], False, 4),
-    ],
-)
+@pytest.mark.parametrize(("rows", "in_summary", "step"), [
+    ([], True, None),
+    # Closest to the median; of equally close ones the lowest, and of an even number the median is between.
+    ([A, B, C], True, 4),
+    ([B, A, C, (0, 6, 330, 340)], True, 3),  # 10, 100, 110, 120: 105
+    ([(0, 4, 0, 100), (0, 3, 100, 220)], True, 3),  # 110, from which both are 10 away
+    # The time of a step is its largest window: 130, 110, 120.
+    ([A, B, C, (1, 3, 0, 130), (1, 4, 130, 131), (1, 5, 131, 132)], True, 5),
+    # Of the summary steps, else of those that all ranks have, else of all.
+    ([A, B, C], [False, False, True], 5),
+    ([A, B, C, (1, 5, 0, 500)], False, 5),
+    ([A, B, (1, 5, 0, 500)], False, 4),
+])  # fmt: skip
 def test_the_representative_step_is_the_one_closest_to_the_median(rows, in_summary, step):
     assert representative_step(steps(*rows, in_summary=in_summary)) == step
