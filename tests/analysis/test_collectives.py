@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.clock import ClockOffset
-from nsyspipe.analysis.collectives import NOBODY, UNGROUPED, bus_factor, match, waiting, whole_message
+from nsyspipe.analysis.collectives import NOBODY, UNGROUPED, bus_factor, held_up_by_step, match, waiting, whole_message
 from nsyspipe.analysis.communication import NO_MEMBER
+from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, CrossRank, collectives_table, comm_rows, step_bytes
 from tests.build.make import ints
@@ -140,6 +141,23 @@ def test_nothing_matched_is_nothing_known():
     flags = found["is_matched"], found["is_significant"], found["is_late_significant"]
     assert (flags, found["collective_id"]) == (([False, False],) * 3, [NOBODY, NOBODY])
     assert measure([], (), ())["wait_ns"] == []
+
+
+@pytest.mark.parametrize(("late", "walls", "expected"), [
+    # Pairs wait by design; what nobody was held up by, or whose wait is not known, is nothing. Not alone: others came as late.
+    ([(1, 0, "all_reduce", 5, 30), (1, 0, "all_gather", 1, 1), (1, 0, "all_reduce", 0, 7), (1, 1, "all_reduce", 0, 1),
+      (1, 1, "send_recv", 9, 50), (1, 1, "all_reduce", 9, 0), (1, 1, "all_reduce", 9, None)], {1: (39, 100)},
+     [(1, 0, False, 7), (1, 0, True, 31), (1, 1, False, 1)]),
+    # Of 200 the step counts its own time, of its shortest rank.
+    ([(1, 0, "all_reduce", 5, 80), (1, 1, "all_gather", 5, 120), (2, 1, "all_gather", 5, 99)], {1: (100, 150), 2: (99, 99)},
+     [(1, 0, True, 40), (1, 1, True, 60), (2, 1, True, 99)]),
+])  # fmt: skip
+def test_how_long_a_rank_held_up_others_in_each_step(late, walls, expected):
+    keys = ("step", "rank", "collective", "late_by_ns", "held_up_ns")
+    collectives = schema.COLLECTIVES.from_rows([dict(zip(keys, row, strict=True)) for row in late])
+    rows = [{"step": at, "rank": n, "wall_ns": wall} for at, own in walls.items() for n, wall in enumerate(own)]
+    found = held_up_by_step(collectives, schema.STEPS.from_rows(rows)).to_pylist()
+    assert [tuple(row.values()) for row in found] == expected
 
 
 PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")

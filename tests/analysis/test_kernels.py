@@ -10,7 +10,15 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis import kernels as module
 from nsyspipe.analysis.intervals import EMPTY, union
-from nsyspipe.analysis.kernels import comm_delays, costliest, kernel_slowdown, kernels_table, window_sums
+from nsyspipe.analysis.kernels import (
+    comm_delays,
+    compared_share,
+    costliest,
+    kernel_slowdown,
+    kernels_table,
+    most_assumed,
+    window_sums,
+)
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from tests.build.make import comm, compute, dtod, ints, operations, windows
@@ -122,10 +130,6 @@ def sums(kernels, spans, n_rows=3):
     return window_sums(*columns, n_rows, windows(*spans))
 
 
-def tiled(edges):
-    return list(pairwise(edges))
-
-
 def test_a_kernel_counts_in_the_window_of_its_start_with_its_whole_duration():
     kernels = [(9, 100, 0), (10, 7, 0), (19, 50, 1), (20, 3, 1), (29, 1, 0), (30, 9, 0)]
     found, number, total = sums(kernels, [(10, 20), (20, 30)], n_rows=2)
@@ -140,7 +144,7 @@ def test_a_kernel_counts_in_the_window_of_its_start_with_its_whole_duration():
     KERNELS, st.lists(st.integers(0, 50), max_size=25, unique=True), st.lists(st.booleans(), min_size=24, max_size=24)
 )
 def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
-    spans = tiled(sorted(edges))
+    spans = list(pairwise(sorted(edges)))
     chosen = np.array(flags[: len(spans)], np.bool_)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MOST_SUMS", most)
@@ -165,7 +169,7 @@ def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monke
     monkeypatch.setattr(module, "_MOST_SUMS", 300)
     n = 1000
     kernels = [(at, 1, at % 3) for at in range(n)]
-    found, *_ = sums(kernels, tiled(range(n + 1)))
+    found, *_ = sums(kernels, list(pairwise(range(n + 1))))
     assert len(found.first_window) == 100
     assert found.group.size <= 300
     for first, is_known in ((1, True), (25, True), (26, False), (25 + 19, True), (980, True)):
@@ -263,27 +267,50 @@ def test_each_of_the_three_neighbours_on_either_side_tells_places_apart(offset):
     assert of_name_1(run(*[same] * 3, *[moved] * 3)) == set()
 
 
-def delays(n=100, *, beside=7, **changed):
-    """Ask of n kernels of 10 ns without communication, 3 ns apart, and n beside it; launched at once."""
+def delays(n, beside, ahead=None):
+    """Ask of n kernels of 10 ns without communication, 3 ns apart, and n beside it; launched long before, or so long."""
     free = [compute(at, at + 10, 0) for at in range(1000, 1000 + 13 * n, 13)]
-    begin = 1000 + 13 * n
-    every = 10 + beside
-    late = [compute(at, at + 10, 0) for at in range(begin + 50, begin + 50 + every * n, every)]
-    nccl = comm(begin + 20, begin + 60 + every * n, 0)
-    ops = operations(*free, *late, nccl)
-    spans = windows((0, begin), (begin, begin + 10**6))
-    found = comm_delays(ops, union(*(np.array([one]) for one in (nccl.start, nccl.end))), spans)
+    begin, every = 1000 + 13 * n, 10 + beside
+    starts = range(begin + 50, begin + 50 + every * n, every)
+    late = [compute(at, at + 10, 0 if ahead is None else at - beside - ahead) for at in starts]
+    nccl = begin + 20, begin + 60 + every * n
+    ops, spans = operations(*free, *late, comm(*nccl, 0)), windows((0, begin), (begin, begin + 10**8))
+    found = comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
     return None if found is None else found.tolist()
 
 
-@pytest.mark.parametrize(("n", "beside", "expected"), [
+@pytest.mark.parametrize(("n", "beside", "ahead", "expected"), [
     # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
-    (101, 7, [0, 101 * 4]),
-    (101, 2, [0, 0]),
-    (100, 7, None),  # fewer than a hundred gaps say nothing
+    (101, 7, None, [0, 101 * 4]),
+    *((101, beside, None, [0, 0]) for beside in (2, 0)),
+    (100, 7, None, None),  # fewer than a hundred gaps say nothing
+    # A gap is shorter than 100 us, and what fills it was launched before it began.
+    (101, 99_999, None, [0, 101 * 99_996]),
+    (101, 100_000, None, None),
+    (101, 7, 1, [0, 101 * 4]),
+    (101, 7, 0, None),
 ])  # fmt: skip
-def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, expected):
-    assert delays(n, beside=beside) == expected
+def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
+    assert delays(n, beside, ahead) == expected
+
+
+@pytest.mark.parametrize(("rows", "share"), [
+    ([(0, 20, 100, 50_000), (1, 30, 100, 1000)], 0.25),
+    ([(0, 20, 100, 100_000), (1, 30, 100, 50_000)], 0.35),  # a sample of half of the kernels stands for all
+    ([(0, 90, 100, 100_000)], 1.0),
+    ([(0, 0, 0, 10)], 0.0),
+])  # fmt: skip
+def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
+    keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
+    assert compared_share(schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows])) == share
+
+
+@pytest.mark.parametrize(("bytes_per_s", "most"), [
+    # 1.6 x 0.03 up to 30 GB/s, 1.6 x 0.5 from 300 on, by the logarithm between.
+    (3e9, 0.048), (30e9, 0.048), (30e9 * 10**0.5, 0.424), (300e9, 0.8), (3e12, 0.8), (None, 0.8),
+])  # fmt: skip
+def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
+    assert most_assumed(bytes_per_s) == pytest.approx(most)
 
 
 def test_without_communication_nothing_begins_later():

@@ -139,7 +139,7 @@ SWAPPED = Communicator(
 BY_INDEX = CommMember(0, "a", 1, cuda_device=0, nvml_device=3), CommMember(1, "a", 2, 1)
 # Ranks 0 and 1 have one index, which is none of the host then.
 SHARED = [CommMember(rank, "a", rank, cuda_device=rank // 2) for rank in range(3)]
-LOCAL = {"local_ranks": {0: 0, 1: 0, 2: 2}}
+INDICES, LOCAL = {"g31": "PIX", "g32": "PHB"}, {"local_ranks": {0: 0, 1: 0, 2: 2}}
 
 
 @pytest.mark.parametrize(("comms", "paths", "names", "options", "expected"), [
@@ -152,12 +152,11 @@ LOCAL = {"local_ranks": {0: 0, 1: 0, 2: 2}}
      [row(at, 1 - at, SHM, "NV12", "shm", pytest.approx(PCIE_4), TO_HOST) for at in (0, 1)]),
     # The topology holds inside hosts only: ranks 1 and 2 are on different ones, on GPU 1 and GPU 0.
     ([ring(P2P, "NET/IB/0", P2P, "NET/IB/0", hosts=["a", "a", "b", "b"])], {"g01": "NV18"}, H200S, {},
-     [*(row(0, 1, P2P, *NVL18), row(1, 2, "NET/IB/0", None, "net")),
-     *(row(2, 3, P2P, *NVL18), row(3, 0, "NET/IB/0", None, "net"))]),
+     [row(0, 1, P2P, *NVL18), row(1, 2, "NET/IB/0", None, "net"), row(2, 3, P2P, *NVL18), row(3, 0, "NET/IB/0", None, "net")]),
     # NVLink between hosts has all links of the model, and through a third GPU none that is known.
     ([ring("P2P/MNNVL", "P2P/indirect/2[2]", hosts=["a", "b"])], {"g01": "SYS"},
-     dict.fromkeys(range(2), "NVIDIA GB200"), {}, [row(0, 1, "P2P/MNNVL", None, "nvlink", 900e9,
-     "NVLink 5, 18 x 50 GB/s (GB200)"), row(1, 0, "P2P/indirect/2[2]", None, "nvlink")]),
+     dict.fromkeys(range(2), "NVIDIA GB200"), {},
+     [row(0, 1, "P2P/MNNVL", None, "nvlink", 900e9, "NVLink 5, 18 x 50 GB/s (GB200)"), row(1, 0, "P2P/indirect/2[2]", None, "nvlink")]),
     # Of several transports on an edge the slowest is its kind.
     ([ring("NET/IB/0, P2P/CUMEM", "P2P/CUMEM, SHM")], {"g01": "NV18"}, {}, {},
      [row(0, 1, "NET/IB/0, P2P/CUMEM", "NV18", "net"), row(1, 0, "P2P/CUMEM, SHM", "NV18", "shm")]),
@@ -169,11 +168,10 @@ LOCAL = {"local_ranks": {0: 0, 1: 0, 2: 2}}
     ([ring("SHM", "SHM", None, rings=False)], None, {}, {}, [row(at, at + 1, "SHM", None, "shm") for at in (0, 1)]),
     ([ring(None)], {"g01": "NV18"}, {}, {"local_ranks": {0: 0, 1: 1}}, []),
     # GPUs by NVML's index, then CUDA's, then the local rank; an index that two ranks of a host have is none.
-    *(([comm_of(*place, edges=edges)], paths, {}, options,
-     [row(one.from_rank, one.to_rank, P2P, path, kind, n=1) for one, (path, kind) in zip(edges, found, strict=True)])
-     for place, edges, paths, options, found in ((BY_INDEX, [edge(0, 1)], {"g31": "PIX", "g32": "PHB"}, LOCAL,
-     [("PIX", "p2p_pcie")]), (BY_INDEX, [edge(0, 2)], {"g31": "PIX", "g32": "PHB"}, LOCAL, [("PHB", "p2p_pcie")]),
-     (SHARED, [edge(0, 1), edge(1, 2)], {"g01": "NV18"}, {}, [(None, "p2p")] * 2))),
+    ([comm_of(*BY_INDEX, edges=[edge(0, 1)])], INDICES, {}, LOCAL, [row(0, 1, P2P, "PIX", "p2p_pcie", n=1)]),
+    ([comm_of(*BY_INDEX, edges=[edge(0, 2)])], INDICES, {}, LOCAL, [row(0, 2, P2P, "PHB", "p2p_pcie", n=1)]),
+    ([comm_of(*SHARED, edges=[edge(0, 1), edge(1, 2)])], {"g01": "NV18"}, {}, {},
+     [row(at, at + 1, P2P, None, "p2p", n=1) for at in (0, 1)]),
     # A topology alone gives pairs that nothing says are used; nor does a log that does not say who connects to whom.
     *((comms, TRIANGLE, H200S, {"local_ranks": {0: 0, 1: 1, 2: 2}, "hosts": dict.fromkeys(range(3), "a")},
      [row(0, 1, None, "NV18", "unknown", 450e9, SOURCE, **NO_LOG),
@@ -285,10 +283,7 @@ def test_edges_are_those_that_the_text_holds_for(transports, paths, edges):
         {} if transports else {"local_ranks": {gpu: gpu for gpu in range(3) if any(str(gpu) in pair for pair in paths)}}
     )
     assert slowest_of(transports, paths, H200S, **places).edges == edges
-
-
-def test_nothing_has_no_slowest_link():
-    assert slowest(links(None, None)) is None
+    assert slowest_of(None) is None
 
 
 def sizes(log):
