@@ -227,6 +227,7 @@ TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
     (between_edges(*[FREE] * 4, *[(1, 14, 0)] * 4, COVERED), {}, {11: (20, 12)}),
     (between_edges(*[FREE] * 5, *[(1, 15, 0)] * 3, COVERED), {}, {11: (20, 10)}),
     (between_edges(*[FREE] * 5, *[(1, 16, 0)] * 3, COVERED), {}, {}),
+    (between_edges(*[FREE] * 7, (1, 20, 0), COVERED), {}, {}),  # one of eight lies outside of three quarters on either side
     # Kernels of no length are not compared but are neighbours.
     (between_edges(FREE, FREE, (1, 0, 0), *COVERED_3), {}, {}),
     (between_edges(FREE, FREE, (1, 0, 0), FREE, *COVERED_3), {}, dict.fromkeys((7, 8, 9), (20, 10))),

@@ -36,13 +36,13 @@ def collective(start, end, wait, seq=0):
             "end_ns": end, "is_matched": True, "in_summary": True, "wait_ns": wait}  # fmt: skip
 
 
-def bars(events, *waits, spans=((RANK, STEP, *WINDOW),), wait=None):
+def bars(events, *waits, spans=((RANK, STEP, *WINDOW),), wait=None, phases=(), most=MAX_BARS):
     """Return the timeline of these ranks, which all have the same operations."""
-    tables = schema.EVENTS.from_rows(events), schema.PHASE_RANGES.empty()
+    tables = schema.EVENTS.from_rows(events), schema.PHASE_RANGES.from_rows(phases)
     collectives = schema.COLLECTIVES.from_rows(waits)
     at = collectives.schema.get_field_index("collective")  # texts may be dictionaries
     collectives = collectives.set_column(at, "collective", collectives["collective"].dictionary_encode())
-    found = timeline(steps(*spans, wait=wait), collectives, [(rank, *tables) for rank in (0, 1, 2)], STEP)
+    found = timeline(steps(*spans, wait=wait), collectives, [(rank, *tables) for rank in (0, 1, 2)], STEP, most)
     assert found.schema == schema.TIMELINE.arrow
     return found
 
@@ -54,6 +54,48 @@ def test_lanes_but_comm_have_neither_exposed_nor_waiting_time():
         "compute": (None, None, "gemm"), "memory": (None, None, "gemm"), "comm": (10, 4, "all_reduce"),
         "exposed": (None, None, "all_reduce"), "wait": (None, None, "all_reduce"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("lane", "most", "events", "expected"), [
+    # Clipped to [100, 200); what only touches it, or has no length, is none.
+    ("compute", 9, [event(90, 110), event(195, 300), event(90, 100), event(200, 210), event(150, 150)],
+     [(100, 110, 1, "gemm", None), (195, 200, 1, "gemm", None)]),
+    # Those that overlap are one bar, those that only touch are two.
+    ("compute", 9, [event(110, 120), event(115, 130), event(130, 140)],
+     [(110, 130, 2, "gemm", None), (130, 140, 1, "gemm", None)]),
+    # Of equal gaps the earliest is closed; a bar has the name with most time, of equal ones the first.
+    ("compute", 2, [event(110, 120, name="b"), event(125, 135, name="a"), event(140, 151, name="c")],
+     [(110, 135, 2, "a", None), (140, 151, 1, "c", None)]),
+    ("compute", 1, [event(110, 120, name="b"), event(125, 135, name="a"), event(140, 151, name="c")],
+     [(110, 151, 3, "c", None)]),
+    # Time is of the communication that began first, of equal starts the longest; one within others counts in them.
+    ("comm", 9, [comm(110, 120, seq=1), comm(110, 140, seq=2), comm(120, 140, seq=3), comm(130, 150, seq=4)],
+     [(110, 140, 3, "all_reduce", None), (140, 150, 1, "all_reduce", 4)]),
+    ("comm", 1, [comm(110, 120, seq=1), comm(130, 140, seq=2)], [(110, 140, 2, "all_reduce", None)]),
+    # What compute leaves of it, each part of the collective that it is of.
+    ("exposed", 9, [comm(110, 140, seq=2), comm(140, 150, seq=3), event(115, 120), event(130, 145)],
+     [(110, 115, 1, "all_reduce", 2), (120, 130, 1, "all_reduce", 2), (145, 150, 1, "all_reduce", 3)]),
+])  # fmt: skip
+def test_the_bars_of_a_lane(lane, most, events, expected):
+    keys = ("start_ns", "end_ns", "n_operations", "name", "seq")
+    rows = bars(events, most=most).to_pylist()
+    assert [tuple(row[key] for key in keys) for row in rows if row["lane"] == lane] == expected
+
+
+def test_a_phase_lasts_from_the_first_to_the_last_that_its_ranges_launched():
+    keys = ("phase", "start_ns", "end_ns", "device_start_ns", "device_end_ns", "n_operations")
+    # The first ended before the window began; of the second what is launched at its end is no part of its busy time.
+    rows = ("forward", 10, 20, 90, 100, 1), ("backward", 20, 30, 110, 150, 2), ("data", 40, 50, None, None, 0)
+    phases = [{"step": STEP} | dict(zip(keys, row, strict=True)) for row in rows]
+    events = event(110, 120, launch_ns=20), event(140, 150, launch_ns=29), event(125, 130, launch_ns=30)
+    (row,) = (row for row in bars(events, phases=phases).to_pylist() if row["lane"] == "phase")
+    assert [row[key] for key in ("name", "start_ns", "end_ns", "busy_ns", "n_operations")] == [
+        "backward",
+        110,
+        150,
+        20,
+        2,
+    ]
 
 
 def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
