@@ -18,12 +18,6 @@ def launches(*rows):
     return canonical.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
-def found(ops, calls):
-    """Return the launch time of each (process, correlation id); None where there is none."""
-    times = launch_times(called(ops), calls).tolist()
-    return [None if time == NEVER else time for time in times]
-
-
 def called(ops):
     """Build `canonical.COPIES` of which only process and correlation id matter."""
     columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
@@ -57,7 +51,7 @@ def called(ops):
     ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
 ])  # fmt: skip
 def test_the_launch_of_each_operation(ops, calls, times):
-    assert found(ops, calls) == times
+    assert launch_times(called(ops), calls).tolist() == [NEVER if time is None else time for time in times]
 
 
 def test_ids_in_several_chunks_keep_their_order():

@@ -84,9 +84,7 @@ THREE = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
 
 
 @pytest.mark.parametrize(("ops", "backward", "overlap"), [
-    (THREE, [False, True, True], 10),
-    (THREE, [False, False, True], 0),
-    (THREE, [True, True, False], 20),
+    (THREE, [False, True, True], 10), (THREE, [False, False, True], 0), (THREE, [True, True, False], 20),
     # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
     ((compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9)), [True, False, False], 10),
 ])  # fmt: skip

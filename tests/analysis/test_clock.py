@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,17 +15,13 @@ from tests.build.make import compute, dtod, ints, operations
 NONE = ClockOffset(0, None)
 
 
-def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = None):
+def offsets(*collectives, reports=None):
     """Return (offset, error) of each report; a collective is its end on each rank, rank i being of `reports[i]`."""
-    reports = tuple(range(len(collectives[0]))) if reports is None else reports
-    blocks: list[Any] = []
-    ends: list[int] = []
-    owner: list[int] = []
-    for one in collectives:
-        blocks.append(np.arange(len(ends), len(ends) + len(one))[np.newaxis, :])
-        ends += one
-        owner += reports[: len(one)]
-    found = clock_offsets(blocks, ints(*ends), ints(*owner), max(reports) + 1)
+    reports = reports or tuple(range(len(collectives[0])))
+    ends = np.array(collectives, np.int64)
+    rows = np.arange(ends.size).reshape(ends.shape)[:, np.newaxis]
+    owner = ints(*reports[: ends.shape[1]] * len(ends))
+    found = clock_offsets(list(rows), ends.ravel(), owner, max(reports) + 1)
     return [(one.offset_ns, one.error_ns) for one in found]
 
 
@@ -110,9 +104,7 @@ US, MS = 1_000, 1_000_000
     ([-156 * MS + 4 * US, -156 * MS + 9 * US, -156 * MS + 6 * US], [], -156 * MS + 4 * US - 5 * US),
     ([325 * MS] * 3, [325 * MS - 2 * US] * 3, 325 * MS - 2 * US + 5 * US),
     # 20 us are within what is measured.
-    ([-20 * US] * 3, [], 0),
-    ([-20 * US - 1] * 3, [], -25 * US - 1),
-    ([], [20 * US] * 3, 0),
+    ([-20 * US] * 3, [], 0), ([-20 * US - 1] * 3, [], -25 * US - 1), ([], [20 * US] * 3, 0),
     ([], [20 * US + 1] * 3, 25 * US + 1),
     # One bad correlation, or two, decides nothing, nor how much where others say that it is apart.
     ([-(10**12), -(10**11), 5 * US, 6 * US], [], 0),

@@ -113,9 +113,7 @@ def test_several_blocks_number_their_collectives_one_after_the_other():
     ((0, 30, 0), True, False),
     ((0, 1000, 0), True, False),  # rank 1 has no part in the skew
     ((1000, 0, 0), False, True),  # nor rank 0 in the lateness
-    ((0, 0, 30), True, False),
-    ((0, 0, 60), False, False),
-    ((2**62, 2**62, 2**62), False, False),
+    ((0, 0, 30), True, False), ((0, 0, 60), False, False), ((2**62, 2**62, 2**62), False, False),
 ])  # fmt: skip
 def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(error, significant, late_significant):
     found = measure([[[0, 1, 2]]], (100, 130, 160), (200, 200, 200), error)

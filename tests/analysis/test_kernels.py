@@ -286,10 +286,7 @@ def delays(n, beside, ahead=None):
     *((101, beside, None, [0, 0]) for beside in (2, 0)),
     (100, 7, None, None),  # fewer than a hundred gaps say nothing
     # A gap is shorter than 100 us, and what fills it was launched before it began.
-    (101, 99_999, None, [0, 101 * 99_996]),
-    (101, 100_000, None, None),
-    (101, 7, 1, [0, 101 * 4]),
-    (101, 7, 0, None),
+    (101, 99_999, None, [0, 101 * 99_996]), (101, 100_000, None, None), (101, 7, 1, [0, 101 * 4]), (101, 7, 0, None),
 ])  # fmt: skip
 def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
     assert delays(n, beside, ahead) == expected

@@ -295,9 +295,7 @@ def sizes(log):
     ({100}, {5}, [2]),
     ({7}, {5}, [2, 8]),
     # Containers have other processes: the run's size is enough.
-    ({1}, {2, None}, [2]),
-    ({1}, {2, 8}, [2, 8]),
-    ({1}, {4, None}, None),
+    ({1}, {2, None}, [2]), ({1}, {2, 8}, [2, 8]), ({1}, {4, None}, None),
 ])  # fmt: skip
 def test_a_log_is_of_the_run_by_its_processes_or_its_size(pids, world_sizes, kept):
     log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
@@ -329,12 +327,9 @@ TWO_GPUS, FOUR_GPUS, AABB = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}, {0: "a", 1: 
     (None, "g01", 4, FOUR_GPUS, {}, [2, 3]),
     # Of two hosts with two GPUs each; and where every process sees only its own as GPU 5.
     (None, "g01", 4, {0: 0, 1: 1, 2: 0, 3: 1}, AABB, []),
-    (None, "g01", 2, {0: 5, 1: 5}, {}, []),
-    (None, "g01", 2, {0: None}, {}, []),
-    (None, None, 2, {0: 9}, {}, []),
+    (None, "g01", 2, {0: 5, 1: 5}, {}, []), (None, "g01", 2, {0: None}, {}, []), (None, None, 2, {0: 9}, {}, []),
     # The log's indices count more than local ranks; of a communicator that does not span the run, ranks have other numbers.
-    (LOGGED, "g01", 2, TWO_GPUS, {}, [2, 3]),
-    (LOGGED, "g23", 2, TWO_GPUS, {}, []),
+    (LOGGED, "g01", 2, TWO_GPUS, {}, [2, 3]), (LOGGED, "g23", 2, TWO_GPUS, {}, []),
     (LOGGED, "g23", 4, FOUR_GPUS, {}, []),
 ])  # fmt: skip
 def test_a_topology_lacks_what_ranks_run_on(log, pair, n_ranks, local_ranks, hosts, gpus):

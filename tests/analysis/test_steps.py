@@ -290,9 +290,7 @@ TWICE = ABC + [(step, start + 3, flag) for step, start, flag in ABC]
     (rank(True, False), 1, None, ([0], [], False)),
     (rank(False, True, True, False), 1, None, ([2], [1], False)),
     # A number skips that many.
-    (ABC, 1, 0, ([0, 1, 2], [], False)),
-    (ABC, 1, 1, ([1, 2], [0], False)),
-    (ABC, 1, 2, ([2], [0, 1], False)),
+    (ABC, 1, 0, ([0, 1, 2], [], False)), (ABC, 1, 1, ([1, 2], [0], False)), (ABC, 1, 2, ([2], [0, 1], False)),
     # Complete only if on every rank: 0 is missing on rank 1, 1 is cut off there, 4 is missing on rank 0.
     (ABC + rank(False, True, True, True, first=1), 2, 0, ([2], [], False)),
     # In order of time and not of number; the order of rows does not matter.

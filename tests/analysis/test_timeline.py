@@ -128,9 +128,7 @@ A, B, C = (0, 3, 0, 100), (0, 4, 100, 210), (0, 5, 210, 330)  # 100, 110 and 120
     # The time of a step is its largest window: 130, 110, 120.
     ([A, B, C, (1, 3, 0, 130), (1, 4, 130, 131), (1, 5, 131, 132)], True, 5),
     # Of the summary steps, else of those that all ranks have, else of all.
-    ([A, B, C], [False, False, True], 5),
-    ([A, B, C, (1, 5, 0, 500)], False, 5),
-    ([A, B, (1, 5, 0, 500)], False, 4),
+    ([A, B, C], [False, False, True], 5), ([A, B, C, (1, 5, 0, 500)], False, 5), ([A, B, (1, 5, 0, 500)], False, 4),
 ])  # fmt: skip
 def test_the_representative_step_is_the_one_closest_to_the_median(rows, in_summary, step):
     assert representative_step(steps(*rows, in_summary=in_summary)) == step
