@@ -73,17 +73,11 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
     )
     columns = {name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)}
     assert columns == {
-        "kernel_start": [50, 30, 20, 40, 10],
-        "kernel_end": [51, 31, 21, 41, 11],
-        "kernel_launch": [-5, 3, 7, 7, NEVER],
-        "is_comm": [True, False, True, False, False],
-        "copy_start": [80, 70, 60],
-        "copy_end": [82, 72, 62],
-        "copy_launch": [2, 9, NEVER],
-        "copy_kind": [1, 0, 8],
-        "copy_bytes": [8, 7, 6],
-        "kernel_order": [4, 2, 1, 3, 0],
-    }
+        "kernel_start": [50, 30, 20, 40, 10], "kernel_end": [51, 31, 21, 41, 11],
+        "kernel_launch": [-5, 3, 7, 7, NEVER], "is_comm": [True, False, True, False, False],
+        "copy_start": [80, 70, 60], "copy_end": [82, 72, 62], "copy_launch": [2, 9, NEVER], "copy_kind": [1, 0, 8],
+        "copy_bytes": [8, 7, 6], "kernel_order": [4, 2, 1, 3, 0],
+    }  # fmt: skip
     assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
     assert ops.span == (10, 82)
 
@@ -96,12 +90,9 @@ def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_
     )
     names = ("name_id", "grid", "block", "device_id", "stream_id")
     assert {name: ops.kernel_column(name).tolist() for name in names} == {
-        "name_id": [5, 4],
-        "grid": [UNKNOWN, UNKNOWN + 1],
-        "block": [UNKNOWN, UNKNOWN],
-        "device_id": [2, UNKNOWN],
+        "name_id": [5, 4], "grid": [UNKNOWN, UNKNOWN + 1], "block": [UNKNOWN, UNKNOWN], "device_id": [2, UNKNOWN],
         "stream_id": [UNKNOWN, 0],
-    }
+    }  # fmt: skip
 
 
 def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():

@@ -242,6 +242,12 @@ def test_the_gaps_between_them_count_up_to_20_us():
     assert found["grad_copy_span_ns"] == [3 * 20_000 + 200 + 3 * 20_000 + 100]
 
 
+@pytest.mark.parametrize("edge", [82, 90])
+def test_the_gap_between_the_copies_of_two_steps_is_of_neither(edge):
+    # Copies of 2 every 10: [10, 82) before the edge, [90, 162) after it.
+    assert copied(*run(16), spans=[(0, edge), (edge, 1000)])["grad_copy_span_ns"] == [72, 72]
+
+
 @pytest.mark.parametrize(
     ("fact", "nulls"), [*((fact, COLUMNS) for fact in ("kernels", "memcpy", "kinds")), ("sizes", ["grad_copy_bytes"])]
 )
@@ -265,12 +271,13 @@ def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
     return columns if len(spans) > 1 else [None if one is None else one[0] for one in columns]
 
 
-def causes(*ops, data=(), blocking=(), spans=((0, 110),)):
+def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     """Explain the idle time of some windows; it must come out whole."""
     idle = ints(*(counted_idle(ops, *span) for span in spans))
-    ranges = union(ints(*(a for a, _ in data)), ints(*(b for _, b in data))) if data else EMPTY
+    of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
     table = None if blocking is None else calls(*blocking)
-    columns, by_call = idle_causes(idle_gaps(operations(*ops)), windows(*spans), idle, ranges, table)
+    gaps = idle_gaps(operations(*ops))
+    columns, by_call = idle_causes(gaps, windows(*spans), idle, of_data, table, between=of_between)
     if blocking is not None:
         assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
         assert all((one >= 0).all() for one in columns.values())
@@ -320,6 +327,12 @@ def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, lat
     found, _ = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
     assert found["idle_pause_ns"].sum() == pause
     assert (found["idle_pause_ns"] <= found["idle_launch_ns"]).all()
+
+
+def test_the_time_between_two_steps_is_waited_for_input():
+    # Late [10, 85), of which [20, 40) and [80, 85) are between two steps, and [50, 60) of the data phase.
+    columns, _ = causes(FIRST, LAST, data=[(50, 60)], between=[(20, 40), (80, 90)])
+    assert [columns[f"idle_{name}_ns"].tolist() for name in ("input", "launch", "between_steps")] == [[35], [40], [25]]
 
 
 def test_without_idle_time_or_windows_there_are_no_causes():

@@ -92,16 +92,12 @@ def test_several_blocks_number_their_collectives_one_after_the_other():
     ends = (40, 50, 60, 50, 40, 50, 60, 60, 100)
     found = measure([[[4, 0]], [[1, 5, 3], [2, 6, 7]]], starts, ends)
     expected = {
-        "collective_id": [0, 1, 2, 1, 0, 1, 2, 2, NOBODY],
-        "n_ranks": [2, 3, 3, 3, 2, 3, 3, 3, 0],
-        "first_start_ns": [10, 20, 30, 20, 10, 20, 30, 30, 0],
-        "last_start_ns": [12, 25, 36, 25, 12, 25, 36, 36, 0],
-        "arrival_skew_ns": [2, 5, 6, 5, 2, 5, 6, 6, 0],
-        "wait_ns": [2, 5, 6, 0, 0, 4, 5, 0, 0],
-        "transfer_ns": [28, 25, 24, 25, 28, 25, 24, 24, 0],
-        "late_by_ns": [0, 0, 0, 4, 2, 0, 0, 5, 0],
+        "collective_id": [0, 1, 2, 1, 0, 1, 2, 2, NOBODY], "n_ranks": [2, 3, 3, 3, 2, 3, 3, 3, 0],
+        "first_start_ns": [10, 20, 30, 20, 10, 20, 30, 30, 0], "last_start_ns": [12, 25, 36, 25, 12, 25, 36, 36, 0],
+        "arrival_skew_ns": [2, 5, 6, 5, 2, 5, 6, 6, 0], "wait_ns": [2, 5, 6, 0, 0, 4, 5, 0, 0],
+        "transfer_ns": [28, 25, 24, 25, 28, 25, 24, 24, 0], "late_by_ns": [0, 0, 0, 4, 2, 0, 0, 5, 0],
         "is_matched": [True] * 8 + [False],
-    }
+    }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
 
 

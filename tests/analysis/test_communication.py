@@ -222,22 +222,16 @@ def test_what_each_kernel_has_of_the_calls_before_it(calls, kernels, expected):
 
 
 FITTING = {
-    "all_reduce": ("ncclAllReduce",),
-    "all_gather": ("ncclAllGather", "ncclGroupEnd", ""),
-    "reduce_scatter": ("ncclReduceScatter",),
-    "broadcast": ("ncclBroadcast", "ncclBcast"),
-    "reduce": ("ncclReduce", None),
-    "all_to_all": ("ncclAlltoAll",),
+    "all_reduce": ("ncclAllReduce",), "all_gather": ("ncclAllGather", "ncclGroupEnd", ""),
+    "reduce_scatter": ("ncclReduceScatter",), "broadcast": ("ncclBroadcast", "ncclBcast"),
+    "reduce": ("ncclReduce", None), "all_to_all": ("ncclAlltoAll",),
     "send_recv": ("ncclSend", "ncclRecv", "ncclAlltoAll", "ncclAllToAll", "ncclGather", "ncclScatter"),
     "other": ("ncclAllGather",),
-}
+}  # fmt: skip
 OTHERS = {
-    "all_gather": ("ncclAllReduce", "ncclAlltoAll"),
-    "all_reduce": ("ncclReduce",),
-    "reduce_scatter": ("ncclReduce",),
-    "broadcast": ("ncclSend",),
-    "all_to_all": ("ncclSend",),
-}
+    "all_gather": ("ncclAllReduce", "ncclAlltoAll"), "all_reduce": ("ncclReduce",), "reduce_scatter": ("ncclReduce",),
+    "broadcast": ("ncclSend",), "all_to_all": ("ncclSend",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("by_collective", "expected"), [(FITTING, (A, None, 100)), (OTHERS, NOTHING)])

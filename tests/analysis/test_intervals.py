@@ -28,21 +28,13 @@ def lengths(rows, n_groups):
     return grouped_lengths(*np.array(rows, np.int64).reshape(-1, 3).T, n_groups).tolist()
 
 
-def test_an_empty_set_covers_and_contains_nothing():
-    assert (pairs(union_of([])), len(EMPTY), EMPTY.total) == ([], 0, 0)
-    assert EMPTY.covered_until(ints(-1, 5)).tolist() == [0, 0]
-    assert EMPTY.lengths(ints(0), ints(5)).tolist() == [0]
-    assert EMPTY.contains(ints(-1, 5)).tolist() == [False, False]
-    assert pairs(EMPTY.intersect(TWO)) == pairs(TWO.intersect(EMPTY)) == []
-    assert (lengths([], 3), lengths([], 0)) == ([0, 0, 0], [])
-
-
 def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_holds():
     always = union_of([(-FAR, FAR)])
     assert pairs(always.without(TWO)) == [(-FAR, 0), (10, 20), (30, FAR)]
     assert pairs(always.without(EMPTY)) == [(-FAR, FAR)]
     assert pairs(TWO.without(always.without(TWO))) == pairs(TWO)
     assert union_of([(-(2**61), 2**61 + 1)]).total == 2**62 + 1
+    assert (len(EMPTY), EMPTY.total, lengths([], 3), lengths([], 0)) == (0, 0, [0, 0, 0], [])
 
 
 @pytest.mark.parametrize("top", [2**60, 2**61 - 1, 2**61, 2**61 + 1, 2**62])

@@ -86,19 +86,14 @@ def test_transports_say_what_they_can_say_alone():
 
 # Bandwidth of NVLink in both directions, GB/s, and lanes of PCIe by name; sources differ of a GH200, which has no PCIe to its CPU.
 SHEETS = {
-    (160, PCIE_3): ("Tesla P100-SXM2-16GB",),
-    (300, PCIE_3): ("Tesla V100-SXM2-32GB",),
-    (600, PCIE_4): ("NVIDIA A100-SXM4-80GB",),
-    (400, PCIE_4): ("NVIDIA A800-SXM4-80GB",),
-    (200, PCIE_4): ("NVIDIA A30",),
-    (112.5, PCIE_4): ("NVIDIA A40", "NVIDIA RTX A6000"),
-    (900, PCIE_5): ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H20"),
-    (400, PCIE_5): ("NVIDIA H800",),
-    (900, None): ("NVIDIA GH200 480GB",),
-    (1800, None): ("NVIDIA B200", "NVIDIA GB200"),
+    (160, PCIE_3): ("Tesla P100-SXM2-16GB",), (300, PCIE_3): ("Tesla V100-SXM2-32GB",),
+    (600, PCIE_4): ("NVIDIA A100-SXM4-80GB",), (400, PCIE_4): ("NVIDIA A800-SXM4-80GB",),
+    (200, PCIE_4): ("NVIDIA A30",), (112.5, PCIE_4): ("NVIDIA A40", "NVIDIA RTX A6000"),
+    (900, PCIE_5): ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H20"), (400, PCIE_5): ("NVIDIA H800",),
+    (900, None): ("NVIDIA GH200 480GB",), (1800, None): ("NVIDIA B200", "NVIDIA GB200"),
     (None, PCIE_4): ("NVIDIA L4", "NVIDIA L40S", "NVIDIA A10G", "NVIDIA RTX 6000 Ada Generation"),
     (None, None): ("AMD Instinct MI300X", "", None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("sheet", "name"), [(sheet, name) for sheet, names in SHEETS.items() for name in names])

@@ -59,14 +59,8 @@ def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_not
     categories = [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
     assert [CATEGORIES[code] for code in found.category.tolist()] == categories
     names = [
-        "at::relu",
-        "CUDA graph",
-        "(no name)",
-        "ncclDevKernel_AllGather_RING_LL",
-        "nccl",
-        "(no name)",
-        "memcpy DtoD",
-    ]
+        "at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)", "memcpy DtoD",
+    ]  # fmt: skip
     assert named(found) == [*names, "memset"]
     assert list(found.names) == sorted(found.names)
     assert found.n_bytes.tolist() == [*[UNKNOWN] * 6, 100, 8]

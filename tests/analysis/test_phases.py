@@ -153,15 +153,9 @@ def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
     # On the device [40, 90) and [110, 130); in the second window 20 of the first step's kernel,
     # inside the 60 of its own.
     assert found == {
-        "member": [0, 1],
-        "host_ns": [40, 30],
-        "n_kernels": [2, 1],
-        "compute_ns": [20, 60],
-        "comm_ns": [20, 0],
-        "device_ns": [70, 60],
-        "exposed_comm_ns": [20, 0],
-        "idle_ns": [7, 3],
-    }
+        "member": [0, 1], "host_ns": [40, 30], "n_kernels": [2, 1], "compute_ns": [20, 60], "comm_ns": [20, 0],
+        "device_ns": [70, 60], "exposed_comm_ns": [20, 0], "idle_ns": [7, 3],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("phases", "ops", "windows", "n_kernels", "times"), [

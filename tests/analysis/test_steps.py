@@ -44,15 +44,9 @@ def facts(found):
 
 def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped():
     texts = [
-        "Batch 10",
-        "aten::mm, seq = 7, op_id = 12",
-        "a1b22c333",
-        "step, seq 4",
-        "",
-        None,
-        "Batch 9, seq = 4",
+        "Batch 10", "aten::mm, seq = 7, op_id = 12", "a1b22c333", "step, seq 4", "", None, "Batch 9, seq = 4",
         "batch 10",
-    ]
+    ]  # fmt: skip
     texts = pa.array(texts, pa.string())
     expected = ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", None, "Batch #", "batch #"]
     assert normalise(texts).to_pylist() == expected

@@ -90,12 +90,8 @@ def test_a_phase_lasts_from_the_first_to_the_last_that_its_ranges_launched():
     events = event(110, 120, launch_ns=20), event(140, 150, launch_ns=29), event(125, 130, launch_ns=30)
     (row,) = (row for row in bars(events, phases=phases).to_pylist() if row["lane"] == "phase")
     assert [row[key] for key in ("name", "start_ns", "end_ns", "busy_ns", "n_operations")] == [
-        "backward",
-        110,
-        150,
-        20,
-        2,
-    ]
+        "backward", 110, 150, 20, 2,
+    ]  # fmt: skip
 
 
 def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
