@@ -126,18 +126,12 @@ def test_what_is_nearest_to_saying_that_clocks_are_apart_is_kept():
 
 def waits(*rows):
     """Build `canonical.HOST_WAITS` from (start, end, stream or None for all or "?" for one unknown, end of its copy)."""
-    return canonical.HOST_WAITS.table(
-        {
-            "process_id": [1] * len(rows),
-            "thread_id": [1] * len(rows),
-            "start_ns": [row[0] for row in rows],
-            "end_ns": [row[1] for row in rows],
-            "device_id": [0] * len(rows),
-            "stream_id": [row[2] if isinstance(row[2], int) else None for row in rows],
-            "is_whole": [row[2] is None and len(row) < 4 for row in rows],
-            "copy_end_ns": [row[3] if len(row) > 3 else None for row in rows],
-        }
-    )
+    same = {"process_id": 1, "thread_id": 1, "device_id": 0}
+    return canonical.HOST_WAITS.from_rows([
+        same | {"start_ns": start, "end_ns": end, "stream_id": stream if isinstance(stream, int) else None,
+                "is_whole": stream is None and not copy, "copy_end_ns": copy[0] if copy else None}
+        for start, end, stream, *copy in rows
+    ])  # fmt: skip
 
 
 # Launched at 10, 20 and 30.

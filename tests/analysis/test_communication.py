@@ -115,18 +115,11 @@ class Kernel(NamedTuple):
 
 def table(calls):
     """Build `canonical.PAYLOADS` from calls of one process."""
-    columns = {
-        "process_id": [1 for _ in calls],
-        "thread_id": [1 for _ in calls],
-        "start_ns": [one.start for one in calls],
-        "end_ns": [one.end for one in calls],
-        "call": pa.array([one.call for one in calls], pa.string()).dictionary_encode(),
-        "comm_id": [one.comm for one in calls],
-        "seq": [one.seq for one in calls],
-        "message_bytes": [one.size for one in calls],
-        "n_ranks": [None for _ in calls],
-        "rank": [None for _ in calls],
-    }
+    names = ("start_ns", "message_bytes", "call", "comm_id", "seq", "end_ns")
+    columns = {"process_id": [1] * len(calls), "thread_id": [1] * len(calls)}
+    columns |= dict.fromkeys(("n_ranks", "rank"), [None] * len(calls))
+    columns |= {name: [call[at] for call in calls] for at, name in enumerate(names)}
+    columns["call"] = pa.array(columns["call"], pa.string()).dictionary_encode()
     return PAYLOADS.table(columns)
 
 

@@ -290,6 +290,7 @@ def delays(n, beside, ahead=None):
 ])  # fmt: skip
 def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
     assert delays(n, beside, ahead) == expected
+    assert comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
 
 
 @pytest.mark.parametrize(("rows", "share"), [
@@ -309,7 +310,3 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
 ])  # fmt: skip
 def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
     assert most_assumed(bytes_per_s) == pytest.approx(most)
-
-
-def test_without_communication_nothing_begins_later():
-    assert comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]

@@ -169,9 +169,6 @@ def test_the_verdict_says_what_step_time_goes_to(summary, options, sentence):
 def test_uneven_steps_are_said_with_mean_median_and_pattern(steps, said):
     found = verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=evenness(np.array(steps) * 1e6))
     assert found.split("\n")[1] == f"Steps are uneven: {said}."
-
-
-def test_of_even_steps_nothing_is_said():
     # Every fifth 10 % longer: mean 102, and all within 10 % of the median.
     even = evenness(np.array([100.0, 100, 100, 100, 110] * 3))
     assert "uneven" not in verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=even)
