@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times, operations_of
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times
 from nsyspipe.analysis.intervals import Slices
 from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
@@ -18,12 +18,6 @@ def launches(*rows):
     return canonical.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
-def found(ops, calls):
-    """Return the launch time of each (process, correlation id); None where there is none."""
-    times = launch_times(called(ops), calls).tolist()
-    return [None if time == NEVER else time for time in times]
-
-
 def called(ops):
     """Build `canonical.COPIES` of which only process and correlation id matter."""
     columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
@@ -31,53 +25,39 @@ def called(ops):
     return canonical.COPIES.table(columns)
 
 
-# --- launch_times --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ops", "calls", "times"),
-    [
-        # An operation is launched by the call with its correlation id.
-        ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
-        # Of several calls with one id the earliest is the launch.
-        ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
-        # What nothing called has no launch: below, between and above the ids that were called.
-        ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
-        # Nor has one without an id, even if 0 was called.
-        ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
-        # Processes do not share correlation ids, and may have negative ids.
-        ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
-        ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
-        ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
-        ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
-        # Without calls or without their table.
-        ([(1, 11), (1, 12)], None, [None, None]),
-        ([(1, 11), (1, None)], launches(), [None, None]),
-        # Ids so sparse that a table of them would be too long.
-        *(
-            (
-                [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
-                launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)),
-                [20, 60, 30, None, None, None, None],
-            )
-            for far in (1000, 2**62)
-        ),
-        # The farthest ids, asked for among dense calls, and called.
-        ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
-        ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
-    ],
-)
+@pytest.mark.parametrize(("ops", "calls", "times"), [
+    # An operation is launched by the call with its correlation id.
+    ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
+    # Of several calls with one id the earliest is the launch.
+    ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
+    # What nothing called has no launch: below, between and above the ids that were called.
+    ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
+    # Nor has one without an id, even if 0 was called.
+    ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
+    # Processes do not share correlation ids, and may have negative ids.
+    ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
+    ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
+    ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
+    ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
+    # Without calls or without their table.
+    ([(1, 11), (1, 12)], None, [None, None]),
+    ([(1, 11), (1, None)], launches(), [None, None]),
+    # Ids so sparse that a table of them would be too long.
+    *(([(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
+     launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)), [20, 60, 30, None, None, None, None])
+     for far in (1000, 2**62)),
+    # The farthest ids, asked for among dense calls, and called.
+    ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
+    ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
+])  # fmt: skip
 def test_the_launch_of_each_operation(ops, calls, times):
-    assert found(ops, calls) == times
+    assert launch_times(called(ops), calls).tolist() == [NEVER if time is None else time for time in times]
 
 
 def test_ids_in_several_chunks_keep_their_order():
     chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
     calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
     assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
-
-
-# --- operations_of -------------------------------------------------------------------------
 
 
 def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
@@ -93,17 +73,11 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
     )
     columns = {name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)}
     assert columns == {
-        "kernel_start": [50, 30, 20, 40, 10],
-        "kernel_end": [51, 31, 21, 41, 11],
-        "kernel_launch": [-5, 3, 7, 7, NEVER],
-        "is_comm": [True, False, True, False, False],
-        "copy_start": [80, 70, 60],
-        "copy_end": [82, 72, 62],
-        "copy_launch": [2, 9, NEVER],
-        "copy_kind": [1, 0, 8],
-        "copy_bytes": [8, 7, 6],
-        "kernel_order": [4, 2, 1, 3, 0],
-    }
+        "kernel_start": [50, 30, 20, 40, 10], "kernel_end": [51, 31, 21, 41, 11],
+        "kernel_launch": [-5, 3, 7, 7, NEVER], "is_comm": [True, False, True, False, False],
+        "copy_start": [80, 70, 60], "copy_end": [82, 72, 62], "copy_launch": [2, 9, NEVER], "copy_kind": [1, 0, 8],
+        "copy_bytes": [8, 7, 6], "kernel_order": [4, 2, 1, 3, 0],
+    }  # fmt: skip
     assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
     assert ops.span == (10, 82)
 
@@ -116,12 +90,9 @@ def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_
     )
     names = ("name_id", "grid", "block", "device_id", "stream_id")
     assert {name: ops.kernel_column(name).tolist() for name in names} == {
-        "name_id": [5, 4],
-        "grid": [UNKNOWN, UNKNOWN + 1],
-        "block": [UNKNOWN, UNKNOWN],
-        "device_id": [2, UNKNOWN],
+        "name_id": [5, 4], "grid": [UNKNOWN, UNKNOWN + 1], "block": [UNKNOWN, UNKNOWN], "device_id": [2, UNKNOWN],
         "stream_id": [UNKNOWN, 0],
-    }
+    }  # fmt: skip
 
 
 def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
@@ -130,24 +101,9 @@ def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
     assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]
 
 
-def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
-    unknown = htod(0, 1)._replace(copy_kind=None)
-    assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
-
-
-def test_a_process_with_copies_only_has_no_launched_kernels():
-    ops = operations_of(
-        canonical.KERNELS.empty(),
-        ints(),
-        canonical.COPIES.table(
-            {name: [1] for name in canonical.COPIES.names}
-        ),
-        ints(4),
-    )  # fmt: skip
-    assert (ops.kernel_start.tolist(), ops.copy_start.tolist(), ops.n_launched) == ([], [1], 0)
-
-
-# --- Slices --------------------------------------------------------------------------------
+def test_copies_alone_have_no_launched_kernels_and_an_unknown_kind_is_neither_memset_nor_device_to_device():
+    ops = operations(htod(0, 1)._replace(copy_kind=None), memset(2, 3, 4))
+    assert (ops.copy_kind.tolist(), ops.kernel_start.tolist(), ops.n_launched) == ([0, -1], [], 0)
 
 
 def test_a_range_launches_what_starts_at_its_start_and_not_what_starts_at_its_end():
@@ -156,14 +112,9 @@ def test_a_range_launches_what_starts_at_its_start_and_not_what_starts_at_its_en
     assert slices.counts.tolist() == [1, 0, 1, 0, 3]  # what has no launch is in no range
 
 
-def test_a_mask_flags_what_lies_in_any_slice():
-    slices = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8))  # the third is empty, the last at the end
-    expected = [False, True, True, True, False, False, False, True]
-    assert slices.mask(8).tolist() == expected
-
-
-def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():
-    values = ints(9, 4, 7, -1, 8, 6)
+def test_slices_flag_and_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
+    flags = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8)).mask(8)  # the third is empty, the last at the end
+    assert flags.tolist() == [False, True, True, True, False, False, False, True]
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
-    assert slices.reduced(np.minimum, values).tolist() == [4, 7, -1, 6, 6]
+    assert slices.reduced(np.minimum, ints(9, 4, 7, -1, 8, 6)).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]

@@ -1,4 +1,4 @@
-"""Where each window's time goes: one hand-made window per formula, then the edges."""
+"""Where each window's time goes, which gaps the devices have, and why they idle: one case per formula, then the edges."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.analysis.breakdown import breakdown, device_time
+from nsyspipe.analysis import breakdown as module
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
-from tests.build.make import comm, compute, dtod, ints, listed, memset, operations, windows
+from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
+from tests.build.make import calls, comm, compute, dtod, htod, ints, listed, memset, operations, unified, windows
 from tests.conftest import examples
 
 ALL = Recorded()
@@ -19,6 +23,10 @@ NAMES = [
     "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
 ]  # fmt: skip
 DTOD_FIGURES = ["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"]
+
+KERNEL_FIGURES = [
+    "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+]  # fmt: skip
 
 # compute [0, 40); comm [30, 60); a DtoD copy [35, 70); a memset [80, 90).
 MIXED = (
@@ -58,40 +66,34 @@ def row(*ops, span=(0, 100), **options):
     return {name: None if one is None else one[0] for name, one in found.items()}
 
 
-def test_every_figure_of_a_window_with_all_kinds_of_operations():
-    assert row(*MIXED) == MIXED_PARTS
+@pytest.mark.parametrize(("recorded", "nulls"), [
+    (ALL, ()),
+    (Recorded(kernels=False), {*KERNEL_FIGURES, "exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}),
+    (Recorded(names=False), KERNEL_FIGURES),
+    (Recorded(memcpy=False), {*DTOD_FIGURES, "exposed_memory_ns", "idle_ns"}),
+    (Recorded(memset=False), {"exposed_memory_ns", "idle_ns"}),
+    (Recorded(kinds=False), DTOD_FIGURES),
+    (Recorded(sizes=False), {"dtod_bytes"}),
+])  # fmt: skip
+def test_every_figure_of_a_window_with_all_kinds_of_operations_and_null_where_it_was_not_recorded(recorded, nulls):
+    assert row(*MIXED, recorded=recorded) == MIXED_PARTS | dict.fromkeys(nulls)
 
 
-def test_overlap_with_backward_counts_backward_compute_only():
-    # comm [0, 50); backward flags: compute [20, 30), and the comm kernel itself, which is no compute.
-    ops = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
-    assert row(*ops, backward=[False, True, True])["overlap_backward_ns"] == 10
-    assert row(*ops, backward=[False, False, True])["overlap_backward_ns"] == 0
-    assert row(*ops, backward=[True, True, False])["overlap_backward_ns"] == 20
+# compute [10, 20) and [20, 30), comm [0, 50), which is no compute even if it is of backward.
+THREE = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
 
 
-def test_backward_flags_follow_the_order_of_launch():
+@pytest.mark.parametrize(("ops", "backward", "overlap"), [
+    (THREE, [False, True, True], 10), (THREE, [False, False, True], 0), (THREE, [True, True, False], 20),
     # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
-    found = row(compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9), backward=[True, False, False])
-    assert found["overlap_backward_ns"] == 10
+    ((compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9)), [True, False, False], 10),
+])  # fmt: skip
+def test_overlap_with_backward_counts_backward_compute_only(ops, backward, overlap):
+    assert row(*ops, backward=backward)["overlap_backward_ns"] == overlap
 
 
 def test_no_windows_have_no_figures():
     assert columns([], *MIXED) == {name: [] for name in NAMES} | {"overlap_backward_ns": None}
-
-
-@pytest.mark.parametrize(
-    ("recorded", "nulls"),
-    [
-        (Recorded(memcpy=False), {*DTOD_FIGURES, "exposed_memory_ns", "idle_ns"}),
-        (Recorded(memset=False), {"exposed_memory_ns", "idle_ns"}),
-        (Recorded(kinds=False), set(DTOD_FIGURES)),
-        (Recorded(sizes=False), {"dtod_bytes"}),
-    ],
-)
-def test_what_was_not_recorded_is_null_and_all_else_stays(recorded, nulls):
-    expected = MIXED_PARTS | dict.fromkeys(nulls)
-    assert row(*MIXED, recorded=recorded) == expected
 
 
 def test_bytes_and_times_above_what_a_float_holds_stay_exact():
@@ -130,3 +132,243 @@ def test_parts_sum_to_wall_and_comm_exactly(ops, edges):
     comm_parts = found["exposed_comm_ns"] + found["overlap_compute_ns"]
     assert comm_parts.tolist() == found["comm_ns"].tolist()
     assert all((one >= 0).all() for one in found.values() if one is not None)
+
+
+def gaps(*ops):
+    """Return (start, end, launch of what ends it; None without one) of each gap."""
+    found = idle_gaps(operations(*ops))
+    launches = [None if one == NEVER else one for one in found.launch.tolist()]
+    return list(zip(found.starts.tolist(), found.ends.tolist(), launches, strict=True))
+
+
+FAR = 2**60 + 1
+UNIFIED = compute(0, 10, 1), unified(20, 25), unified(30, 32), memset(40, 42, 33), compute(50, 60, 5)
+
+
+@pytest.mark.parametrize(("ops", "expected"), [
+    ((comm(40, 50, 7), compute(0, 10, 1), memset(60, 70, 8)), [(10, 40, 7), (50, 60, 8)]),
+    ((compute(0, 10, 1), comm(10, 20, 2), compute(15, 30, 3), dtod(18, 40, 4)), []),
+    # The other stream is busy until 35.
+    ((comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)), [(35, 45, 4)]),
+    # An operation of no length parts a gap in two.
+    ((compute(0, 10, 1), compute(14, 14, 2), compute(20, 30, 3)), [(10, 14, 2), (14, 20, 3)]),
+    # Of operations that start together a kernel ends the gap, of kernels the first launched.
+    ((compute(0, 10, 1), dtod(20, 25, 2), compute(20, 22, 9)), [(10, 20, 9)]),
+    ((compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)), [(10, 20, 4)]),
+    ((compute(0, 10, 1), compute(20, 30), dtod(40, 50)), [(10, 20, None), (30, 40, None)]),
+    ((compute(0, 10, 1), unified(20, 25), dtod(20, 22, 9)), [(10, 20, 9)]),
+    ((compute(0, 10, 1), unified(20, 25)), [(10, 20, None)]),
+    # Times far from 0 stay exact.
+    ((compute(FAR, FAR + 1, -5), compute(FAR + 3, FAR + 4, FAR)), [(FAR + 1, FAR + 3, FAR)]),
+    # The gaps before copies of unified memory, which nothing launches, wait for the memset, as the one before itself.
+    (UNIFIED, [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]),
+    # One whose launch was not recorded explains nothing, though another follows.
+    ((compute(0, 10, 1), unified(20, 25), dtod(30, 40), compute(50, 60, 5)),
+     [(10, 20, None), (25, 30, None), (40, 50, 5)]),
+])  # fmt: skip
+def test_where_gaps_are_and_what_ends_them(ops, expected):
+    assert gaps(*ops) == expected
+
+
+@pytest.mark.parametrize(("ops", "expected"), [
+    # Kernels by launch: [20, 30) at 3, [0, 5) at 4; copies: [40, 45) at 1, [50, 55) at 2.
+    ((dtod(50, 55, 2), compute(0, 5, 4), htod(40, 45, 1), comm(20, 30, 3)), [0, 2, 3]),
+    (UNIFIED, [2, 2, 2, 1]),
+])  # fmt: skip
+def test_what_ends_a_gap_is_counted_kernels_first_each_kind_in_order_of_launch(ops, expected):
+    assert idle_gaps(operations(*ops)).operation.tolist() == expected
+
+
+@pytest.mark.parametrize(("ops", "expected"), [
+    # 90, 7 and 30; a copy's 1 does not count, nor does a kernel without a launch.
+    ((compute(100, 110, 10), comm(57, 60, 50), compute(40, 50, 10), dtod(21, 30, 20), compute(5, 6)), 7),
+    # Where even the shortest is long, the device never was idle; what starts before its launch has two clocks.
+    *(((compute(100_000, 100_001, 100_000 - waited),), expected) for waited,
+     expected in ((20_000, 20_000), (20_001, 20_000), (0, 0), (-3, 0))),
+    ((compute(10, 20),), 0),
+    ((dtod(10, 20, 5), compute(30, 40)), 0),
+])  # fmt: skip
+def test_the_latency_is_the_shortest_time_from_a_launch_to_the_start_of_its_kernel(ops, expected):
+    assert idle_gaps(operations(*ops)).latency_ns == expected
+
+
+COLUMNS = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies")
+
+
+def copied(*ops, in_backward=None, recorded=ALL, spans=((0, 1000),)):
+    """Return the figures of some windows; the flags are of the copies in order of launch."""
+    made = operations(*ops)
+    flags = None if in_backward is None else np.array(in_backward, np.bool_)
+    found = grad_copies(made, windows(*spans), device_time(made), flags, recorded)
+    assert tuple(found) == COLUMNS
+    return listed(found)
+
+
+def run(n_copies, first=1, *, step=1, n_bytes=100):
+    """Return DtoD copies launched one after the other: of 2 ns each, at 10 times their launch."""
+    launches = range(first, first + n_copies * step, step)
+    return [dtod(10 * at, 10 * at + 2, at, n_bytes) for at in launches]
+
+
+SPARSE = run(16, step=2)  # launched at 1, 3, ... 31
+
+
+@pytest.mark.parametrize(("ops", "number"), [
+    # What is launched between two breaks a run: the first 7 are too few.
+    *(((*SPARSE, other(500, 501, 14)), 9) for other in (compute, htod, memset)),
+    *(((*SPARSE, other(500, 501, 16)), 8 + 8) for other in (comm, htod, memset)),
+    ((*SPARSE, compute(500, 501, 0), compute(600, 601, 32)), 16),
+    # Parts of 6, 4 and 6.
+    *(((*SPARSE, compute(500, 501, 12), other(600, 601, 20)), 0) for other in (comm, htod, memset)),
+    # What is launched in the same nanosecond comes after: [1, 7] and [8, 15]; at the last it breaks nothing.
+    *(((*run(15), other(500, 501, at)), number) for other in (compute, htod) for at,
+     number in ((1, 14), (7, 8), (8, 8), (15, 15))),
+])  # fmt: skip
+def test_copies_of_gradients_are_launched_one_after_the_other(ops, number):
+    assert copied(*ops)["n_grad_copies"] == [number]
+
+
+@pytest.mark.parametrize("n_inside", [8, 3, 0])
+def test_copies_launched_outside_of_backward_ranges_do_not_count(n_inside):
+    # The run is one whatever the ranges; what of it lies in one counts.
+    flags = [True] * n_inside + [False] * (8 - n_inside)
+    assert copied(*run(8), in_backward=flags)["n_grad_copies"] == [n_inside]
+
+
+def test_the_gaps_between_them_count_up_to_20_us():
+    # [0, 100) ... [140 000, 140 100): 20 000 from end to start after the second, 20 001 after the fourth, else 19 900.
+    starts = [place * 20_000 + (100 if place > 1 else 0) + (101 if place > 3 else 0) for place in range(8)]
+    found = copied(*(dtod(start, start + 100, place, 1) for place, start in enumerate(starts)), spans=[(0, 200_000)])
+    assert found["grad_copy_span_ns"] == [3 * 20_000 + 200 + 3 * 20_000 + 100]
+
+
+@pytest.mark.parametrize("edge", [82, 90])
+def test_the_gap_between_the_copies_of_two_steps_is_of_neither(edge):
+    # Copies of 2 every 10: [10, 82) before the edge, [90, 162) after it.
+    assert copied(*run(16), spans=[(0, edge), (edge, 1000)])["grad_copy_span_ns"] == [72, 72]
+
+
+@pytest.mark.parametrize(
+    ("fact", "nulls"), [*((fact, COLUMNS) for fact in ("kernels", "memcpy", "kinds")), ("sizes", ["grad_copy_bytes"])]
+)
+def test_copies_whose_kernels_kinds_or_sizes_were_not_recorded(fact, nulls):
+    assert copied(*run(8), recorded=Recorded(**{fact: False})) == copied(*run(8)) | dict.fromkeys(nulls)
+
+
+SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
+
+
+# One gap, [10, 100), ended by a kernel that was launched at 80; the latency is 5, that of the first
+# kernel, so it could have started at R = 85: late for 75, then dependent for 15.
+FIRST, LAST = compute(0, 10, -5), compute(100, 110, 80)
+
+
+def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
+    """Return the causes as (input, launch, blocked, dependency, unknown), one number per window."""
+    found, _ = causes(*ops, data=data, blocking=blocking, spans=spans)
+    assert tuple(found) == (*CAUSES, "idle_between_steps_ns", "idle_pause_ns")
+    columns = [None if found[name] is None else found[name].tolist() for name in CAUSES]
+    return columns if len(spans) > 1 else [None if one is None else one[0] for one in columns]
+
+
+def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
+    """Explain the idle time of some windows; it must come out whole."""
+    idle = ints(*(counted_idle(ops, *span) for span in spans))
+    of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
+    table = None if blocking is None else calls(*blocking)
+    gaps = idle_gaps(operations(*ops))
+    columns, by_call = idle_causes(gaps, windows(*spans), idle, of_data, table, between=of_between)
+    if blocking is not None:
+        assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
+        assert all((one >= 0).all() for one in columns.values())
+        blocked = columns["idle_blocked_ns"]
+        assert sum(by_call.values(), np.zeros_like(blocked)).tolist() == blocked.tolist()
+        assert all(one.any() for one in by_call.values())
+    return columns, by_call
+
+
+def counted_idle(ops, start, end):
+    return end - start - len({t for op in ops for t in range(op.start, op.end)} & {*range(start, end)})  # fmt: skip
+
+
+@pytest.mark.parametrize(("ops", "host", "expected"), [
+    # Late until the kernel could have started; launched before the gap, or so that its latency reaches into it.
+    ((FIRST, LAST), {}, [0, 75, 0, 15, 0]),
+    ((FIRST, compute(100, 110, 3)), {}, [0, 0, 0, 90, 0]),
+    ((FIRST, compute(100, 110, 8)), {}, [0, 3, 0, 87, 0]),  # R = 13
+    # Of copies the latency may be shorter; without a launch the cause is unknown, and so before and after all operations.
+    ((FIRST, dtod(100, 110, 98)), {}, [0, 90, 0, 0, 0]),
+    ((FIRST, dtod(100, 110)), {"data": [(0, 100)], "blocking": [(0, 100, SYNC)]}, [0, 0, 0, 0, 90]),
+    ((FIRST, LAST), {"spans": [(-20, 200)]}, [0, 75, 0, 15, 110]),
+    # The data phase explains what it covers of the late part, before a call that blocks; that in the middle its own time.
+    ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
+    ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
+    # One under way when the gap begins explains the whole rest: before it returned the host could launch nothing.
+    ((FIRST, LAST), {"blocking": [(5, 12, SYNC)]}, [0, 0, 75, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(10, 11, SYNC)]}, [0, 0, 75, 15, 0]),
+    ((FIRST, LAST), {"blocking": [(5, 10, SYNC)]}, [0, 75, 0, 15, 0]),  # it was over
+    # Without the ends of calls blocked and launch cannot be told apart.
+    ((FIRST, LAST), {"data": [(20, 50)], "blocking": None}, [30, None, None, 15, 0]),
+])  # fmt: skip
+def test_what_explains_a_gap(ops, host, expected):
+    assert parts(*ops, **host) == expected
+
+
+@pytest.mark.parametrize(
+    ("late", "blocking", "pause"),
+    [(40, (), 40), (39, (), 0), (60, ((30, 31, SYNC),), 0), (90, ((50, 60, SYNC),), 80)],  # a call parts the stretch
+)
+def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, late, blocking, pause):
+    monkeypatch.setattr(module, "PAUSE_NS", 40)
+    # Launched with no latency, each kernel starts when it comes; windows cut the gap in two.
+    ops = (compute(0, 10, 0), compute(10 + late, 20 + late, 10 + late))
+    half = 10 + late // 2
+    found, _ = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
+    assert found["idle_pause_ns"].sum() == pause
+    assert (found["idle_pause_ns"] <= found["idle_launch_ns"]).all()
+
+
+def test_the_time_between_two_steps_is_waited_for_input():
+    # Late [10, 85), of which [20, 40) and [80, 85) are between two steps, and [50, 60) of the data phase.
+    columns, _ = causes(FIRST, LAST, data=[(50, 60)], between=[(20, 40), (80, 90)])
+    assert [columns[f"idle_{name}_ns"].tolist() for name in ("input", "launch", "between_steps")] == [[35], [40], [25]]
+
+
+def test_without_idle_time_or_windows_there_are_no_causes():
+    gaps = idle_gaps(operations(FIRST, LAST))
+    found = idle_causes(gaps, windows((0, 110)), None, EMPTY, calls((0, 90, SYNC)))
+    assert found == (dict.fromkeys((*CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {})
+    found, by_name = idle_causes(gaps, windows(), ints(), EMPTY, calls((5, 12, SYNC)))
+    assert ([one.tolist() for one in found.values()], by_name) == ([[]] * 7, {})
+
+
+WHOLE = ((0, 110),)
+THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
+
+
+@pytest.mark.parametrize(("blocking", "spans", "by_call"), [
+    (None, WHOLE, {}),
+    (THRICE, WHOLE, {ALLOC: [20], SYNC: [9]}),
+    # By window, whose edges cut.
+    (THRICE, [(0, 22), (22, 40), (40, 63), (63, 110)], {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}),
+    # The call under way at the start gets the whole rest, of several the one that lasts longest.
+    ([(5, 12, SYNC), (30, 50, ALLOC)], WHOLE, {SYNC: [75]}),
+    ([(2, 11, ALLOC), (6, 30, SYNC)], WHOLE, {SYNC: [75]}),
+    ([(2, 30, ALLOC), (6, 11, SYNC)], WHOLE, {ALLOC: [75]}),
+    # Two threads: one call ends when the other begins, or after it began.
+    ([(20, 30, ALLOC), (30, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
+    ([(20, 30, ALLOC), (25, 50, SYNC)], WHOLE, {SYNC: [20], ALLOC: [10]}),
+    # Outside of all windows it is of no call.
+    ([(5, 12, SYNC)], [(20, 30), (30, 35)], {SYNC: [10, 5]}),
+    ([(70, 80, SYNC)], [(20, 30)], {}),
+])  # fmt: skip
+def test_blocked_time_is_told_by_call(blocking, spans, by_call):
+    assert listed(causes(FIRST, LAST, blocking=blocking, spans=spans)[1]) == by_call
+
+
+def test_idle_time_belongs_to_the_phase_of_the_operation_that_ends_the_gap():
+    # Gaps [10, 20) of phase 0, [30, 40) of none, [50, 60) of phase 1; the second window begins at 55.
+    gaps = idle_gaps(operations(*(compute(at, at + 10, at - 1) for at in (0, 20, 40, 60))))
+    found = phase_idle(gaps, windows((5, 55), (55, 70)), np.array([0, -1, 1], np.int8), 3)
+    assert [one.tolist() for one in found] == [[10, 0], [5, 5], [0, 0]]

@@ -12,11 +12,7 @@ from nsyspipe.analysis.intervals import EMPTY, IntervalSet, grouped_lengths, out
 from tests.build.make import ints
 from tests.conftest import examples
 
-TWO = IntervalSet(ints(0, 20), ints(10, 30))
-
-
-def merged(*spans):
-    return pairs(union_of(spans))
+TWO, FAR = IntervalSet(ints(0, 20), ints(10, 30)), 2**62
 
 
 def union_of(spans):
@@ -27,44 +23,18 @@ def pairs(found):
     return list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
 
 
-def picks(*spans):
-    return outermost(ints(*(a for a, _ in spans)), ints(*(b for _, b in spans))).tolist()
-
-
 def lengths(rows, n_groups):
     """Call `grouped_lengths` with rows of (group, start, end)."""
-    columns = np.array(rows, np.int64).reshape(-1, 3).T
-    return grouped_lengths(*columns, n_groups).tolist()
+    return grouped_lengths(*np.array(rows, np.int64).reshape(-1, 3).T, n_groups).tolist()
 
 
-def test_the_union_of_nothing_is_empty():
-    assert merged() == []
-    assert (len(EMPTY), EMPTY.total) == (0, 0)
-
-
-def test_lengths_above_what_a_float_holds_stay_exact():
-    wide = union(ints(-(2**61)), ints(2**61 + 1))
-    assert wide.total == 2**62 + 1
-
-
-def test_an_empty_set_covers_and_contains_nothing():
-    assert EMPTY.covered_until(ints(-1, 5)).tolist() == [0, 0]
-    assert EMPTY.lengths(ints(0), ints(5)).tolist() == [0]
-    assert EMPTY.contains(ints(-1, 5)).tolist() == [False, False]
-    assert pairs(EMPTY.intersect(TWO)) == pairs(TWO.intersect(EMPTY)) == []
-
-
-def test_what_others_leave_is_every_other_time():
-    far = 2**62
-    always = union_of([(-far, far)])
-    assert pairs(always.without(TWO)) == [(-far, 0), (10, 20), (30, far)]
-    assert pairs(always.without(EMPTY)) == [(-far, far)]
+def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_holds():
+    always = union_of([(-FAR, FAR)])
+    assert pairs(always.without(TWO)) == [(-FAR, 0), (10, 20), (30, FAR)]
+    assert pairs(always.without(EMPTY)) == [(-FAR, FAR)]
     assert pairs(TWO.without(always.without(TWO))) == pairs(TWO)
-
-
-def test_without_intervals_every_group_is_zero():
-    assert lengths([], 3) == [0, 0, 0]
-    assert lengths([], 0) == []
+    assert union_of([(-(2**61), 2**61 + 1)]).total == 2**62 + 1
+    assert (len(EMPTY), EMPTY.total, lengths([], 3), lengths([], 0)) == (0, 0, [0, 0, 0], [])
 
 
 @pytest.mark.parametrize("top", [2**60, 2**61 - 1, 2**61, 2**61 + 1, 2**62])
@@ -126,7 +96,7 @@ def test_picks_equal_going_through_them_one_by_one(spans):
     for row in sorted(range(len(spans)), key=lambda i: (spans[i][0], -spans[i][1])):
         if not kept or spans[row][0] >= spans[kept[-1]][1]:
             kept.append(row)
-    assert picks(*spans) == kept
+    assert outermost(*(ints(*(span[at] for span in spans)) for at in (0, 1))).tolist() == kept
 
 
 @quick

@@ -50,57 +50,32 @@ def named(found):
     return [found.names[code] for code in found.name.tolist()]
 
 
-# --- side by side ---------------------------------------------------------------------------
-
-
-def test_kernels_memcpys_and_memsets_stand_side_by_side():
+def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_nothing_is_another_collective():
+    graph, unnamed = canonical.GRAPH_NAME_ID, kernel(1, 2, None, device=None, stream=None, correlation=None)
+    comms = [kernel(1, 2, name, is_comm=True) for name in (2, 3, 9)]
     found = operations(
-        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, canonical.GRAPH_NAME_ID)],
-        [copy(30, 40)],
-        [copy(40, 50, n_bytes=8)],
+        [kernel(10, 20), kernel(5, 6, graph), unnamed, *comms], [copy(30, 40)], [copy(40, 50, n_bytes=8)]
     )
-    assert [CATEGORIES[code] for code in found.category.tolist()] == ["compute", "comm", "compute", "memory", "memory"]  # fmt: skip
-    assert named(found) == ["at::relu", "ncclDevKernel_AllGather_RING_LL", "CUDA graph", "memcpy DtoD", "memset"]  # fmt: skip
-    assert found.n_bytes.tolist() == [UNKNOWN, UNKNOWN, UNKNOWN, 100, 8]
-    gather = COLLECTIVES.index("all_gather")
-    assert found.collective.tolist() == [-1, gather, -1, -1, -1]
+    categories = [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
+    assert [CATEGORIES[code] for code in found.category.tolist()] == categories
+    names = [
+        "at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)", "memcpy DtoD",
+    ]  # fmt: skip
+    assert named(found) == [*names, "memset"]
     assert list(found.names) == sorted(found.names)
+    assert found.n_bytes.tolist() == [*[UNKNOWN] * 6, 100, 8]
+    gather, other = COLLECTIVES.index("all_gather"), COLLECTIVES.index("other")
+    assert found.collective.tolist() == [-1, -1, -1, gather, other, other, -1, -1]
+    assert [column[2] for column in (found.device_id, found.stream_id, found.correlation_id)] == [UNKNOWN] * 3
+    empty = operations()
+    assert (len(empty), empty.in_order().tolist()) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (1, "memcpy HtoD"),
-        (2, "memcpy DtoH"),
-        (8, "memcpy DtoD"),
-        (9, "memcpy HtoH"),
-        (10, "memcpy PtoP"),
-        (11, "memcpy unified HtoD"),
-        (0, "memcpy"),  # CUPTI's "unknown", which is no memset
-        (99, "memcpy"),
-        (None, "memcpy"),
-    ],
-)
-def test_copies_are_called_by_their_kind(kind, name):
-    assert named(operations(memcpys=[copy(1, 2, kind)])) == [name]
-
-
-def test_what_is_null_is_unknown_and_a_name_that_says_nothing_is_another_collective():
-    found = operations([kernel(1, 2, None, device=None, stream=None, correlation=None),
-                        kernel(1, 2, 3, is_comm=True), kernel(1, 2, 9, is_comm=True)])  # fmt: skip
-    assert named(found) == ["(no name)", "nccl", "(no name)"]
-    columns = (found.device_id, found.stream_id, found.correlation_id)
-    assert [column.tolist()[0] for column in columns] == [UNKNOWN] * 3
-    assert [COLLECTIVES[code] for code in found.collective.tolist()[1:]] == ["other"] * 2
-
-
-def test_without_operations_all_columns_are_empty():
-    found = operations()
-    assert len(found) == 0
-    assert found.in_order().tolist() == []
-
-
-# --- the order ------------------------------------------------------------------------------
+def test_copies_are_called_by_their_kind():
+    kinds = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified HtoD"}
+    unknown = (0, 99, None)  # CUPTI's "unknown" is no memset
+    found = operations(memcpys=[copy(1, 2, kind) for kind in (*kinds, *unknown)])
+    assert named(found) == [*(f"memcpy {kind}" for kind in kinds.values()), *["memcpy"] * 3]
 
 
 def test_operations_stand_by_start_then_end_then_every_other_column():
@@ -128,9 +103,6 @@ def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
     assert overlapping_rows(starts, ends, (10, 20)).tolist() == [1, 2, 3, 4]
 
 
-# --- launches -------------------------------------------------------------------------------
-
-
 def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
     kernels = ints(1, 5, 9, NEVER), ints(10, 30, 50, 0), ints(20, 40, 60, 99)
     copies = ints(5), ints(25), ints(80)
@@ -139,22 +111,13 @@ def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
     assert (first[:2].tolist(), last[:2].tolist()) == ([10, 25], [80, 80])
 
 
-# --- ranges to read -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("span", "wide"),
-    [
-        ((12, 13), (10, 20)),
-        ((12, 33), (10, 40)),
-        ((22, 28), (22, 28)),  # between two
-        ((20, 30), (10, 40)),  # touches both
-        ((5, 99), (5, 99)),
-    ],
-)
-def test_ranges_are_read_in_whole_steps(span, wide):
+@pytest.mark.parametrize(("span", "wide"), [
+    ((12, 13), (10, 20)),
+    ((12, 33), (10, 40)),
+    ((22, 28), (22, 28)),  # between two
+    ((20, 30), (10, 40)),  # touches both
+    ((5, 99), (5, 99)),
+])  # fmt: skip
+def test_ranges_are_read_in_whole_steps_and_without_steps_a_span_stays_as_it_is(span, wide):
     assert _in_whole_steps(span, ints(10, 30), ints(20, 40)) == wide
-
-
-def test_without_steps_a_span_stays_as_it_is():
-    assert _in_whole_steps((5, 6), *(np.empty(0, np.int64),) * 2) == (5, 6)
+    assert _in_whole_steps(span, *(np.empty(0, np.int64),) * 2) == span

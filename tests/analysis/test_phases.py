@@ -1,16 +1,20 @@
-"""Which host ranges are phases of which step."""
+"""Which host ranges are phases of which step, and what each phase costs on the host and on the device."""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
-from nsyspipe.analysis.steps import TextFamilies
+from nsyspipe.analysis.breakdown import device_time
+from nsyspipe.analysis.phases import phase_codes, phase_costs, phase_ranges, phases_of_launches
+from nsyspipe.analysis.steps import TextFamilies, Windows, step_windows
+from nsyspipe.analysis.summary import phase_summary
+from nsyspipe.model import schema
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
-from tests.build.make import ints, members, phase, ranges, texts_of
+from tests.build.make import comm, compute, dtod, ints, listed, members, memset, operations, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 STEP = (0, 100)
@@ -18,10 +22,11 @@ TWO = members(STEP, (100, 200), rows=(0, 1))
 TWO_RANGES = (1, *STEP, "step 0"), (1, 100, 200, "step 1")
 
 
-def found(*rows, steps=TWO, patterns=DEFAULTS):
+def found(*rows, steps=TWO, of_steps=TWO_RANGES):
     """Return the non-empty phases of two steps and more ranges, as (step, start, end) each."""
-    table = ranges(*TWO_RANGES, *rows)
-    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), patterns), steps)
+    table = ranges(*of_steps, *rows)
+    texts = texts_of(table) if len(table) else pa.array([], pa.string())
+    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts), DEFAULTS), steps)
     assert tuple(phases) == PHASES
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
     return {
@@ -36,148 +41,155 @@ def named(*texts, patterns=DEFAULTS):
     return [PHASES[code] if code >= 0 else None for code in codes.tolist()]
 
 
-# --- phase_codes ---------------------------------------------------------------------------
+ROLES = {
+    "backward": ("backward", "Backward pass 3", "loss.backward(), seq = 4", "bwd_2", "forward_backward"),  # the first wins
+    "forward": ("forward", "FWD", "model_forward", "forward optimizer"),
+    "optimizer": ("optimizer step", "Optimizer.step#AdamW.step", "optim", "optimizer data"),
+    "data": ("get batch", "get_batch", "fetch-data", "load input", "next batch 7", "dataloader", "Batch 10"),
+    # autograd's own ranges: a letter stands before
+    None: ("AddBackward0", "autograd::engine::evaluate_function: AddBackward0", "backwards", "forwarding", "preoptim",
+           "metadata", "step 3", "", None),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "phase"),
-    [
-        ("backward", "backward"),
-        ("Backward pass 3", "backward"),
-        ("loss.backward(), seq = 4", "backward"),
-        ("bwd_2", "backward"),
-        ("AddBackward0", None),  # autograd's own ranges: a letter stands before
-        ("autograd::engine::evaluate_function: AddBackward0", None),
-        ("backwards", None),
-        ("forward", "forward"),
-        ("FWD", "forward"),
-        ("model_forward", "forward"),
-        ("forwarding", None),
-        ("forward_backward", "backward"),  # the first role in order wins
-        ("optimizer step", "optimizer"),
-        ("Optimizer.step#AdamW.step", "optimizer"),
-        ("optim", "optimizer"),
-        ("forward optimizer", "forward"),
-        ("preoptim", None),
-        ("get batch", "data"),
-        ("get_batch", "data"),
-        ("fetch-data", "data"),
-        ("load input", "data"),
-        ("next batch 7", "data"),
-        ("dataloader", "data"),
-        ("Batch 10", "data"),
-        ("optimizer data", "optimizer"),
-        ("metadata", None),
-        ("step 3", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_default_roles_of_names(text, phase):
-    assert named(text) == [phase]
-
-
-def test_each_text_has_its_own_code_in_order():
-    assert named("x", "backward 1", None, "get batch", "backward 2") == [
-        None, "backward", None, "data", "backward",
-    ]  # fmt: skip
+@pytest.mark.parametrize("phase", ROLES)
+def test_default_roles_of_names(phase):
+    assert named(*ROLES[phase]) == [phase] * len(ROLES[phase])
 
 
 def test_a_pattern_of_ones_own_replaces_the_default_and_sees_the_normalised_text():
     patterns = DEFAULTS | {"forward": re.compile(r"^layer #$")}
-    assert named("layer 12, seq = 3", "forward", patterns=patterns) == ["forward", None]
+    assert named("layer 12, seq = 3", "x", "forward", "bwd", patterns=patterns) == ["forward", None, None, "backward"]
 
 
-# --- phase_ranges --------------------------------------------------------------------------
-
-
-def test_phases_are_the_ranges_inside_each_step():
-    assert found(
-        (1, 160, 190, "backward"), (1, 5, 10, "get batch"), (1, 10, 40, "forward"), (1, 40, 80, "bwd"),
-        (1, 80, 100, "optimizer step"), (1, 100, 150, "forward"), (1, 190, 195, "backward"),
-    ) == {
-        "backward": [(0, 40, 80), (1, 160, 190), (1, 190, 195)],
-        "forward": [(0, 10, 40), (1, 100, 150)],
-        "optimizer": [(0, 80, 100)],
-        "data": [(0, 5, 10)],
-    }  # fmt: skip
-
-
-def test_a_range_that_contains_another_role_is_transparent():
+@pytest.mark.parametrize(("rows", "phases"), [
+    # The ranges inside each step, which start or end with it or not.
+    ([*((1, 160, 190, "backward"), (1, 5, 10, "get batch"), (1, 10, 40, "forward"), (1, 40, 80, "bwd")),
+     *((1, 80, 100, "optimizer step"), (1, 100, 150, "forward"), (1, 190, 195, "backward"))],
+     {"backward": [(0, 40, 80), (1, 160, 190), (1, 190, 195)], "forward": [(0, 10, 40), (1, 100, 150)],
+     "optimizer": [(0, 80, 100)], "data": [(0, 5, 10)]}),
     # The batch around everything is no data phase; the one around nothing else is.
-    assert found((1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")) == {
-        "forward": [(0, 10, 40)],
-        "backward": [(0, 40, 90)],
-        "data": [(0, 90, 95)],
-    }
-
-
-@pytest.mark.parametrize("inner", [(0, 40), (50, 90)])
-def test_a_range_contains_another_that_starts_or_ends_with_it(inner):
-    assert found((1, 0, 90, "batch"), (1, *inner, "forward")) == {"forward": [(0, *inner)]}
-
-
-def test_the_step_range_itself_is_no_phase():
-    table = ranges((1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch"))
-    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), DEFAULTS), TWO)
-    assert {name: one.starts.tolist() for name, one in phases.items()} == {
-        "backward": [], "forward": [], "optimizer": [], "data": [120],
-    }  # fmt: skip
-
-
-def test_without_ranges_or_steps_every_phase_is_empty():
-    assert found(steps=members()) == {}
-    nothing = phase_ranges(
-        ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), members(STEP, rows=())
-    )
-    assert {name: one.member.tolist() for name, one in nothing.items()} == {p: [] for p in PHASES}
-
-
-@pytest.mark.parametrize(
-    ("rows", "phases"),
-    [
-        # Of nested or equal ranges of one role the outermost counts; without a role a range hides nothing.
-        ([(1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "fwd")], {"forward": [(0, 10, 40)]}),
-        ([(1, 10, 40, "forward 1"), (1, 10, 40, "forward 2")], {"forward": [(0, 10, 40)]}),
-        ([(1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")], {"forward": [(0, 10, 40)]}),
-        # The outer backward holds a forward (recomputation), which itself holds a backward.
-        ([(1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")], {"backward": [(0, 20, 30)]}),
-        # Ranges that only overlap both count, of one role or of two.
-        ([(1, 10, 40, "forward"), (1, 30, 60, "bwd")], {"backward": [(0, 30, 60)], "forward": [(0, 10, 40)]}),
-        ([(1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")], {"forward": [(0, 10, 40), (0, 30, 60)]}),
-        # Ranges of another thread are none and hide none; nor is one that sticks out of its step.
-        ([(2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")], {"forward": [(0, 5, 50)]}),
-        ([(1, 90, 110, "backward"), (1, 98, 100, "optimizer")], {"optimizer": [(0, 98, 100)]}),
-        ([(1, 0, 100, "forward")], {"forward": [(0, 0, 100)]}),
-    ],
-)
+    ([(1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")],
+     {"forward": [(0, 10, 40)], "backward": [(0, 40, 90)], "data": [(0, 90, 95)]}),
+    # It contains one that starts or ends with it.
+    ([(1, 0, 90, "batch"), (1, 0, 40, "forward")], {"forward": [(0, 0, 40)]}),
+    ([(1, 0, 90, "batch"), (1, 50, 90, "forward")], {"forward": [(0, 50, 90)]}),
+    # Of nested or equal ranges of one role the outermost counts; without a role a range hides nothing.
+    ([(1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "fwd")], {"forward": [(0, 10, 40)]}),
+    ([(1, 10, 40, "forward 1"), (1, 10, 40, "forward 2")], {"forward": [(0, 10, 40)]}),
+    ([(1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")], {"forward": [(0, 10, 40)]}),
+    # The outer backward holds a forward (recomputation), which itself holds a backward.
+    ([(1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")], {"backward": [(0, 20, 30)]}),
+    # Ranges that only overlap both count, of one role or of two.
+    ([(1, 10, 40, "forward"), (1, 30, 60, "bwd")], {"backward": [(0, 30, 60)], "forward": [(0, 10, 40)]}),
+    ([(1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")], {"forward": [(0, 10, 40), (0, 30, 60)]}),
+    # Ranges of another thread are none and hide none; nor is one that sticks out of its step.
+    ([(2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")], {"forward": [(0, 5, 50)]}),
+    ([(1, 90, 110, "backward"), (1, 98, 100, "optimizer")], {"optimizer": [(0, 98, 100)]}),
+    ([(1, 0, 100, "forward")], {"forward": [(0, 0, 100)]}),
+])  # fmt: skip
 def test_which_ranges_are_phases(rows, phases):
     assert found(*rows) == phases
 
 
-# --- phases_of_launches --------------------------------------------------------------------
+def test_the_step_range_itself_is_no_phase_and_without_ranges_or_steps_there_is_none():
+    batches = (1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch")
+    assert found(of_steps=batches) == {"data": [(1, 120, 130)]}
+    assert found(steps=members()) == found(steps=members(STEP, rows=()), of_steps=()) == {}
 
 
-def of_launches(*launches, **spans):
-    """Return the phase of each launch; `spans` are the ranges of each phase."""
-    phases = {name: phase(*((0, *span) for span in spans.get(name, ()))) for name in PHASES}
-    codes = phases_of_launches(phases, ints(*launches)).tolist()
-    return [PHASES[code] if code >= 0 else None for code in codes]
+@pytest.mark.parametrize(("launches", "spans", "phases"), [
+    # At a range's start it is in it, at its end it is not.
+    ((9, 10, 19, 20), {"forward": (10, 20)}, [None, "forward", "forward", None]),
+    # Of two that overlap, backward before forward before optimizer before data, whichever began first.
+    ((5, 15, 25), {"forward": (0, 20), "backward": (10, 30)}, ["forward", "backward", "backward"]),
+    ((5, 15, 25, 35), {"data": (0, 40), "optimizer": (10, 30), "forward": (20, 30)},
+     ["data", "optimizer", "forward", "data"]),
+    # One of no length holds nothing, whether others overlap or not.
+    ((9, 10, 11), {"forward": (10, 10), "backward": (10, 12)}, [None, "backward", "backward"]),
+    ((9, 10, 11), {"forward": (5, 20), "backward": (10, 10)}, ["forward"] * 3),
+])  # fmt: skip
+def test_which_phase_a_launch_is_in(launches, spans, phases):
+    of_phase = {name: phase(*((0, *span) for span in (spans.get(name),) if span)) for name in PHASES}
+    codes = phases_of_launches(of_phase, ints(*launches)).tolist()
+    assert [PHASES[code] if code >= 0 else None for code in codes] == phases
 
 
-def test_a_launch_at_a_ranges_start_is_in_it_and_one_at_its_end_is_not():
-    found = of_launches(9, 10, 19, 20, forward=[(10, 20)])
-    assert found == [None, "forward", "forward", None]
+TIMES = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
 
 
-def test_of_two_phases_whose_ranges_overlap_the_first_in_order_has_the_launch():
-    # Backward before forward before optimizer before data, whichever began first.
-    found = of_launches(5, 15, 25, forward=[(0, 20)], backward=[(10, 30)])
-    assert found == ["forward", "backward", "backward"]
-    found = of_launches(5, 15, 25, 35, data=[(0, 40)], optimizer=[(10, 30)], forward=[(20, 30)])
-    assert found == ["data", "optimizer", "forward", "data"]
+def costs(ranges, *ops, windows=None, idle=(0, 0)):
+    made = operations(*ops)
+    windows = step_windows(TWO, made) if windows is None else windows
+    found = phase_costs(
+        ranges,
+        TWO,
+        made,
+        windows,
+        belongs=(launched_in(ranges, made.kernel_launch), launched_in(ranges, made.copy_launch)),
+        device=device_time(made),
+        idle_ns=ints(*idle)[: len(windows)],
+    )
+    return listed(found)
 
 
-def test_a_range_of_no_length_holds_nothing_whether_others_overlap_or_not():
-    assert of_launches(9, 10, 11, forward=[(10, 10)], backward=[(10, 12)]) == [None, *["backward"] * 2]  # fmt: skip
-    assert of_launches(9, 10, 11, forward=[(5, 20)], backward=[(10, 10)]) == ["forward"] * 3
+def launched_in(ranges, launches):
+    spans = list(zip(ranges.starts, ranges.ends, strict=True))
+    return np.array([any(a <= at < b for a, b in spans) for at in launches], np.bool_)
+
+
+def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
+    # Windows: [10, 130), [130, 190). The second kernel runs [110, 150): 20 in the first window.
+    found = costs(
+        phase((0, 20, 60), (1, 120, 150)),
+        compute(10, 30, 5),  # before the phase
+        compute(110, 150, 20),  # at its start
+        comm(40, 60, 59),
+        comm(60, 70, 60),  # at its end
+        dtod(50, 90, 30),  # a copy is no kernel, but the device's time
+        compute(130, 190, 130),
+        idle=(7, 3),
+    )
+    # On the device [40, 90) and [110, 130); in the second window 20 of the first step's kernel,
+    # inside the 60 of its own.
+    assert found == {
+        "member": [0, 1], "host_ns": [40, 30], "n_kernels": [2, 1], "compute_ns": [20, 60], "comm_ns": [20, 0],
+        "device_ns": [70, 60], "exposed_comm_ns": [20, 0], "idle_ns": [7, 3],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("phases", "ops", "windows", "n_kernels", "times"), [
+    # Copies and memsets are its device time though it has no kernel; not those launched at its end or never.
+    ([(0, 20, 60)], (compute(10, 100, 5), dtod(15, 25, 20), memset(20, 40, 59), dtod(50, 60, 60), dtod(70, 75)), None,
+     [0], [[0], [0], [25], [0], [7]]),
+    # A step without a window has no device times.
+    ([(0, 10, 30), (1, 110, 120)], (compute(110, 150, 115),), Windows(ints(1), ints(110), ints(150), np.array([False])),
+     [0, 1], [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 7]]),
+    # Without launches there are host times only.
+    ([(0, 10, 30)], (compute(10, 20),), None, None, [None] * 5),
+])  # fmt: skip
+def test_what_phases_without_kernels_windows_or_launches_cost(phases, ops, windows, n_kernels, times):
+    cost = costs(phase(*phases), *ops, windows=windows, idle=(7, 3))
+    assert cost["member"] == [step for step, _, _ in phases]
+    assert cost["host_ns"] == [end - start for _, start, end in phases]
+    assert (cost["n_kernels"], [cost[name] for name in TIMES]) == (n_kernels, times)
+
+
+ALL_TIMES = ("host_ns", *TIMES)
+
+
+def means(*rows):
+    """Return the means of rows of (phase, host time, ...), all other times being equal to the last given."""
+    filled = [(row[0], *row[1:], *[row[-1]] * (len(ALL_TIMES) + 1 - len(row))) for row in rows]
+    keys = ("phase", *ALL_TIMES)
+    table = schema.PHASES.from_rows([dict(zip(keys, row, strict=True)) for row in filled])
+    found = phase_summary(table).to_pylist()
+    return {one.pop("phase"): list(one.values()) for one in found}
+
+
+def test_a_phase_of_a_run_has_the_means_over_the_ranks_and_steps_that_have_it():
+    run = means(("forward", 10, 4), ("backward", 30, 2), ("forward", 13, 5), ("data", 10, 4), ("data", 12, None))
+    # A mean is null where a time is null anywhere, and no other.
+    assert run == {"backward": [30.0, *[2.0] * 5], "data": [11.0, *[None] * 5], "forward": [11.5, *[4.5] * 5]}
+    assert list(run) == ["backward", "data", "forward"]
+    assert means() == {}

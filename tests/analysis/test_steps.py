@@ -1,11 +1,197 @@
-"""Step windows on the device, from step ranges of the host."""
+"""Which ranges are steps, step windows on the device, and which steps count."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.steps import capture_window, step_windows
-from tests.build.make import comm, compute, dtod, htod, members, memset, operations
+from nsyspipe.analysis.steps import (
+    STEP_OPTION,
+    Candidate,
+    TextFamilies,
+    candidates,
+    capture_window,
+    choose,
+    members_of,
+    normalise,
+    select_steps,
+    step_windows,
+)
+from nsyspipe.errors import OptionError
+from tests.build.make import comm, compute, dtod, htod, ints, members, memset, operations, ranges, texts_of
+
+NO_OPERATIONS = operations()
+
+
+def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
+    return Candidate(name, 1, union, first, members, inside, launched)
+
+
+def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
+    texts = texts_of(table)
+    families = TextFamilies.by_option(texts, re.compile(pattern)) if pattern else TextFamilies.by_text(texts)
+    launches = None if updates is None else np.array(updates, np.int64)
+    return candidates(table, families, ops, launches)
+
+
+def facts(found):
+    return [dataclasses.astuple(candidate)[:7] for candidate in found]
+
+
+def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped():
+    texts = [
+        "Batch 10", "aten::mm, seq = 7, op_id = 12", "a1b22c333", "step, seq 4", "", None, "Batch 9, seq = 4",
+        "batch 10",
+    ]  # fmt: skip
+    texts = pa.array(texts, pa.string())
+    expected = ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", None, "Batch #", "batch #"]
+    assert normalise(texts).to_pylist() == expected
+    families = TextFamilies.by_text(texts)
+    assert [None if at < 0 else families.names[at] for at in families.of_text.tolist()] == expected
+    assert families.names == ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", "batch #"]
+    assert TextFamilies.by_text(pa.array([], pa.string())).names == []
+
+
+def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_it_is():
+    texts = pa.array(["train 1", "my train 2, seq = 5", None, "eval 5", "TRAIN 3"])
+    families = TextFamilies.by_option(texts, re.compile(r"train|= 5$"))
+    assert (families.names, families.of_text.tolist()) == ([STEP_OPTION], [0, 0, -1, -1, -1])
+    assert TextFamilies.by_option(pa.array([], pa.string()), re.compile("a")).of_text.tolist() == []
+
+
+@pytest.mark.parametrize(("rows", "best"), [
+    # Thread 1: [0, 30) and [10, 40) = 40; thread 2: [0, 25) and [50, 75) = 50, though thread 1 has 60 in sum.
+    (((1, 0, 30, "s 1"), (2, 50, 75, "s 2"), (1, 10, 40, "s 2"), (2, 0, 25, "s 1")), (2, 50, 0, 2)),
+    # Of equal unions the lowest thread, though the other has more ranges and starts earlier.
+    *((((other, 0, 5, "s 1"), (other, 5, 10, "s 2"), (lowest, 10, 20, "s 1")), (lowest, 10, 10, 1)) for other,
+     lowest in ((7, 3), (7, -3), (-3, -7))),
+])  # fmt: skip
+def test_a_family_is_measured_on_the_thread_with_its_largest_union(rows, best):
+    assert facts(measured(ranges(*rows))) == [("s #", *best, 0, 0)]
+
+
+def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
+    assert candidates(ranges(), TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
+    assert measured(ranges((1, 0, 10, "s 1")), pattern="train") == []
+
+
+@pytest.mark.parametrize(("candidate", "qualifies"), [
+    (one(members=1), False),
+    (one(members=2), True),
+    (one(inside=2, launched=4), True),  # exactly half
+    (one(inside=1, launched=3), False),
+    (one(inside=0, launched=0), True),  # a rank without launches is not asked
+    (one(inside=0, launched=0, members=1), False),
+])  # fmt: skip
+def test_a_family_needs_two_members_and_half_of_the_launches(candidate, qualifies):
+    assert candidate.qualifies is qualifies
+
+
+STEP, EPOCH, MATCHED = (
+    one("step #", union=10),
+    one("Epoch #", union=1000),
+    one(STEP_OPTION, members=1, inside=0, launched=9),
+)
+# First ranges: a at 5 and 9, b at 7 and 8; with rank 1 shifted by -4: a 5 and 5, b 7 and 4.
+FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", first=8)]]
+
+
+@pytest.mark.parametrize(("ranks", "shifts", "family"), [
+    # The largest union summed over ranks, a: 100 + 10, b: 50 + 61; of equal ones the earlier in aligned time.
+    ([[one("a", union=100), one("b", union=50)], [one("b", union=61), one("a", union=10)]], [0, 0], "b"),
+    (FIRSTS, [0, 0], "a"),
+    (FIRSTS, [0, -4], "b"),
+    # An epoch or a warm-up only if nothing else qualifies.
+    ([[EPOCH, STEP]], [0], "step #"),
+    ([[EPOCH, one("step #", members=1)]], [0], "Epoch #"),
+    *(
+        (rank, [0], family)
+        for name in ("warmup #", "Warm-up # of #", "warm_up #")
+        for rank, family in (([[one(name, union=1000), STEP]], "step #"), ([[one(name, union=1000)]], name))
+    ),
+    # What the option matches on any rank needs no vote; a range named like it, which was not asked for, does.
+    ([[MATCHED], []], [0, 0], STEP_OPTION),
+    ([[], [MATCHED]], [0, 0], STEP_OPTION),
+    ([measured(ranges((1, 0, 10, "--step")))], [0], None),
+    ([[], []], [0, 0], None),
+])  # fmt: skip
+def test_which_family_is_chosen(ranks, shifts, family):
+    assert choose(ranks, shifts) == family
+
+
+def test_members_are_the_kept_ranges_of_the_best_thread_in_order_of_start():
+    table = ranges(
+        (2, 0, 100, "other"),
+        (2, 40, 60, "s 3"),
+        (1, 0, 10, "s 1"),
+        (2, 15, 35, "s 2"),  # starts inside [10, 30)
+        (2, 10, 30, "s 1"),
+        (2, 40, 45, "s 4"),  # starts with the longer [40, 60)
+    )
+    families = TextFamilies.by_text(texts_of(table))
+    (best,) = (found for found in candidates(table, families, NO_OPERATIONS) if found.name == "s #")
+    found = members_of(table, families, best)
+    assert found.thread_id == 2
+    assert (found.rows.tolist(), found.starts.tolist(), found.ends.tolist()) == ([4, 1], [10, 40], [30, 60])
+
+
+OPERATORS = ["aten::to, seq = 4, op_id = 5", "{'mod': 'torch', 'op': 'conv2d'}", "c10d::allreduce_"]
+
+
+@pytest.mark.parametrize(("text", "libraries"), [("run", (0, 1)), *((text, ()) for text in OPERATORS)])
+def test_operators_and_ranges_of_a_librarys_domain_are_steps_only_by_option(text, libraries):
+    table = ranges((1, 0, 50, text), (1, 50, 90, text), (1, 5, 6, "s 1"), libraries=libraries)
+    assert [found.name for found in measured(table)] == ["s #"]
+    assert facts(measured(table, pattern=re.escape(text))) == [(STEP_OPTION, 1, 90, 0, 2, 0, 0)]
+
+
+@pytest.mark.parametrize("text", ["Trainer::step 1", "{step 1}", "step aten::to"])
+def test_texts_of_users_that_look_like_operators_may_be_steps(text):
+    assert len(measured(ranges((1, 0, 9, text)))) == 1
+
+
+TRAIN = (1, 0, 100, "train")
+LAYERS = [(1, 10 * at, 10 * at + 8, f"layer {at}") for at in range(1, 5)]
+FOUR_LAUNCHES = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
+
+
+@pytest.mark.parametrize(("container", "updates", "is_part"), [
+    (TRAIN, None, False),  # no optimizer that is known by its name
+    (TRAIN, [95], True),
+    (TRAIN, [12, 95], True),
+    (TRAIN, [12, 22], False),  # half of the four members
+    (TRAIN, [12, 13, 14], True),  # one member
+    (TRAIN, [18, 28], True),  # at their ends, which are outside
+    ((1, 10, 28, "two of them"), [95], True),
+    ((1, 11, 37, "one of them"), [95], False),
+    ((2, 0, 100, "of another thread"), [95], False),
+    ((1, 0, 100, "layer 99"), [95], False),  # of the family itself: the only member
+])  # fmt: skip
+def test_members_inside_one_range_of_their_thread_are_parts_of_a_step_unless_half_update_weights(
+    container, updates, is_part
+):
+    found = {one.name: one for one in measured(ranges(container, *LAYERS), FOUR_LAUNCHES, updates=updates)}
+    assert found["layer #"].is_part is is_part
+    assert is_part is False or not found["layer #"].qualifies
+
+
+def test_a_family_named_by_the_option_is_never_a_part():
+    (found,) = measured(ranges(TRAIN, *LAYERS), FOUR_LAUNCHES, pattern="layer", updates=[95])
+    assert not found.is_part
+
+
+def test_a_family_inside_anothers_ranges_loses_to_it_where_both_take_as_long():
+    # Layers without a gap between them: as much time, the same start, and first in the alphabet.
+    steps = [(1, at, at + 20, f"step {at}") for at in (0, 20)]
+    layers = [(1, at, at + 10, f"layer {at}") for at in (0, 10, 20, 30)]
+    found = measured(ranges(*steps, *layers))
+    assert [one.holders for one in found] == [("step #",), ()]
+    assert choose([found], [0]) == "step #"
+
 
 THREE = members((0, 100), (100, 200), (200, 300))
 
@@ -14,49 +200,6 @@ def rows(windows):
     """Return (member, start, end, is_complete) of each window."""
     columns = (windows.member, windows.starts, windows.ends, windows.is_complete)
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def windows(step_ranges, *ops):
-    return rows(step_windows(step_ranges, operations(*ops)))
-
-
-def test_windows_tile_time_from_first_kernel_to_first_kernel():
-    found = windows(
-        THREE,
-        compute(20, 60, 10),
-        compute(60, 90, 99),
-        comm(120, 150, 100),  # a launch at the start belongs; so step 1 begins with comm
-        compute(310, 380, 250),  # the device lags behind the host
-    )
-    assert found == [(0, 20, 120, True), (1, 120, 310, True), (2, 310, 380, False)]
-
-
-def test_a_window_starts_with_the_kernel_that_starts_first_not_the_one_launched_first():
-    found = windows(THREE, compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190))
-    assert found == [(0, 30, 130, True), (1, 130, 180, False)]
-
-
-def test_times_above_what_a_float_holds_stay_exact():
-    far = 2**60
-    found = windows(
-        members((far, far + 3), (far + 3, far + 6)), compute(far + 1, far + 2, far), compute(far + 7, far + 9, far + 3)
-    )
-    assert found == [(0, far + 1, far + 7, True), (1, far + 7, far + 9, False)]
-
-
-def test_without_any_launch_the_host_times_are_the_windows():
-    apart = members((0, 90), (100, 190))
-    found = windows(apart, compute(20, 60), comm(500, 900), dtod(10, 20))
-    assert found == [(0, 0, 100, True), (1, 100, 190, False)]
-
-
-def test_where_only_copies_have_launches_there_are_no_windows():
-    assert windows(THREE, compute(20, 60), dtod(10, 20, 5)) == []
-
-
-def test_no_steps_give_no_windows():
-    assert windows(members(), compute(20, 60, 10)) == []
-    assert windows(members(), compute(20, 60)) == []
 
 
 def test_a_capture_is_one_cut_off_window_from_first_start_to_last_end():
@@ -69,46 +212,99 @@ FOUR = members((0, 10), (10, 20), (20, 30), (30, 40))
 FIRST_TWO, FIRST_AND_THIRD = [(0, 20, 120, True), (1, 120, 150, False)], [(0, 20, 220, True), (2, 220, 230, False)]
 LAST = compute(220, 230, 210)
 
+FAR = 2**60
 
-@pytest.mark.parametrize(
-    ("step_ranges", "ops", "expected"),
-    [
-        # Copies start no window; those that belong to the last one extend it, strangers do not.
-        (THREE, (htod(5, 8, 1), memset(101, 102, 101), *KERNELS), FIRST_TWO),
-        (THREE, (*KERNELS, dtod(140, 170, 199)), [(0, 20, 120, True), (1, 120, 170, False)]),
-        (THREE, (*KERNELS, dtod(140, 160, 99), dtod(150, 170, 200), dtod(160, 180)), FIRST_TWO),
-        # Of kernels only those launched in the last step do, and the one that ends last.
-        (
-            THREE,
-            (
-                compute(20, 30, 10),
-                compute(220, 290, 210),
-                compute(230, 280, 220),
-                compute(400, 450, 300),
-                compute(460, 470),
-            ),
-            [(0, 20, 220, True), (2, 220, 290, False)],
-        ),
-        # A step without kernels counts in the window before it; the first one without makes the next incomplete.
-        (THREE, (compute(20, 30, 10), dtod(110, 115, 110), LAST), FIRST_AND_THIRD),
-        (THREE, (dtod(5, 8, 10), compute(120, 130, 110), LAST), [(1, 120, 220, False), (2, 220, 230, False)]),
-        # A step whose first kernel starts with or before the window before it has none; its kernels end none.
-        (THREE, (compute(20, 30, 10), compute(20, 90, 110), LAST), FIRST_AND_THIRD),
-        (THREE, (compute(20, 30, 10), compute(19, 90, 110), LAST), FIRST_AND_THIRD),
-        (THREE, (*KERNELS, compute(100, 500, 210)), FIRST_TWO),
-        # Step 2 starts after step 1, yet before window 0.
-        (
-            FOUR,
-            (compute(50, 60, 5), compute(30, 40, 15), compute(45, 55, 25), compute(70, 80, 35)),
-            [(0, 50, 70, True), (3, 70, 80, False)],
-        ),
-        # Work between two steps counts in the earlier window.
-        (APART, (compute(60, 90, 60), *KERNELS), FIRST_TWO),
-        (members((0, 100)), (compute(20, 30, 10), comm(25, 60, 20)), [(0, 20, 60, False)]),
-        # What has no launch, or one outside of all steps, shapes no window.
-        (THREE, (compute(1, 5), comm(110, 119), *KERNELS), FIRST_TWO),
-        (members((0, 10), (20, 30)), (compute(20, 60, 10), compute(60, 70, 35)), []),
-    ],
-)
+
+@pytest.mark.parametrize(("step_ranges", "ops", "expected"), [
+    # Windows tile time from first kernel to first kernel: a launch at the start belongs; the device may lag behind.
+    (THREE, (compute(20, 60, 10), compute(60, 90, 99), comm(120, 150, 100), compute(310, 380, 250)),
+     [(0, 20, 120, True), (1, 120, 310, True), (2, 310, 380, False)]),
+    # From the kernel that starts first, not the one launched first.
+    (THREE, (compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190)),
+     [(0, 30, 130, True), (1, 130, 180, False)]),
+    (members((FAR, FAR + 3), (FAR + 3, FAR + 6)), (compute(FAR + 1, FAR + 2, FAR), compute(FAR + 7, FAR + 9, FAR + 3)),
+     [(0, FAR + 1, FAR + 7, True), (1, FAR + 7, FAR + 9, False)]),
+    # Without any launch the host times are the windows; where only copies have launches there are none.
+    (members((0, 90), (100, 190)), (compute(20, 60), comm(500, 900), dtod(10, 20)),
+     [(0, 0, 100, True), (1, 100, 190, False)]),
+    (THREE, (compute(20, 60), dtod(10, 20, 5)), []),
+    (members(), (compute(20, 60, 10),), []),
+    (members(), (compute(20, 60),), []),
+    # Copies start no window; those that belong to the last one extend it, strangers do not.
+    (THREE, (htod(5, 8, 1), memset(101, 102, 101), *KERNELS), FIRST_TWO),
+    (THREE, (*KERNELS, dtod(140, 170, 199)), [(0, 20, 120, True), (1, 120, 170, False)]),
+    (THREE, (*KERNELS, dtod(140, 160, 99), dtod(150, 170, 200), dtod(160, 180)), FIRST_TWO),
+    # Of kernels only those launched in the last step do, and the one that ends last.
+    (THREE, (compute(20, 30, 10), compute(220, 290, 210), compute(230, 280, 220), compute(400, 450, 300),
+     compute(460, 470)), [(0, 20, 220, True), (2, 220, 290, False)]),
+    # A step without kernels counts in the window before it; the first one without makes the next incomplete.
+    (THREE, (compute(20, 30, 10), dtod(110, 115, 110), LAST), FIRST_AND_THIRD),
+    (THREE, (dtod(5, 8, 10), compute(120, 130, 110), LAST), [(1, 120, 220, False), (2, 220, 230, False)]),
+    # A step whose first kernel starts with or before the window before it has none; its kernels end none.
+    (THREE, (compute(20, 30, 10), compute(20, 90, 110), LAST), FIRST_AND_THIRD),
+    (THREE, (compute(20, 30, 10), compute(19, 90, 110), LAST), FIRST_AND_THIRD),
+    (THREE, (*KERNELS, compute(100, 500, 210)), FIRST_TWO),
+    # Step 2 starts after step 1, yet before window 0.
+    (FOUR, (compute(50, 60, 5), compute(30, 40, 15), compute(45, 55, 25), compute(70, 80, 35)),
+     [(0, 50, 70, True), (3, 70, 80, False)]),
+    # Work between two steps counts in the earlier window.
+    (APART, (compute(60, 90, 60), *KERNELS), FIRST_TWO),
+    (members((0, 100)), (compute(20, 30, 10), comm(25, 60, 20)), [(0, 20, 60, False)]),
+    # What has no launch, or one outside of all steps, shapes no window.
+    (THREE, (compute(1, 5), comm(110, 119), *KERNELS), FIRST_TWO),
+    (members((0, 10), (20, 30)), (compute(20, 60, 10), compute(60, 70, 35)), []),
+])  # fmt: skip
 def test_windows_follow_the_kernels_that_steps_launch(step_ranges, ops, expected):
-    assert windows(step_ranges, *ops) == expected
+    assert rows(step_windows(step_ranges, operations(*ops))) == expected
+
+
+def selected(rows, n_ranks, skip_first=None):
+    """Select among (step, start, is complete), one per (rank, step) with a window."""
+    step, start = ints(*(row[0] for row in rows)), ints(*(row[1] for row in rows))
+    complete = np.array([row[2] for row in rows], np.bool_)
+    found = select_steps(step, start, complete, n_ranks, skip_first)
+    return found.steps.tolist(), found.skipped.tolist(), found.is_fallback
+
+
+def rank(*complete, first=0):
+    """Windows of one rank, numbered from `first`, each 10 ns after the one before."""
+    return [(first + at, 10 * (first + at), flag) for at, flag in enumerate(complete)]
+
+
+ABC = rank(True, True, True, False)
+# Complete on one rank only: 0 and 1; both ranks have 0 and 1, only rank 0 has 2.
+NONE_COMPLETE = [*rank(True, False, False), *rank(False, True)]
+TWICE = ABC + [(step, start + 3, flag) for step, start, flag in ABC]
+
+
+@pytest.mark.parametrize(("rows", "n_ranks", "skip_first", "expected"), [
+    # The first complete step is skipped when another remains, not the first step.
+    (ABC, 1, None, ([1, 2], [0], False)),
+    (rank(True, True), 1, None, ([1], [0], False)),
+    (rank(True, False), 1, None, ([0], [], False)),
+    (rank(False, True, True, False), 1, None, ([2], [1], False)),
+    # A number skips that many.
+    (ABC, 1, 0, ([0, 1, 2], [], False)), (ABC, 1, 1, ([1, 2], [0], False)), (ABC, 1, 2, ([2], [0, 1], False)),
+    # Complete only if on every rank: 0 is missing on rank 1, 1 is cut off there, 4 is missing on rank 0.
+    (ABC + rank(False, True, True, True, first=1), 2, 0, ([2], [], False)),
+    # In order of time and not of number; the order of rows does not matter.
+    ([(7, 0, True), (3, 10, True), (5, 20, True), (4, 30, False)], 1, None, ([3, 5], [7], False)),
+    (TWICE, 2, None, ([1, 2], [0], False)),
+    (TWICE[::-1], 2, None, ([1, 2], [0], False)),
+    # Without a complete step those that every rank has are used and none is skipped.
+    (NONE_COMPLETE, 2, None, ([0, 1], [], True)),
+    (NONE_COMPLETE, 2, 5, ([0, 1], [], True)),
+    ([*rank(True, False), *rank(True, False, first=5)], 2, None, ([], [], True)),
+    ([], 2, None, ([], [], True)),
+])  # fmt: skip
+def test_which_steps_count_in_a_runs_figures(rows, n_ranks, skip_first, expected):
+    assert selected(rows, n_ranks, skip_first) == expected
+
+
+@pytest.mark.parametrize("n", [3, 4, 10**6])
+def test_skipping_all_complete_steps_is_an_error_that_says_how_many_there_are(n):
+    with pytest.raises(OptionError) as caught:
+        selected(ABC, 1, n)
+    assert caught.value.subject == f"--skip-first {n}"
+    assert "3 are complete" in caught.value.problem
+    assert "--skip-first 2" in caught.value.fix

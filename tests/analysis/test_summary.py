@@ -1,13 +1,15 @@
-"""A run's figures and each rank's: pooled ratios, step time, means."""
+"""A run's figures and each rank's, pooled, and the sentence that a summary leads with."""
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.summary import rank_summary, summary, with_ratios
+from nsyspipe.analysis.summary import evenness, rank_summary, summary, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.figures import RATIOS
+from nsyspipe.report.words import verdict
 
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,
@@ -16,28 +18,15 @@ PARTS = {
     "idle_input_ns": 3, "idle_launch_ns": 4, "idle_blocked_ns": 5, "idle_dependency_ns": 2, "idle_unknown_ns": 1,
 }  # fmt: skip
 FIGURES = {
-    "comm_share": 0.4,
-    "exposed_comm_share": 0.3,
-    "overlap_ratio": 0.25,
-    "backward_overlap_ratio": 0.1,
-    "idle_share": 0.15,
-    "compute_share": 0.5,
-    "exposed_memory_share": 0.05,
-    "wait_share": 0.12,
-    "transfer_share": 0.28,
-    "dtod_ns_per_step": 8.0,
-    "dtod_bytes_per_step": 64.0,
-    "collectives_per_step": 2.0,
-    "idle_input_ns_per_step": 3.0,
-    "idle_launch_ns_per_step": 4.0,
-    "idle_blocked_ns_per_step": 5.0,
-    "idle_dependency_ns_per_step": 2.0,
-    "idle_unknown_ns_per_step": 1.0,
-    "message_bytes_per_step": 512.0,
-    "algbw_bytes_per_s": None,
-    "busbw_bytes_per_s": None,
-}
+    "comm_share": 0.4, "exposed_comm_share": 0.3, "overlap_ratio": 0.25, "backward_overlap_ratio": 0.1, "idle_share": 0.15,
+    "compute_share": 0.5, "exposed_memory_share": 0.05, "wait_share": 0.12, "transfer_share": 0.28,
+    "dtod_ns_per_step": 8.0, "dtod_bytes_per_step": 64.0, "collectives_per_step": 2.0, "idle_input_ns_per_step": 3.0,
+    "idle_launch_ns_per_step": 4.0, "idle_blocked_ns_per_step": 5.0, "idle_dependency_ns_per_step": 2.0,
+    "idle_unknown_ns_per_step": 1.0, "message_bytes_per_step": 512.0, "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+}  # fmt: skip
 NO_FIGURES = dict.fromkeys(FIGURES)
+
+OWN_RATIOS = {name: FIGURES[name] for name in RATIOS}
 
 
 def step(rank, number, *, chosen=True, **parts):
@@ -55,143 +44,131 @@ def of_ranks(ranks, *rows):
     return rank_summary(steps, schema.COLLECTIVES.empty(), numbers).to_pylist()
 
 
-# --- ratios of a row -----------------------------------------------------------------------
-
-
-def ratios(**parts):
-    columns = {name: pa.array([value], pa.int64()) for name, value in (PARTS | parts).items()}
-    return {name: with_ratios(columns)[name].to_pylist()[0] for name in RATIOS}
-
-
-def test_each_ratio_is_its_numerator_over_wall_or_comm():
-    assert ratios() == {name: FIGURES[name] for name in RATIOS}
-
-
-def test_a_ratio_is_null_where_its_denominator_is_0():
-    no_comm = ratios(comm_ns=0, exposed_comm_ns=0, overlap_compute_ns=0, overlap_backward_ns=0)
-    assert no_comm == {name: FIGURES[name] for name in RATIOS} | {
-        "comm_share": 0.0, "exposed_comm_share": 0.0, "overlap_ratio": None, "backward_overlap_ratio": None,
-    }  # fmt: skip
-    no_wall = ratios(**dict.fromkeys(PARTS, 0))
-    assert no_wall == dict.fromkeys(RATIOS)
-
-
-def test_a_ratio_is_null_where_its_numerator_is():
-    nulls = {"idle_ns": None, "exposed_memory_ns": None, "overlap_backward_ns": None}
-    assert ratios(**nulls) == {name: FIGURES[name] for name in RATIOS} | {
-        "idle_share": None, "exposed_memory_share": None, "backward_overlap_ratio": None,
-    }  # fmt: skip
-
-
-def test_ratios_are_added_to_the_columns_that_were_there():
-    columns = {name: pa.chunked_array([[value], [2 * value]], pa.int64()) for name, value in PARTS.items()}
+@pytest.mark.parametrize(("parts", "changed"), [
+    ({}, {}),
+    # Null where the denominator is 0 or the numerator is null.
+    (dict.fromkeys(("comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns"), 0),
+     {"comm_share": 0.0, "exposed_comm_share": 0.0, "overlap_ratio": None, "backward_overlap_ratio": None}),
+    (dict.fromkeys(PARTS, 0), dict.fromkeys(RATIOS)),
+    ({"idle_ns": None, "exposed_memory_ns": None, "overlap_backward_ns": None},
+     {"idle_share": None, "exposed_memory_share": None, "backward_overlap_ratio": None}),
+])  # fmt: skip
+def test_each_ratio_is_its_numerator_over_wall_or_comm_and_added_to_the_columns_that_were_there(parts, changed):
+    columns = {name: pa.chunked_array([[value], [value]], pa.int64()) for name, value in (PARTS | parts).items()}
     found = with_ratios(columns)
     assert list(found) == [*PARTS, *RATIOS]
-    assert found["comm_share"].to_pylist() == [0.4, 0.4]
-    assert found["wall_ns"].to_pylist() == [100, 200]
+    assert {name: found[name].to_pylist() for name in found} == {
+        name: [value] * 2 for name, value in (PARTS | parts | OWN_RATIOS | changed).items()
+    }
 
 
-# --- the run -------------------------------------------------------------------------------
+RUN = FIGURES | {"n_steps": 1, "n_summary_steps": 1, "step_time_ns": 100.0, "throughput_steps_per_s": 1e7}
+NO_RUN = NO_FIGURES | {"n_summary_steps": 0, "step_time_ns": None, "throughput_steps_per_s": None}
+NULLS = {
+    "overlap_backward_ns": "backward_overlap_ratio", "idle_ns": "idle_share", "wait_ns": "wait_share",
+    "exposed_memory_ns": "exposed_memory_share", "dtod_ns": "dtod_ns_per_step", "dtod_bytes": "dtod_bytes_per_step",
+    "message_bytes": "message_bytes_per_step", "idle_blocked_ns": "idle_blocked_ns_per_step",
+}  # fmt: skip
+ZEROS = dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 0.0)
 
 
-def test_one_row_gives_its_own_figures():
-    assert of_run(step(0, 1)) == FIGURES | {
-        "n_steps": 1, "n_summary_steps": 1, "step_time_ns": 100.0, "throughput_steps_per_s": 1e7,
-    }  # fmt: skip
-
-
-def test_run_ratios_are_pooled_and_not_means_of_ratios():
-    # comm 40 + 10 of wall 100 + 300; the mean of the ratios would be (0.4 + 1/30) / 2.
-    found = of_run(step(0, 1), step(1, 1, wall_ns=300, comm_ns=10, overlap_compute_ns=10))
-    assert found["comm_share"] == 50 / 400
-    assert found["overlap_ratio"] == 20 / 50
-    assert found["compute_share"] == 100 / 400
-
-
-def test_figures_per_step_are_means_over_ranks_and_steps():
-    rows = (step(0, 1), step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0), step(0, 2), step(1, 2, dtod_ns=4))
-    found = of_run(*rows)
-    per_step = (found["dtod_ns_per_step"], found["dtod_bytes_per_step"], found["collectives_per_step"])
-    assert per_step == (5.0, 64.25, 2.25)
-
-
-def test_step_time_is_the_median_over_steps_of_the_slowest_rank():
-    # Slowest: 120, 110, 400; their median is 120 and their mean 210.
-    found = of_run(
-        step(0, 1, wall_ns=100), step(1, 1, wall_ns=120), step(0, 2, wall_ns=110), step(1, 2, wall_ns=90),
-        step(0, 3, wall_ns=1), step(1, 3, wall_ns=400),
-    )  # fmt: skip
-    assert (found["n_summary_steps"], found["step_time_ns"]) == (3, 120.0)
-    assert found["throughput_steps_per_s"] == 1e9 / 210
-
-
-def test_step_time_of_an_even_number_of_steps_is_not_floored():
-    assert of_run(step(0, 1, wall_ns=100), step(0, 2, wall_ns=101))["step_time_ns"] == 100.5
-
-
-def test_steps_that_are_not_chosen_are_counted_and_nothing_more():
-    found = of_run(step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None))
-    assert found == of_run(step(0, 1)) | {"n_steps": 3}
-
-
-def test_without_summary_steps_there_are_no_figures():
-    nothing = NO_FIGURES | {
-        "n_summary_steps": 0, "step_time_ns": None, "throughput_steps_per_s": None,
-    }  # fmt: skip
-    assert of_run(step(0, 0, chosen=False)) == nothing | {"n_steps": 1}
-    assert of_run() == nothing | {"n_steps": 0}
-
-
-def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
-    nulls = {
-        "overlap_backward_ns": None, "idle_ns": None, "exposed_memory_ns": None, "dtod_ns": None, "dtod_bytes": None,
-        "wait_ns": None, "message_bytes": None, "idle_blocked_ns": None,
-    }  # fmt: skip
-    found = of_run(step(0, 1), step(1, 1, **nulls))
-    lost = (
-        "backward_overlap_ratio",
-        "idle_share",
-        "exposed_memory_share",
-        "dtod_ns_per_step",
-        "dtod_bytes_per_step",
-        "wait_share",
-        "idle_blocked_ns_per_step",
-        "message_bytes_per_step",
-    )
-    assert {name: found[name] for name in FIGURES} == FIGURES | dict.fromkeys(lost)
-
-
-def test_windows_of_no_length_have_neither_shares_nor_throughput():
-    found = of_run(step(0, 1, **dict.fromkeys(PARTS, 0)))
-    expected = NO_FIGURES | dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 0.0)
-    assert {name: found[name] for name in FIGURES} == expected
-    assert (found["step_time_ns"], found["throughput_steps_per_s"]) == (0.0, None)
-
-
-@pytest.mark.parametrize(("first", "second", "mean"), [
-    (2**53 + 1, 1, 2.0**52 + 1),  # a float sum would lose the 1 of each
-    (2**61 + 2**9, 2**61, 2.0**61 + 2**8),
+@pytest.mark.parametrize(("rows", "expected"), [
+    # One row has its own figures; steps that are not chosen are counted and nothing more.
+    ([step(0, 1)], RUN),
+    ([step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None)],
+     RUN | {"n_steps": 3}),
+    ([step(0, 0, chosen=False)], NO_RUN | {"n_steps": 1}),
+    ([], NO_RUN | {"n_steps": 0}),
+    # A null on one row makes the pooled figure null and no other.
+    ([step(0, 1), step(1, 1, **dict.fromkeys(NULLS))], RUN | dict.fromkeys(NULLS.values())),
+    # Windows of no length have neither shares nor throughput.
+    ([step(0, 1, **dict.fromkeys(PARTS, 0))], NO_RUN | ZEROS | {"n_steps": 1, "n_summary_steps": 1,
+     "step_time_ns": 0.0}),
+    # Pooled and no mean of ratios: comm 40 + 10 of wall 100 + 300; the median of one step, its slowest rank.
+    ([step(0, 1), step(1, 1, wall_ns=300, comm_ns=10)], {"comm_share": 50 / 400, "overlap_ratio": 20 / 50,
+     "compute_share": 100 / 400, "step_time_ns": 300.0}),
+    # Means over ranks and steps.
+    ([step(0, 1), step(1, 1, dtod_bytes=65, n_collectives=3, dtod_ns=0), step(0, 2), step(1, 2, dtod_ns=4)],
+     {"dtod_ns_per_step": 5.0, "dtod_bytes_per_step": 64.25, "collectives_per_step": 2.25}),
+    # Of the slowest rank, 120, 110, 400, the median is 120 and the mean 210.
+    ([step(rank, at, wall_ns=wall) for at, walls in ((1, (100, 120)), (2, (110, 90)), (3, (1, 400))) for rank,
+     wall in enumerate(walls)], {"n_summary_steps": 3, "step_time_ns": 120.0, "throughput_steps_per_s": 1e9 / 210}),
+    ([step(0, 1, wall_ns=100), step(0, 2, wall_ns=101)], {"step_time_ns": 100.5}),  # not floored
+    # Bytes above what a float holds are summed exactly: a float sum would lose the 1 of each.
+    ([step(0, 1, dtod_bytes=2**53 + 1), step(0, 2, dtod_bytes=1)], {"dtod_bytes_per_step": 2.0**52 + 1}),
+    ([step(0, 1, dtod_bytes=2**61 + 2**9), step(0, 2, dtod_bytes=2**61)], {"dtod_bytes_per_step": 2.0**61 + 2**8}),
 ])  # fmt: skip
-def test_bytes_above_what_a_float_holds_are_summed_exactly(first, second, mean):
-    assert of_run(step(0, 1, dtod_bytes=first), step(0, 2, dtod_bytes=second))["dtod_bytes_per_step"] == mean
-
-
-# --- ranks ---------------------------------------------------------------------------------
+def test_figures_of_a_run(rows, expected):
+    run = of_run(*rows)
+    assert {name: run[name] for name in expected} == expected
+    assert run.keys() == RUN.keys()
 
 
 def test_each_rank_has_its_own_figures_over_its_summary_steps():
-    rows = (
-        step(1, 1, wall_ns=200), step(0, 1), step(1, 2, wall_ns=205), step(0, 2),
-        step(1, 3, wall_ns=9, chosen=False),
-    )  # fmt: skip
-    first, second = of_ranks([0, 1], *rows)
-    assert first == FIGURES | {"rank": 0, "step_time_ns": 100.0}
-    # 405 of wall, over which compute has 100 and comm 80.
-    assert (second["rank"], second["step_time_ns"]) == (1, 202.5)
-    assert (second["compute_share"], second["comm_share"]) == (100 / 405, 80 / 405)
+    # 405 of wall, over which compute has 100 and comm 80; the third rank has no summary step.
+    second = step(1, 1, wall_ns=200), step(1, 2, wall_ns=205), step(1, 3, wall_ns=9, chosen=False)
+    ranks = of_ranks([0, 1, 2], *second, step(0, 1), step(0, 2), step(2, 1, chosen=False))
+    assert ranks[0] == FIGURES | {"rank": 0, "step_time_ns": 100.0}
+    expected = {"rank": 1, "step_time_ns": 202.5, "compute_share": 100 / 405, "comm_share": 80 / 405}
+    assert {name: ranks[1][name] for name in expected} == expected
+    assert ranks[2] == NO_FIGURES | {"rank": 2, "step_time_ns": None}
 
 
-def test_a_rank_without_summary_steps_has_no_figures():
-    rows = step(0, 1), step(1, 1, chosen=False)
-    expected = [FIGURES | {"rank": 0, "step_time_ns": 100.0}, NO_FIGURES | {"rank": 1, "step_time_ns": None}]
-    assert of_ranks([0, 1], *rows) == expected
+def figures(comm, exposed, *, hidden=None, backward=None, compute=None, copies=None, idle=None, wait=None, n_steps=3):
+    return {
+        "n_summary_steps": n_steps, "comm_share": comm, "exposed_comm_share": exposed, "overlap_ratio": hidden,
+        "backward_overlap_ratio": backward, "compute_share": compute, "exposed_memory_share": copies,
+        "idle_share": idle, "wait_share": wait,
+    }  # fmt: skip
+
+
+HALF, LITTLE = figures(0.5, 0.48, hidden=0.04, backward=0.03), figures(0.5, 0.001, hidden=0.998)
+COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
+
+
+def warning(code):
+    return {"problems": [{"code": code, "severity": "warning"}]}
+
+
+@pytest.mark.parametrize(("summary", "options", "sentence"), [
+    (HALF, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
+    (HALF | {"wait_share": 0.05}, {}, "Communication is 50 % of step time (5 % waiting for other ranks), 48 % exposed; 3 % of it hides under backward."),
+    (HALF | {"wait_share": 0.049}, {}, "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward."),
+    # Why nothing is said of backward is the reason.
+    (LITTLE, {}, "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (backward was not marked)."),
+    (LITTLE, {"is_capture": True}, "Communication is 50 % of the capture, <1 % exposed; 100 % of it hides under compute (there are no steps to look for backward in)."),
+    (LITTLE, warning("no-launches"), "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (what backward launched was not recorded)."),
+    (figures(0.2, 0.0, hidden=1.0, backward=0.0), {}, "Communication is 20 % of step time, 0 % exposed; 100 % of it hides under compute, 0 % under backward's."),
+    (COMPUTE, {}, "No communication: compute is 96 % of step time, idle 3 %."),
+    # Whole graphs may hide some idle time.
+    (COMPUTE, warning("graphs-as-a-whole"), "No communication: compute is 96 % of step time."),
+    (figures(0.0, 0.0, compute=0.957), {}, "No communication: compute is 96 % of step time."),
+    (figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099), {}, "No communication: compute is <1 % of step time, copies 90 %, idle 10 %."),
+    (figures(None, None, n_steps=0), {}, "No step has a window on every rank, so there are no figures for the run."),
+    (figures(None, None), {}, "What the steps' time goes to is not known: kernels or their names were not recorded."),
+    (figures(None, None), {"n_ranks": 0}, "No GPU activity was recorded, so there is nothing to measure."),
+])  # fmt: skip
+def test_the_verdict_says_what_step_time_goes_to(summary, options, sentence):
+    assert verdict(summary, **({"n_ranks": 2} | options)) == sentence
+
+
+@pytest.mark.parametrize(("steps", "said"), [
+    # Means and shares by hand: half of 132 + 1400.
+    ([132, 1400] * 5, "mean 766.0 ms, median 766.0 ms, which no step takes; 132.0 ms and 1400 ms in turn"),
+    # A fifth of 400 + 600.
+    ([100, 100, 100, 100, 600] * 2, "mean 200.0 ms, median 100.0 ms; every fifth step takes about 6.0 times as long (600.0 ms instead of 100.0 ms)"),
+    # A third of 200 + 180; 80 more than 100.
+    ([100, 100, 180] * 4, "mean 126.7 ms, median 100.0 ms; every third step is about 80 % longer (180.0 ms instead of 100.0 ms)"),
+    # 500 less than 600.
+    ([600, 600, 600, 100] * 3, "mean 475.0 ms, median 600.0 ms; every fourth step is about 83 % shorter (100.0 ms instead of 600.0 ms)"),
+    ([100] * 11 + [900] + [100] * 11 + [900], "mean 166.7 ms, median 100.0 ms; every 12th step takes about 9.0 times as long (900.0 ms instead of 100.0 ms)"),
+    ([100, 300, 300, 100, 300, 100, 100, 100], "mean 175.0 ms, median 100.0 ms; two levels, 100.0 ms and 300.0 ms (3 of 8 steps)"),
+    # No two levels: a quarter of 1500, half of 200 + 400.
+    ([100, 200, 400, 800], "mean 375.0 ms, median 300.0 ms, which no step takes"),
+])  # fmt: skip
+def test_uneven_steps_are_said_with_mean_median_and_pattern(steps, said):
+    found = verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=evenness(np.array(steps) * 1e6))
+    assert found.split("\n")[1] == f"Steps are uneven: {said}."
+    # Every fifth 10 % longer: mean 102, and all within 10 % of the median.
+    even = evenness(np.array([100.0, 100, 100, 100, 110] * 3))
+    assert "uneven" not in verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=even)

@@ -1,0 +1,312 @@
+"""Kernels by phase and name: what they cost, in which windows, how much slower communication makes them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from nsyspipe.analysis import kernels as module
+from nsyspipe.analysis.intervals import EMPTY, union
+from nsyspipe.analysis.kernels import (
+    comm_delays,
+    compared_share,
+    costliest,
+    kernel_slowdown,
+    kernels_table,
+    most_assumed,
+    window_sums,
+)
+from nsyspipe.model import schema
+from nsyspipe.model.canonical import GRAPH_NAME_ID
+from tests.build.make import comm, compute, dtod, ints, operations, windows
+
+NO_PHASE = np.int8(-1)
+
+
+def table_of(*ops, texts=(), phase=None, under=(), spans=()):
+    """Return the rows, kernels standing in order of launch: all of no phase unless told."""
+    n_kernels = sum(op.category != "copy" for op in ops)
+    phase = np.full(n_kernels, NO_PHASE) if phase is None else np.array(phase, np.int8)
+    covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
+    return kernels_table(operations(*ops), dict(texts), phase, covered, windows(*spans))
+
+
+def names(*name_ids, texts):
+    """Return the name of the kernels of each row, and how many have it."""
+    table, _ = table_of(*(compute(at, at + 1, at, name_id=one) for at, one in enumerate(name_ids)), texts=texts)
+    return dict(zip(table["name"].to_pylist(), table["n_kernels"].to_pylist(), strict=True))
+
+
+def test_a_row_says_its_phase_and_name_in_words():
+    ops = (
+        compute(0, 4, 1, name_id=3),
+        compute(5, 6, 2, name_id=4),
+        comm(4, 6, 3, name_id=9),
+        compute(8, 15, 4, name_id=3),
+    )
+    texts = {3: "void gemm<int>(int)", 4: "relu", 9: "ncclKernel(x)"}
+    spans = (0, 5), (5, 6)
+    table, by_window = table_of(*ops, texts=texts, phase=[0, -1, 3, 0], under=[(4, 6)], spans=spans)
+    assert [tuple(row.values()) for row in table.to_pylist()] == [
+        ("backward", "gemm", 2, 11, 4, 7, 0, 0, 0, 0),
+        ("data", "ncclKernel", 1, 2, 2, 2, 0, 0, 0, 0),
+        (None, "relu", 1, 1, 1, 1, 1, 0, 0, 0),
+    ]
+    assert by_window.over(np.array([True, False]))[1].tolist() == [4, 2, 0]
+    assert by_window.over(np.array([False, True]))[1].tolist() == [0, 0, 1]
+    assert table_of()[0].num_rows == table_of(dtod(0, 10, 1))[0].num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "overlapped"),
+    [(5, 10, 0), (5, 11, 1), (12, 14, 2), (19, 25, 1), (20, 25, 0), (5, 35, 15), (30, 31, 1), (35, 40, 0)],
+)
+def test_the_part_of_a_kernel_beside_communication_is_counted(start, end, overlapped):
+    (row,) = table_of(compute(start, end, 1), under=[(10, 20), (30, 35)])[0].to_pylist()
+    assert row["overlapped_ns"] == overlapped
+
+
+@pytest.mark.parametrize(("grid", "expected"), [
+    # The first and the last three lack neighbours. Of the rest 3, 4, 5 ran free for 10; 6, 7, 8, 9 beside communication
+    # for 14, 13, 16, 20, half of them launched in another phase.
+    (8, [(8, 2, 27, 20), (5, 2, 36, 20)]),
+    (None, [(8, 0, 0, 0), (5, 0, 0, 0)]),  # kernels without a grid are not compared
+])  # fmt: skip
+def test_slowed_kernels_are_counted_in_the_phase_that_launched_them(grid, expected):
+    durations = 1, 1, 1, 10, 10, 10, 14, 13, 16, 20, 1, 1, 1
+    ends = np.cumsum(durations).tolist()
+    spans = [(end - length, end) for length, end in zip(durations, ends, strict=True)]
+    ops = [compute(*span, at, name_id=5, grid=grid, block=1) for at, span in enumerate(spans)]
+    table, _ = table_of(*ops, texts={5: "k"}, phase=[0] * 8 + [1] * 5, under=spans[6:10])
+    columns = (table[name].to_pylist() for name in ("n_kernels", "n_slowed", "slowed_ns", "free_ns"))
+    assert list(zip(*columns, strict=True)) == expected
+
+
+@pytest.mark.parametrize(("name_ids", "texts", "expected"), [
+    # Names that differ in parameters and template arguments are one.
+    ((1, 2, 3, 2), {1: "void gemm<4>(int)", 2: "void gemm<8, true>(float*)", 3: "gemm"}, {"gemm": 4}),
+    # Graphs and kernels without a name have words of their own.
+    ((GRAPH_NAME_ID, 7, None, 8), {7: "gemm"}, {"CUDA graph": 1, "gemm": 1, "(no name)": 2}),
+    ((None, GRAPH_NAME_ID), {}, {"(no name)": 1, "CUDA graph": 1}),
+    # Far and negative ids have their names too.
+    *(((far, 6, 5, 7, GRAPH_NAME_ID, far - 1), {far: "far", 6: "near"},
+     {"far": 1, "near": 1, "(no name)": 3, "CUDA graph": 1})
+     for far in (2**22 - 1, 2**22, 2**40, 2**63 - 1, -2, -(2**62))),
+])  # fmt: skip
+def test_what_kernels_are_called(name_ids, texts, expected):
+    assert names(*name_ids, texts=texts) == expected
+
+
+@pytest.mark.parametrize(("n_kept", "expected"), [
+    # Of a and c in data, with equal time, the first in the alphabet.
+    (2, ["0backwardb", "0backwardc", "0dataa", "0datab", "0Noneb", "0Nonec", "1backwardz"]),
+    (1, ["0backwardb", "0datab", "0Nonec", "1backwardz"]),
+    (0, []),
+])  # fmt: skip
+def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_order(n_kept, expected):
+    totals = {"0backward": (5, 9, 7), "0data": (5, 9, 5), "0None": (1, 2, 3)}
+    rows = [(0, phase, name, time) for phase, times in zip(("backward", "data", None), totals.values(), strict=True)
+            for name, time in zip("abc", times, strict=True)]  # fmt: skip
+    keys = ("rank", "phase", "name", "total_ns")
+    table = schema.KERNEL_COSTS.from_rows(
+        [dict(zip(keys, row, strict=True)) for row in (*rows, (1, "backward", "z", 1))]
+    )
+    kept = costliest(table, n_kept)
+    assert kept.schema == schema.KERNEL_COSTS.arrow
+    assert [
+        "".join(map(str, row)) for row in zip(*(kept[name].to_pylist() for name in keys[:3]), strict=True)
+    ] == expected
+
+
+KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers(0, 2)), max_size=30)  # fmt: skip
+
+
+def sums(kernels, spans, n_rows=3):
+    """Sum kernels (start, duration, row) over windows."""
+    columns = (ints(*(one[at] for one in kernels)) for at in range(3))
+    return window_sums(*columns, n_rows, windows(*spans))
+
+
+def test_a_kernel_counts_in_the_window_of_its_start_with_its_whole_duration():
+    kernels = [(9, 100, 0), (10, 7, 0), (19, 50, 1), (20, 3, 1), (29, 1, 0), (30, 9, 0)]
+    found, number, total = sums(kernels, [(10, 20), (20, 30)], n_rows=2)
+    first, second = (found.over(np.array(chosen)) for chosen in ([True, False], [False, True]))
+    assert [one.tolist() for one in first[:2]] == [[1, 1], [7, 50]]
+    assert [one.tolist() for one in second[:2]] == [[1, 1], [1, 3]]
+    assert (number.tolist(), total.tolist()) == ([4, 2], [117, 53])  # outside of the windows too
+
+
+@pytest.mark.parametrize("most", [1, 30, 2**18])
+@given(
+    KERNELS, st.lists(st.integers(0, 50), max_size=25, unique=True), st.lists(st.booleans(), min_size=24, max_size=24)
+)
+def test_every_sum_is_right_or_unknown(most, kernels, edges, flags):
+    spans = list(pairwise(sorted(edges)))
+    chosen = np.array(flags[: len(spans)], np.bool_)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MOST_SUMS", most)
+        found, number, total = sums(kernels, spans)
+    n_inside, inside_ns, is_unknown = found.over(chosen)
+    for row in range(3):
+        own = [(start, length) for start, length, at in kernels if at == row]
+        counted = [
+            length
+            for start, length in own
+            if any(a <= start < b for (a, b), is_in in zip(spans, chosen, strict=True) if is_in)
+        ]
+        assert (number[row], total[row]) == (len(own), sum(length for _, length in own))
+        if not is_unknown[row]:
+            assert (n_inside[row], inside_ns[row]) == (len(counted), sum(counted))
+    if len(spans) <= max(most // 3, 8):
+        assert not is_unknown.any()
+
+
+def test_windows_at_either_end_keep_their_own_sums_when_there_are_too_many(monkeypatch):
+    # For three rows 100 groups: 25 windows alone at either end, 950 between in 50 groups of 19.
+    monkeypatch.setattr(module, "_MOST_SUMS", 300)
+    n = 1000
+    kernels = [(at, 1, at % 3) for at in range(n)]
+    found, *_ = sums(kernels, list(pairwise(range(n + 1))))
+    assert len(found.first_window) == 100
+    assert found.group.size <= 300
+    for first, is_known in ((1, True), (25, True), (26, False), (25 + 19, True), (980, True)):
+        inside, _, is_unknown = found.over((np.arange(n) >= first) & (np.arange(n) < n - 2))
+        assert is_unknown.any() == (not is_known)
+        assert not is_known or inside.sum() == n - 2 - first
+
+
+def test_without_windows_or_kernels_nothing_is_in_them():
+    found, number, _ = sums([(1, 2, 0)], [])
+    assert number.tolist() == [1, 0, 0]
+    assert found.over(np.empty(0, np.bool_))[0].tolist() == [0, 0, 0]
+    found, number, total = sums([], [(0, 10)], n_rows=0)
+    assert number.size == total.size == found.over(np.array([True]))[0].size == 0
+
+
+EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
+FREE, COVERED = (1, 10, 0), (1, 20, 20)
+
+
+def slowdown(*kernels, grid=None, block=None):
+    """Compare kernels (name, duration, covered); return {kernel: (covered, what that takes free)}."""
+    columns = [ints(*(kernel[at] for kernel in kernels)) for at in range(3)]
+    shapes = [ints(*([8] * len(kernels) if one is None else one)) for one in (grid, block)]
+    kernel, covered, free = (one.tolist() for one in kernel_slowdown(columns[0], *shapes, *columns[1:]))
+    return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
+
+
+def between_edges(*kernels):
+    """Put three neighbours of the same name on either side, so that all in between are equal."""
+    first = kernels[0] if kernels else EDGE
+    edge = (first[0], 50, 50)
+    return (*[edge] * 3, *kernels, *[edge] * 3)
+
+
+FREE_3, COVERED_3, ZERO = [FREE] * 3, [COVERED] * 3, [(0, 10, 0)] * 5 + [(0, 20, 20)] * 5
+TOP = -(1 << 48)  # gridZ of 65535 fills the sign bit; only gridX differs
+
+
+@pytest.mark.parametrize(("kernels", "shapes", "expected"), [
+    # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little: longer by 28, 2 and 5.
+    (between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6)), {},
+     {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)}),
+    # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about half.
+    (between_edges(*[(1, 100, 0)] * 3, (1, 110, 110), (1, 105, 55)), {}, {6: (110, 100), 7: (55, 50)}),
+    # One that began beside communication for 2 and waited for a place, 30 for 10: no more is lost than was covered.
+    (between_edges(*FREE_3, (1, 30, 2)), {}, {6: (2, 0)}),
+    # Medians of even numbers are floored.
+    (between_edges(FREE, (1, 12, 0), (1, 11, 0), (1, 13, 0), COVERED), {}, {7: (20, 20 - (20 - 11))}),
+    # Fewer than three that ran free are not compared with, nor are some without any on the other side.
+    *((between_edges(*[COVERED] * n_covered, *[FREE] * n_free), {}, {}) for n_covered,
+     n_free in ((3, 2), (6, 0), (0, 6))),
+    # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like. At half they agree.
+    (between_edges(*[FREE] * 4, *[(1, 20, 0)] * 4, COVERED), {}, {}),
+    (between_edges(*[FREE] * 4, *[(1, 14, 0)] * 4, COVERED), {}, {11: (20, 12)}),
+    (between_edges(*[FREE] * 5, *[(1, 15, 0)] * 3, COVERED), {}, {11: (20, 10)}),
+    (between_edges(*[FREE] * 5, *[(1, 16, 0)] * 3, COVERED), {}, {}),
+    (between_edges(*[FREE] * 7, (1, 20, 0), COVERED), {}, {}),  # one of eight lies outside of three quarters on either side
+    # Kernels of no length are not compared but are neighbours.
+    (between_edges(FREE, FREE, (1, 0, 0), *COVERED_3), {}, {}),
+    (between_edges(FREE, FREE, (1, 0, 0), FREE, *COVERED_3), {}, dict.fromkeys((7, 8, 9), (20, 10))),
+    # Names 1 and 2 in turn: of name 1 places 4 and 6 ran free, which are too few; of the next 4, 6 and 8.
+    ([(1, 10, 0), (2, 10, 0)] * 4 + [(1, 30, 30), (2, 10, 0)] * 6, {}, {}),
+    ([(1, 10, 0), (2, 70, 0)] * 5 + [(1, 30, 30), (2, 70, 0)] * 5, {}, dict.fromkeys((10, 12, 14, 16), (30, 10))),
+    # Equal kernels have equal grids and blocks.
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [8] * 12, "block": [8] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
+    *((between_edges(*FREE_3, *COVERED_3), {shape: [8] * 6 + [9] + [8] * 5}, {}) for shape in ("grid", "block")),
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 12}, dict.fromkeys((6, 7, 8), (20, 10))),
+    (between_edges(*FREE_3, *COVERED_3), {"grid": [TOP | 5] * 6 + [TOP | 4] * 6}, {}),
+    # Of eight equal ones in a row two have three neighbours on either side; names and shapes of 0 are no exception.
+    ([FREE] * 4 + [COVERED] * 4, {}, {}),
+    (ZERO, {"grid": [0] * 10, "block": [0] * 10}, {}),
+])  # fmt: skip
+def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication(kernels, shapes, expected):
+    assert slowdown(*kernels, **shapes) == expected
+
+
+@pytest.mark.parametrize("offset", [-3, -2, -1, 1, 2, 3])
+def test_each_of_the_three_neighbours_on_either_side_tells_places_apart(offset):
+    place = [(2, 1, 0)] * 3, [(2, 1, 0)] * 3
+    other = [list(side) for side in place]
+    side, at = (0, 3 + offset) if offset < 0 else (1, offset - 1)
+    other[side][at] = (3, 1, 0)
+    same, moved = ([*one[0], "kernel", *one[1]] for one in (place, other))
+
+    def run(*surroundings):
+        """Put a free kernel into the first three surroundings, a covered one into the last three."""
+        kernels = [FREE] * 3 + [COVERED] * 3
+        pairs = zip(surroundings, kernels, strict=True)
+        return [one if one != "kernel" else kernel for places, kernel in pairs for one in places]
+
+    def of_name_1(kernels):
+        return {at for at in slowdown(*kernels) if kernels[at][0] == 1}
+
+    assert of_name_1(run(*[same] * 6)) == {24, 31, 38}
+    assert of_name_1(run(*[same] * 3, *[moved] * 3)) == set()
+
+
+def delays(n, beside, ahead=None):
+    """Ask of n kernels of 10 ns without communication, 3 ns apart, and n beside it; launched long before, or so long."""
+    free = [compute(at, at + 10, 0) for at in range(1000, 1000 + 13 * n, 13)]
+    begin, every = 1000 + 13 * n, 10 + beside
+    starts = range(begin + 50, begin + 50 + every * n, every)
+    late = [compute(at, at + 10, 0 if ahead is None else at - beside - ahead) for at in starts]
+    nccl = begin + 20, begin + 60 + every * n
+    ops, spans = operations(*free, *late, comm(*nccl, 0)), windows((0, begin), (begin, begin + 10**8))
+    found = comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
+    return None if found is None else found.tolist()
+
+
+@pytest.mark.parametrize(("n", "beside", "ahead", "expected"), [
+    # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
+    (101, 7, None, [0, 101 * 4]),
+    *((101, beside, None, [0, 0]) for beside in (2, 0)),
+    (100, 7, None, None),  # fewer than a hundred gaps say nothing
+    # A gap is shorter than 100 us, and what fills it was launched before it began.
+    (101, 99_999, None, [0, 101 * 99_996]), (101, 100_000, None, None), (101, 7, 1, [0, 101 * 4]), (101, 7, 0, None),
+])  # fmt: skip
+def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
+    assert delays(n, beside, ahead) == expected
+    assert comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
+
+
+@pytest.mark.parametrize(("rows", "share"), [
+    ([(0, 20, 100, 50_000), (1, 30, 100, 1000)], 0.25),
+    ([(0, 20, 100, 100_000), (1, 30, 100, 50_000)], 0.35),  # a sample of half of the kernels stands for all
+    ([(0, 90, 100, 100_000)], 1.0),
+    ([(0, 0, 0, 10)], 0.0),
+])  # fmt: skip
+def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
+    keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
+    assert compared_share(schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows])) == share
+
+
+@pytest.mark.parametrize(("bytes_per_s", "most"), [
+    # 1.6 x 0.03 up to 30 GB/s, 1.6 x 0.5 from 300 on, by the logarithm between.
+    (3e9, 0.048), (30e9, 0.048), (30e9 * 10**0.5, 0.424), (300e9, 0.8), (3e12, 0.8), (None, 0.8),
+])  # fmt: skip
+def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
+    assert most_assumed(bytes_per_s) == pytest.approx(most)
