@@ -81,10 +81,3 @@ def test_a_run_without_ranks_has_no_rows(tmp_path):
     run = load(tmp_path, TraceBuilder().range(0, 1, "x"))
     assert run.idle_calls().num_rows == 0
     assert run.to_pandas("idle_calls").shape == (0, 2)
-
-
-def test_calls_of_a_real_run_sum_to_its_blocked_time(runs):
-    run = runs("ddp-4gpu-shm-powersgd")
-    total = sum(ns for _, ns in calls(run))
-    assert total > 0
-    assert total == pytest.approx(run.summary()["idle_blocked_ns_per_step"][0].as_py())
