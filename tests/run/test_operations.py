@@ -153,8 +153,8 @@ def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
 def test_a_rank_without_the_step_has_no_operations_in_it(tmp_path):
     run = run_of(tmp_path, steady_rank(0, n_steps=4), steady_rank(1, n_steps=3))
     found = read(run, (3, 3))
-    assert [(rank, *(table.num_rows for table in one)) for rank, one in found.items()] == [(0, 4, 3), (1, 0, 0)]  # fmt: skip
-    table = timeline(run.steps(), run.collectives(), run_operations(run._tables, run.reading, steps=(3, 3)), 3)  # fmt: skip
+    assert [(rank, *(table.num_rows for table in one)) for rank, one in found.items()] == [(0, 4, 3), (1, 0, 0)]
+    table = timeline(run.steps(), run.collectives(), run_operations(run._tables, run.reading, steps=(3, 3)), 3)
     assert set(table["rank"].to_pylist()) == {0}
 
 
@@ -184,20 +184,20 @@ def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_pat
     assert whole.slice(whole.num_rows - 3) == some
 
 
-@pytest.mark.parametrize("inner", ["data", "batch {}"])
-def test_a_steps_own_range_is_no_phase_but_one_as_long_inside_it_is(tmp_path, inner):
-    builder = TraceBuilder()
-    for step in range(4):
-        at = 1000 * step
-        builder.range(at, at + 900, f"batch {step}").range(at, at + 900, inner.format(step))
-        builder.kernel(at + 100, at + 200, launch=at + 10)
-    run = built(builder, tmp_path)
-    assert run.step_family == "batch #"
-    for steps in (None, (1, 1)):
-        events, ranges = read(run, steps)[0]
-        assert set(events["phase"].to_pylist()) == {"data"}
-        of_step = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
-        assert of_step == [(1, None, 1000), (1, "data", 1000)]
+def test_a_steps_own_range_is_no_phase_but_one_as_long_inside_it_is(tmp_path):
+    for inner in ("data", "batch {}"):
+        builder = TraceBuilder()
+        for step in range(4):
+            at = 1000 * step
+            builder.range(at, at + 900, f"batch {step}").range(at, at + 900, inner.format(step))
+            builder.kernel(at + 100, at + 200, launch=at + 10)
+        run = built(builder, tmp_path)
+        assert run.step_family == "batch #"
+        for steps in (None, (1, 1)):
+            events, ranges = read(run, steps)[0]
+            assert set(events["phase"].to_pylist()) == {"data"}
+            of_step = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
+            assert of_step == [(1, None, 1000), (1, "data", 1000)]
 
 
 def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp_path):
@@ -242,9 +242,8 @@ def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
         for builder in builders:
             builder.rows.pop("META_DATA_CAPTURE")
         one_report(*builders).write(tmp_path / f"r{place}.sqlite")
-        suffixes = [f":{1000 + number}" for number in numbers] if len(numbers) > 1 else [""]
-        pairs = zip(suffixes, numbers, strict=True)
-        names += [f"r{place}.sqlite{suffix}={number}" for suffix, number in pairs]
+        pids = {number: f":{1000 + number}" if len(numbers) > 1 else "" for number in numbers}
+        names += [f"r{place}.sqlite{pid}={number}" for number, pid in pids.items()]
     run = nsyspipe.load(tmp_path, rank_map=",".join(names))
     for options in ({}, {"jobs": 3}, {"executor": ThreadPoolExecutor(2)}):
         assert list(read(run, (1, 1), **options)) == [0, 1, 2, 3, 4]

@@ -12,7 +12,7 @@ from nsyspipe.nsys.find_reports import remember_source
 from nsyspipe.report.document import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
-from tests.build.tools import STEADY, codes, figures, problem_of
+from tests.build.tools import STEADY, codes, figures, one_report, problem_of
 from tests.build.trace import DEFAULT, TraceBuilder, steady_rank
 from tests.conftest import REAL
 
@@ -64,21 +64,8 @@ def numbered(run):
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
 
 
-def one_file(n_ranks, folder):
-    """Write one report with several processes: of each a kernel and an all-reduce in each of 4 steps."""
-    builder = TraceBuilder().session(10**18).gpu()
-    for number in range(n_ranks):
-        pid = 1000 + number
-        for step in range(4):
-            at = 1000 * step
-            builder.range(at, at + 900, f"step {step}", pid=pid)
-            builder.kernel(at + 100, at + 300, launch=at + 10, pid=pid, device=number)
-            builder.nccl(at + 270, at + 330, launch=at + 80, pid=pid, device=number)
-    return builder.write(folder / "ddp_node0.sqlite")
-
-
 def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(tmp_path):
-    one_file(3, tmp_path)
+    one_report(*(bare(number) for number in range(3))).write(tmp_path / "ddp_node0.sqlite")
     assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1, 1002: 2}, "order")
     ranks = [rank(at, "ddp_node0", pid, local_rank=at - 4) for at, pid in ((5, 1001), (4, 1002), (6, 1000))]
     sidecar(tmp_path, *ranks[:2])
@@ -139,10 +126,10 @@ def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_
 
 
 def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
-    builder = TraceBuilder().session(10**18)
-    for pid in (1000, 1001):
-        builder.kernel(0, 10, launch=0, pid=pid).kernel(20, 30, launch=20, pid=pid)
-    builder.write(tmp_path / "ddp_node0.sqlite")
+    builders = [bare(number) for number in (0, 1)]
+    for builder in builders:
+        del builder.rows["TARGET_INFO_GPU"]
+    one_report(*builders).write(tmp_path / "ddp_node0.sqlite")
     for names in (["B", "A"], ["B", None]):
         sidecar(tmp_path, *(rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(names)))
         # A name for one of them only says nothing of the other.
@@ -263,21 +250,18 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_n
 FAILED = {"status": 143, "problem": "nsys was ended after 60 s."}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
+def test_ranks_that_failed_are_told(tmp_path):
+    two(tmp_path)
+    for ranks, message in (
         (({"status": 0}, {"status": 1}), "rank 1: its program ended with status 1; the report may be cut short"),
         # Ended after its report was whole, it has not failed.
         (({"status": 143, "is_complete": True},) * 2, None),
         # Those that failed alike are one row.
         ((FAILED,) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
-    ],
-)  # fmt: skip
-def test_ranks_that_failed_are_told(tmp_path, ranks, message):
-    two(tmp_path)
-    sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
-    run = nsyspipe.load(tmp_path)
-    assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
+    ):  # fmt: skip
+        sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
+        run = nsyspipe.load(tmp_path)
+        assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
 
 
 # --- NCCL's logs and the topology -----------------------------------------------------------------
