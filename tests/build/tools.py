@@ -30,6 +30,13 @@ STEADY = {
 }
 
 
+def run_of(folder, *builders, without=(), lazy=True, **options):
+    """Write a_0.sqlite, a_1.sqlite and so on, and return the run of all reports of the folder."""
+    for place, builder in enumerate(builders):
+        builder.write(folder / f"a_{place}.sqlite", without=without, lazy=lazy)
+    return nsyspipe.load(folder, **options)
+
+
 def figures(run, *, rank=0, step=1):
     """Return the breakdown of one step of one rank, as a dict that compares with `STEADY`."""
     (row,) = [one for one in run.steps().to_pylist() if (one["rank"], one["step"]) == (rank, step)]

@@ -1,4 +1,8 @@
-"""Built runs of several ranks: who waits for whom, in which communicator, and what that makes of steps."""
+"""Built runs of several ranks: who waits for whom, in which communicator, on which clock, and what that makes of steps.
+
+Random runs are held against plain loops in tests/property/test_cross_rank.py, offsets and errors of clocks in
+tests/analysis/test_clock.py.
+"""
 
 from __future__ import annotations
 
@@ -16,66 +20,59 @@ from tests.build.across import (
     stragglers,
     waits,
 )
-from tests.build.tools import problem_of, shift
+from tests.build.tools import one_report, problem_of, shift
+from tests.build.trace import KERNEL
+
+
+def clocks(run):
+    """Return (shift, offset, error) of each rank."""
+    names = ["clock_shift_ns", "clock_offset_ns", "clock_error_ns"]
+    return [tuple(row.values()) for row in run.ranks.select(names).to_pylist()]
+
 
 # --- one collective per step ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def plain(tmp_path):
-    """Return a run of two ranks: in each step rank 0 arrives at 300, rank 1 at 340, both are done at 400."""
-    return load(every_step(reports(2), 300, 340, end=400), tmp_path)
-
-
-def test_every_column_of_a_collective(plain):
+def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
+    # In each step rank 0 arrives at 300, rank 1 at 340, both are done at 400.
+    run = load(every_step(reports(2), 300, 340, end=400), tmp_path)
     common = {
         "step": 1, "seq": 0, "collective": "all_reduce", "datatype": "f32", "algorithm": "RING_LL",
         "comm_id": "all_reduce/0", "end_ns": 1400, "is_matched": True, "in_summary": True, "n_ranks": 2,
         "arrival_skew_ns": 40, "transfer_ns": 60, "is_significant": True, "message_bytes": None, "bus_bytes": None,
         "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
     }  # fmt: skip
-    rows = [row for row in plain.collectives().to_pylist() if row["step"] == 1]
+    table = run.collectives().to_pylist()
     first = {"rank": 0, "start_ns": 1300, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
     second = {"rank": 1, "start_ns": 1340, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
-    assert rows == [common | first | {"is_late_significant": False}, common | second | {"is_late_significant": True}]
-
-
-def test_waiting_is_part_of_the_steps_and_of_the_run(plain):
-    assert waits(plain) == [[40] * 4, [0] * 4]
+    expected = [common | first | {"is_late_significant": False}, common | second | {"is_late_significant": True}]
+    assert [row for row in table if row["step"] == 1] == expected
+    # The table holds every step and says which count.
+    expected = [(step, rank, step in {1, 2}) for step in range(4) for rank in range(2)]
+    assert [(row["step"], row["rank"], row["in_summary"]) for row in table] == expected
+    assert waits(run) == [[40] * 4, [0] * 4]
     # What is left of 100 and 60 ns of communication.
-    assert [row["transfer_ns"] for row in plain.steps().to_pylist()] == [60] * 8
+    assert [row["transfer_ns"] for row in run.steps().to_pylist()] == [60] * 8
     # 40 of 1000 on rank 0, 0 of 1000 on rank 1.
-    assert [row["wait_share"] for row in plain.rank_summary().to_pylist()] == [0.04, 0.0]
-    assert plain.summary()["wait_share"].to_pylist() == [0.02]
-
-
-def test_stragglers_count_the_summary_steps(plain):
+    assert [row["wait_share"] for row in run.rank_summary().to_pylist()] == [0.04, 0.0]
+    assert run.summary()["wait_share"].to_pylist() == [0.02]
     # Steps 1 and 2: 40 each.
-    assert plain.stragglers().to_pylist() == [
+    assert run.stragglers().to_pylist() == [
         {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "held_up_ns": 0, "wait_ns": 80},
         {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
     ]
-
-
-def test_the_table_holds_every_step_and_says_which_count(plain):
-    rows = plain.collectives().select(["step", "rank", "in_summary"]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        (step, rank, step in {1, 2}) for step in range(4) for rank in range(2)
-    ]
-
-
-def test_equal_ends_make_exact_clocks_and_no_problem(plain):
-    names = ["clock_shift_ns", "clock_offset_ns", "clock_error_ns"]
-    assert plain.ranks.select(names).to_pylist() == [dict.fromkeys(names, 0)] * 2
-    assert said_of_clocks_and_matching(plain) == []
+    # Equal ends make exact clocks and no problem.
+    assert clocks(run) == [(0, 0, 0)] * 2
+    assert said_of_clocks_and_matching(run) == []
 
 
 def test_a_run_of_one_rank_waits_for_nobody_that_is_known(tmp_path):
     run = load(every_step(reports(1), 300, end=400), tmp_path)
     assert waits(run) == [[None] * 4]
     assert stragglers(run) == [(0, None, None, None, None, None)]
-    names = ("is_matched", "n_ranks", "wait_ns", "transfer_ns", "is_significant")
-    assert collectives(run, *names) == [(False, None, None, None, None)]
+    assert collectives(run, "is_matched", "n_ranks", "wait_ns", "transfer_ns", "is_significant") == [
+        (False, *[None] * 4)
+    ]
     assert run.summary()["wait_share"].to_pylist() == [None]
     assert said_of_clocks_and_matching(run) == []
 
@@ -116,20 +113,6 @@ def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
     assert said_of_clocks_and_matching(run) == []
 
 
-# --- lateness -------------------------------------------------------------------------------------
-
-
-def test_the_largest_delay_of_a_step_goes_to_the_rank_that_was_last_there(tmp_path):
-    builders = every_step(reports(3), 300, 310, 350, end=400)  # rank 2 by 40
-    every_step(builders, 450, 425, 440, end=500, launch=21)  # rank 0 by 10
-    every_step(builders, 600, 600, 635, end=700, launch=22)  # rank 2 by 35
-    every_step(builders, 750, 800, 800, end=850, launch=23)  # nobody
-    every_step(builders, 880, 881, 885, end=890, launch=24, steps=(1,))  # rank 2 by 4, in step 1
-    run = load(builders, tmp_path)
-    # Steps 1 and 2: rank 0 twice by 10, rank 2 by 40, 35, 4 and by 40, 35.
-    assert [row[:4] for row in stragglers(run)] == [(0, 2, 20, 0), (1, 0, 0, 0), (2, 5, 154, 80)]
-
-
 # --- several collectives, streams, communicators --------------------------------------------------
 
 
@@ -149,16 +132,13 @@ def test_two_kinds_on_two_streams_are_matched_whatever_the_streams_are_called(tm
     ranks[1].rows[CLOCK][0]["utcEpochNs"] -= 4  # the same times, on a clock that is 4 ahead
     run = load(ranks, tmp_path)
     assert run.ranks["clock_shift_ns"].to_pylist() == [4, 0]
-    names = ("seq", "rank", "collective", "comm_id", "start_ns", "is_matched")
-    expected = [
-        (seq, rank, kind, f"{kind}/0", 1004 + start, True)
-        for seq, (kind, start) in enumerate([
-            ("all_gather", 210), ("all_gather", 300), ("reduce_scatter", 450), ("all_gather", 500),
-            ("reduce_scatter", 550),
-        ])
+    kinds = [("gather", 210), ("gather", 300), ("scatter", 450), ("gather", 500), ("scatter", 550)]
+    full = {"gather": "all_gather", "scatter": "reduce_scatter"}
+    assert collectives(run, "seq", "rank", "collective", "comm_id", "start_ns", "is_matched") == [
+        (seq, rank, full[kind], f"{full[kind]}/0", 1004 + start, True)
+        for seq, (kind, start) in enumerate(kinds)
         for rank in range(2)
-    ]  # fmt: skip
-    assert collectives(run, *names) == expected
+    ]
     assert {row[1] for row in stragglers(run)} == {0}
 
 
@@ -202,9 +182,9 @@ def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(
     builders = every_step(reports(2), 300, 340, end=400)
     every_step(builders, 500, 540, end=600, launch=21)
     every_step(builders, 700, 720, end=800, launch=22, name=GATHER, stream=20)
-    reduced = [row for row in builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["streamId"] == 19]
+    reduced = [row for row in builders[1].rows[KERNEL] if row["streamId"] == 19]
     gone = sorted(reduced, key=lambda row: row["start"])[place]
-    builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"].remove(gone)
+    builders[1].rows[KERNEL].remove(gone)
     run = load(builders, tmp_path)
     found = {(row["step"], row["collective"], row["rank"]): row for row in run.collectives().to_pylist()}
     unmatched = {key for key, row in found.items() if not row["is_matched"]}
@@ -244,8 +224,115 @@ def test_without_steps_the_captures_are_matched_as_one(tmp_path):
     for builder in builders:
         builder.rows.pop("NVTX_EVENTS")
     run = load(builders, tmp_path)
-    names = ("seq", "rank", "wait_ns", "in_summary")
-    assert collectives(run, *names, step=0) == [
-        (seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)
-    ]
+    expected = [(seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)]
+    assert collectives(run, "seq", "rank", "wait_ns", "in_summary", step=0) == expected
     assert waits(run) == [[160], [0]]
+
+
+# --- clocks ------------------------------------------------------------------------------------------
+
+
+def late(n_ranks=2, **more):
+    """Build ranks that arrive 40 ns one after the other and are done at 500."""
+    return every_step(reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more)
+
+
+def test_a_clock_that_is_off_is_corrected_by_the_collectives(tmp_path):
+    builders = late()
+    shift(builders[1], 5000)
+    run = load(builders, tmp_path)
+    # Ends 5000 apart: each is 2500 off the median end.
+    assert clocks(run) == [(2500, -2500, 0), (-2500, 2500, 0)]
+    assert collectives(run, "start_ns", "wait_ns", "transfer_ns") == [(3800, 40, 160), (3840, 0, 160)]
+    assert waits(run) == [[40] * 4, [0] * 4]
+    windows = run.steps().select(["start_ns"]).to_pylist()
+    assert [row["start_ns"] for row in windows] == [2600, 3600, 4600, 5600] * 2
+
+
+def test_where_a_report_lacks_its_session_start_the_collectives_make_the_clock(tmp_path):
+    builders = late(3)
+    shift(builders[2], 7 * 10**12)
+    run = load(builders, tmp_path, without=(CLOCK,))
+    assert clocks(run) == [(0, 0, 0), (0, 0, 0), (-7 * 10**12, 7 * 10**12, 0)]
+    assert collectives(run, "wait_ns") == [(80,), (40,), (0,)]
+    assert said_of_clocks_and_matching(run) == ["no-session-start"]
+    # One report without a session start takes it from all.
+    builders = late(3)
+    builders[0].rows[CLOCK][0]["utcEpochNs"] += 10**9
+    builders[1].rows.pop(CLOCK)
+    run = load(builders, tmp_path)
+    assert clocks(run) == [(0, 0, 0)] * 3
+    assert waits(run) == [[80] * 4, [40] * 4, [0] * 4]
+
+
+@pytest.mark.parametrize("has_start", [False, True])
+def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(tmp_path, has_start):
+    builders = late(steps=(0, 1))
+    for builder in builders[has_start:]:
+        builder.rows.pop(CLOCK)
+    run = load(builders, tmp_path)
+    assert clocks(run) == [(0, 0, None)] * 2
+    names = ("is_matched", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
+    assert collectives(run, *names) == [(False, *[None] * 5)] * 2
+    assert waits(run) == [[None] * 4] * 2
+    assert stragglers(run) == [(rank, None, None, None, None, None) for rank in range(2)]
+    assert said_of_clocks_and_matching(run) == ["no-common-clock", "no-session-start"]
+    assert problem_of(run, "no-common-clock")["severity"] == "warning"
+
+
+def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(tmp_path):
+    run = load(late(steps=(0, 1)), tmp_path)
+    assert clocks(run) == [(0, 0, None)] * 2
+    assert collectives(run, "wait_ns", "is_significant", "is_late_significant") == [
+        (40, False, False), (0, False, False),
+    ]  # fmt: skip
+    assert waits(run) == [[40, 40, 0, 0], [0] * 4]
+    assert said_of_clocks_and_matching(run) == ["clock-error-unknown"]
+    assert problem_of(run, "clock-error-unknown")["severity"] == "info"
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "error"),
+    [
+        ("AllReduce_Sum_f32_RING_LL", "all_reduce", 0),
+        ("AllGather_RING_LL", "all_gather", 0),
+        ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0),
+        ("AllToAll", "all_to_all", 0),
+        ("Broadcast_RING_LL", "broadcast", None),  # its root may be done long before the others
+        ("Reduce_Sum_f32_RING_LL", "reduce", None),
+        ("SendRecv", "send_recv", None),
+    ],
+)
+def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, collective, error):
+    run = load(late(name=f"ncclDevKernel_{name}"), tmp_path)
+    assert clocks(run) == [(0, 0, error)] * 2
+    assert collectives(run, "collective", "wait_ns") == [(collective, 40), (collective, 0)]
+
+
+@pytest.mark.parametrize("has_start", [True, False])
+def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_start):
+    # Two ranks of one report share its clock, whatever a launcher's report, started long before, holds.
+    builders = reports(2)
+    every_step(builders[:1], 300, end=400)
+    every_step(builders[1:], 340, end=500)
+    (idle,) = reports(1, n_steps=0)
+    idle.rows.pop("META_DATA_CAPTURE")
+    idle.rows[CLOCK][0]["utcEpochNs"] -= 10**9
+    if not has_start:
+        idle.rows.pop(CLOCK)
+    run = load([one_report(*builders), idle], tmp_path)
+    assert [row[1:] for row in clocks(run)] == [(0, 0), (0, 0)]
+    assert collectives(run, "wait_ns", "transfer_ns", "is_significant") == [
+        (40, 60, True), (0, 160, True),
+    ]  # fmt: skip
+
+
+def test_a_report_without_gpu_activity_takes_no_session_start_from_the_others(tmp_path):
+    # Two collectives are too few to tell the clocks, 5000 apart, without the sessions' starts.
+    builders = late(steps=(0, 1))
+    shift(builders[1], -5000).rows[CLOCK][0]["utcEpochNs"] += 5000
+    (idle,) = reports(1, n_steps=0)
+    idle.rows = {"StringIds": []}
+    run = load([*builders, idle], tmp_path)
+    assert clocks(run) == [(0, 0, None), (5000, 0, None)]
+    assert collectives(run, "start_ns", "wait_ns") == [(1300, 40), (1340, 0)]

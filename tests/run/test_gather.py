@@ -10,6 +10,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import InputError
 from nsyspipe.run.workers import SerialExecutor, jobs_for
+from tests.build.tools import run_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 
@@ -18,21 +19,17 @@ def rows(run):
 
 
 def test_a_family_that_one_rank_lacks_is_not_the_runs_although_another_rank_prefers_it(tmp_path):
-    first = steady_rank(0)
-    for at in (0, 2000):  # two "outer" ranges hold more time than the four steps, on rank 0 only
-        first.range(at - 5, at + 1950, f"outer {at}")
-    first.write(tmp_path / "r_0.sqlite")
-    steady_rank(1).write(tmp_path / "r_1.sqlite")
-    assert nsyspipe.load(tmp_path / "r_0.sqlite").step_family == "outer #"
-    run = nsyspipe.load(tmp_path)
+    # Two "outer" ranges hold more time than the four steps, on rank 0 only.
+    first = steady_rank(0).range(-5, 1950, "outer 0").range(1995, 3950, "outer 2000")
+    run = run_of(tmp_path, first, steady_rank(1))
+    assert nsyspipe.load(tmp_path / "a_0.sqlite").step_family == "outer #"
     assert run.step_family == "step #"
     assert [row["step"] for row in rows(run)] == [0, 1, 2, 3] * 2
 
 
 def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
     builder = TraceBuilder().copy(100, 110, launch=5).copy(300, 320, launch=15)
-    builder.range(0, 10, "step 1").range(10, 20, "step 2")
-    run = nsyspipe.load(builder.write(tmp_path / "r_0.sqlite"))
+    run = run_of(tmp_path, builder.range(0, 10, "step 1").range(10, 20, "step 2"))
     assert run.step_family is None
     (row,) = rows(run)
     assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (0, 100, 320, False)
@@ -41,12 +38,10 @@ def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
 
 
 def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_windows(tmp_path):
-    steady_rank(0).write(tmp_path / "r_0.sqlite")
     other = steady_rank(1)
     for row in other.rows["NVTX_EVENTS"]:
         row["textId"] = other.string("something")
-    other.write(tmp_path / "r_1.sqlite")
-    run = nsyspipe.load(tmp_path, step="^step")
+    run = run_of(tmp_path, steady_rank(0), other, step="^step")
     assert {row["rank"] for row in rows(run)} == {0}
     assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(run.problems["code"].to_pylist())
     assert run.summary()["comm_share"].to_pylist() == [None]
@@ -54,13 +49,13 @@ def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_wind
 
 @pytest.mark.parametrize("text", ["Batch {}", "epoch 1 step {}", "step {}, seq = {}"])
 def test_steps_are_numbered_by_the_one_integer_in_their_text_or_else_in_order(tmp_path, text):
-    builder = steady_rank(0, world_size=1)
-    for row in builder.rows["NVTX_EVENTS"]:
-        name = next(name for name, number in builder.strings.items() if number == row["textId"])
-        if name.startswith("step"):
-            number = int(name.split()[1]) + 40
-            row["textId"] = builder.string(text.format(number, number))
-    run = nsyspipe.load(builder.write(tmp_path / "r_0.sqlite"))
+    builder = TraceBuilder()
+    for at in range(4):
+        number = at + 40
+        builder.range(1000 * at, 1000 * at + 900, text.format(number, number)).kernel(
+            1000 * at + 100, 1000 * at + 200, launch=1000 * at + 10
+        )
+    run = run_of(tmp_path, builder)
     expected = [0, 1, 2, 3] if text.startswith("epoch") else [40, 41, 42, 43]
     assert [row["step"] for row in rows(run)] == expected
 
@@ -73,13 +68,6 @@ def test_any_executor_gives_the_same_rows(steady):
     assert rows(nsyspipe.load(steady, jobs=2)) == expected
 
 
-def test_progress_is_told_once_per_report_at_least(steady):
-    told = []
-    _ = nsyspipe.load(steady, on_progress=lambda done, total: told.append((done, total))).steps()
-    assert told[0] == (1, 2)
-    assert told[-1] == (2, 2)
-
-
 class DyingExecutor(Executor):
     """Hands out futures of workers that died."""
 
@@ -89,13 +77,13 @@ class DyingExecutor(Executor):
         return future
 
 
-def test_a_worker_that_dies_is_one_clear_error(steady):
+def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
+    told = []
+    _ = nsyspipe.load(steady, on_progress=lambda done, total: told.append((done, total))).steps()
+    assert (told[0], told[-1]) == ((1, 2), (2, 2))
     with pytest.raises(InputError, match="a worker process died"):
         nsyspipe.load(steady, executor=DyingExecutor()).steps()
-
-
-def test_a_serial_executor_hands_errors_to_the_caller():
-    future = SerialExecutor().submit(int, "x")
+    future = SerialExecutor().submit(int, "x")  # hands errors to the caller
     with pytest.raises(ValueError, match="invalid literal"):
         future.result()
 

@@ -19,7 +19,7 @@ from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
 from nsyspipe.store.write import save
-from tests.build.tools import codes
+from tests.build.tools import codes, run_of
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.markdown_page import Page
 
@@ -94,65 +94,45 @@ def test_a_capture_that_traced_no_gpu_lacks_none(two):
         assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
 
 
-def test_a_step_without_a_phase_that_others_have_has_0_of_it_and_a_process_without_any_null(tmp_path):
-    builder = TraceBuilder()
-    builder.range(0, 100, "step 1").range(10, 30, "forward").range(200, 300, "step 2")
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-    assert column(run, "forward_ns") == [20, 0]
-    assert column(run, "data_ns") == column(run, "backward_ns") == [None, None]
-
-
-def test_a_step_that_was_never_closed_is_not_complete(tmp_path):
-    builder = TraceBuilder().range(0, 100, "step 1").range(200, 310, "step 2")
-    builder.range(400, None, "step 3").range(410, 450, "forward")
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+def test_phases_that_a_step_lacks_are_0_that_none_has_null_and_a_step_never_closed_is_not_complete(tmp_path):
+    builder = TraceBuilder().range(0, 100, "step 1").range(10, 30, "forward").range(200, 310, "step 2")
+    run = run_of(tmp_path, builder.range(400, None, "step 3").range(410, 450, "forward"))
     assert column(run, "host_ns") == [100, 110, 51]  # 1 ns after the last event, 450
     assert column(run, "is_complete") == [True, True, False]
-    assert column(run, "forward_ns") == [0, 0, 40]
+    assert column(run, "forward_ns") == [20, 0, 40]
+    assert column(run, "data_ns") == column(run, "backward_ns") == [None] * 3
     (figures,) = host_figures(run.host_steps())
     assert (figures.n_steps, figures.median_ns) == (2, 105)  # without the open one
     assert "1 step range had not ended when the capture did; it is in no figure here." in text_of(run)
 
 
 def test_texts_without_one_number_each_are_counted_from_0(tmp_path):
-    builder = TraceBuilder()
-    for at, text in ((0, "epoch 1 step 7"), (100, "epoch 1 step 9")):
-        builder.range(at, at + 50, text)
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-    assert column(run, "step") == [0, 1]
+    builder = TraceBuilder().range(0, 50, "epoch 1 step 7").range(100, 150, "epoch 1 step 9")
+    assert column(run_of(tmp_path, builder), "step") == [0, 1]
 
 
 def test_reports_that_do_not_all_say_when_they_began_keep_their_own_times(tmp_path):
-    host_rank(0).write(tmp_path / "a_0.sqlite")
-    host_rank(1).write(tmp_path / "a_1.sqlite", without=("TARGET_INFO_SESSION_START_TIME",))
-    assert column(nsyspipe.load(tmp_path), "host_start_ns") == [0, 1000, 2000] * 2
+    second = host_rank(1)
+    del second.rows["TARGET_INFO_SESSION_START_TIME"]
+    assert column(run_of(tmp_path, host_rank(0), second), "host_start_ns") == [0, 1000, 2000] * 2
 
 
 # --- which ranges are steps ----------------------------------------------------------------------
 
 
 def test_all_reports_take_one_family_although_one_of_them_alone_would_take_another(tmp_path):
-    first = host_rank(0)
-    for at in (0, 2000):
-        first.range(at - 5, at + 1950, f"outer {at}")
-    first.write(tmp_path / "a_0.sqlite")
-    host_rank(1).write(tmp_path / "a_1.sqlite")
+    first = host_rank(0).range(-5, 1950, "outer 0").range(1995, 3950, "outer 2000")
+    run = run_of(tmp_path, first, host_rank(1), executor=ThreadPoolExecutor(1))
     assert nsyspipe.load(tmp_path / "a_0.sqlite").step_family == "outer #"
-    run = nsyspipe.load(tmp_path, executor=ThreadPoolExecutor(1))
     assert run.step_family == "step #"
     assert column(run, "step") == [0, 1, 2] * 2
 
 
-def test_a_family_named_like_an_epoch_wins_only_alone(tmp_path):
-    builder = host_rank(0).range(-10, 1400, "epoch 0").range(1500, 2900, "epoch 1")
-    builder.write(tmp_path / "a_0.sqlite")
-    assert nsyspipe.load(tmp_path).step_family == "step #"
-
-
-def test_the_step_option_decides_and_one_range_is_enough(two):
-    run = nsyspipe.load(two, step="^step 2$")
-    assert column(run, "step") == [2, 2]
-    assert run.step_family == "^step 2$"
+def test_a_family_named_like_an_epoch_wins_only_alone_and_the_step_option_decides(tmp_path):
+    run = run_of(tmp_path, host_rank(0).range(-10, 1400, "epoch 0").range(1500, 2900, "epoch 1"))
+    assert run.step_family == "step #"
+    run = nsyspipe.load(tmp_path, step="^step 2$")
+    assert (column(run, "step"), run.step_family) == ([2], "^step 2$")  # one range is enough
 
 
 @pytest.mark.parametrize(
@@ -164,19 +144,16 @@ def test_the_step_option_decides_and_one_range_is_enough(two):
     ],
 )
 def test_without_steps_there_is_nothing_to_show(tmp_path, build, step):
-    run = nsyspipe.load(build(0).write(tmp_path / "a_0.sqlite"), step=step)
+    run = run_of(tmp_path, build(0), step=step)
     assert rows(run) == []
     assert "no-gpu-activity" in codes(run)
     assert text_of(run).startswith("No GPU activity was recorded, so there is nothing to measure.")
 
 
 def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
-    builder = host_rank(0)
-    for at in (0, 500):
-        builder.range(at, at + 20, f"load {at}", pid=77)  # a worker of the data loader
-    run = nsyspipe.load(builder.write(tmp_path / "x.sqlite"))
-    assert column(run, "pid") == [1000] * 3
-    assert column(run, "rank") == [0] * 3  # its RANK is that of the only process with steps
+    # A worker of the data loader; RANK is that of the only process with steps.
+    run = run_of(tmp_path, host_rank(0).range(0, 20, "load 0", pid=77).range(500, 520, "load 500", pid=77))
+    assert (column(run, "pid"), column(run, "rank")) == ([1000] * 3, [0] * 3)
 
 
 # --- which rank ----------------------------------------------------------------------------------
@@ -212,16 +189,13 @@ def test_two_processes_of_one_report_are_told_by_pid_where_ranks_are_not_known(t
     assert "--rank-map says it." in text_of(run)
 
 
-def test_reports_of_two_runs_are_refused(tmp_path):
-    for pid, name in enumerate(("a_0", "b_0")):
-        host_rank(0, builder=TraceBuilder(pid=pid)).write(tmp_path / f"{name}.sqlite")
-    with pytest.raises(RankConflictError, match="captured RANK is 0 in both"):
-        nsyspipe.load(tmp_path).host_steps()
-
-
-def test_a_rank_map_must_name_the_reports_with_steps(two):
+def test_reports_of_two_runs_and_a_map_without_a_report_with_steps_are_refused(two, tmp_path):
     with pytest.raises(OptionError, match="gives no rank to cpu_1"):
         nsyspipe.load(two, rank_map={"cpu_0": 1}).host_steps()
+    (folder := tmp_path / "both").mkdir()
+    builders = (host_rank(0, builder=TraceBuilder(pid=pid)) for pid in (0, 1))
+    with pytest.raises(RankConflictError, match="captured RANK is 0 in both"):
+        run_of(folder, *builders).host_steps()
 
 
 # --- outputs -------------------------------------------------------------------------------------
@@ -231,35 +205,17 @@ def text_of(run, width=100):
     return summary_text(run, Console(width=width, force_terminal=False))
 
 
-def test_the_text_leads_with_the_verdict_and_shows_a_row_per_rank(two):
-    lines = text_of(nsyspipe.load(two)).splitlines()
-    assert lines[0] == VERDICT
-    assert lines[1] == "cpu | 2 processes without GPU activity | 6 host steps 'step #'"
-    cells = [line.split() for line in lines[5:7]]
+def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is_slowest(two):
+    run = nsyspipe.load(two)
+    lines = text_of(run).splitlines()
+    assert lines[:2] == [VERDICT, "cpu | 2 processes without GPU activity | 6 host steps 'step #'"]
     # All steps of a rank take the same: median = slowest, and the first is the slowest.
-    parts = ["<0.001"] * 5
-    assert cells == [
-        ["0", "cpu_0", "3", "<0.001", "<0.001", "0", *parts],
-        ["1", "cpu_1", "3", "<0.001", "<0.001", "0", *parts],
-    ]
+    cells = [[str(rank), f"cpu_{rank}", "3", "<0.001", "<0.001", "0", *["<0.001"] * 5] for rank in range(2)]
+    assert [line.split() for line in lines[5:7]] == cells
     assert lines[7] == "Times in ms; of phases and the rest (other) the median."
     # 400 - 300 ns, of 300
-    assert lines[8] == ("Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0.")
+    assert lines[8] == "Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0."
     assert "fix: capture with nsys profile --trace=cuda,nvtx" in "\n".join(lines)
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_the_text_fits_the_terminal(tmp_path, width):
-    for rank in range(2):
-        host_rank(rank).write(tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite")
-    text = text_of(nsyspipe.load(tmp_path), width)
-    assert max(map(len, text.splitlines())) <= min(width, 100)
-    assert "backward" in text  # where ranks wait for each other
-    assert ("Left out, for want of width:" in text) == (width < 100)
-
-
-def test_document_and_markdown_have_the_rows_and_who_is_slowest(two):
-    run = nsyspipe.load(two)
     found = json.loads(dumps(document(run)))
     assert found["host_steps"][4] == expected(1, 1)
     assert found["steps"] == found["ranks"] == []
@@ -269,17 +225,23 @@ def test_document_and_markdown_have_the_rows_and_who_is_slowest(two):
     assert headings == ["rank", "report", "steps", "median step", "slowest step", "at step", "data", "forward", "backward", "optimizer", "other"]  # fmt: skip
     assert [row[:3] for row in cells] == [["0", "cpu_0", "3"], ["1", "cpu_1", "3"]]
     assert any(text.startswith("Slowest: rank 1") for text in page.texts)
+    text = run_page(run)
+    assert all(part in text for part in (VERDICT, 'id="host-steps"', "Slowest: rank 1"))
 
 
-def test_the_page_has_a_section_of_its_own_only_for_such_a_run(two, tmp_path):
-    text = run_page(nsyspipe.load(two))
-    assert VERDICT in text
-    assert 'id="host-steps"' in text
-    assert "Slowest: rank 1" in text
-    gpu = tmp_path / "gpu"
-    gpu.mkdir()
-    steady_rank(0, world_size=1).write(gpu / "g_0.sqlite")
-    assert 'id="host-steps"' not in run_page(nsyspipe.load(gpu))
+def test_the_text_fits_the_terminal(tmp_path):
+    for rank in range(2):
+        host_rank(rank).write(tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite")
+    run = nsyspipe.load(tmp_path)
+    for width in (40, 60, 80, 100, 200):
+        text = text_of(run, width)
+        assert max(map(len, text.splitlines())) <= min(width, 100)
+        assert "backward" in text  # where ranks wait for each other
+        assert ("Left out, for want of width:" in text) == (width < 100)
+
+
+def test_the_page_of_a_run_with_devices_has_no_section_of_host_steps(tmp_path):
+    assert 'id="host-steps"' not in run_page(run_of(tmp_path, steady_rank(0, world_size=1)))
 
 
 def test_hostile_names_of_reports_and_steps_stay_text(tmp_path):
@@ -296,37 +258,24 @@ def test_hostile_names_of_reports_and_steps_stay_text(tmp_path):
 
 
 def test_captures_of_one_second_have_ids_of_their_own(tmp_path):
-    ids = set()
-    for n_steps in (3, 4, 3):
-        path = host_rank(0, n_steps=n_steps).write(tmp_path / "a_0.sqlite")
-        ids.add(nsyspipe.load(path).header.run_id)
-    assert len(ids) == 2
+    assert len({run_of(tmp_path, host_rank(0, n_steps=n_steps)).header.run_id for n_steps in (3, 4, 3)}) == 2
 
 
 # --- saved ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def saved(two, tmp_path):
-    store = tmp_path / "store"
-    save(nsyspipe.load(two, run_id="cpu-run"), store)
-    return store
-
-
-def test_a_saved_run_has_the_same_rows_and_texts(two, saved):
-    before, after = nsyspipe.load(two, run_id="cpu-run"), nsyspipe.load(saved)
+def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_none(two, tmp_path):
+    saved = tmp_path / "store"
+    save(before := nsyspipe.load(two, run_id="cpu-run"), saved)
+    after = nsyspipe.load(saved)
     assert after.host_steps().equals(before.host_steps())
     assert document(after) == document(before)
     assert text_of(after) == text_of(before)
-    assert (saved / "host_steps" / "run_id=cpu-run" / "part-0.parquet").is_file()
     assert after.to_pandas("host_steps")["host_ns"].tolist() == [300] * 3 + [400] * 3
-
-
-def test_a_file_that_is_gone_is_an_error_but_a_former_version_wrote_none(saved):
-    run = nsyspipe.load(saved)
+    again = nsyspipe.load(saved)
     (saved / "host_steps" / "run_id=cpu-run" / "part-0.parquet").unlink()
     with pytest.raises(DatasetError, match="is missing from the saved run"):
-        run.host_steps()
+        again.host_steps()
     path = saved / "runs" / "run_id=cpu-run" / "part-0.parquet"
     table = pq.read_table(path, partitioning=None)
     details = json.loads(table["details"][0].as_py())

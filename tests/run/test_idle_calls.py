@@ -8,7 +8,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document
-from tests.build.tools import nullable
+from tests.build.tools import nullable, run_of
 from tests.build.trace import RUNTIME, TraceBuilder
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
@@ -29,12 +29,6 @@ def rank(number, *blocked, world_size=2):
     return builder
 
 
-def load(tmp_path, *builders, **options):
-    for number, builder in enumerate(builders):
-        builder.write(tmp_path / f"a_{number}.sqlite")
-    return nsyspipe.load(tmp_path, jobs=1, **options)
-
-
 def calls(run):
     return [tuple(row.values()) for row in run.idle_calls().to_pylist()]
 
@@ -43,7 +37,7 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     # Step 0 is skipped, step 3 cut off. Each gap is 10 longer than the call: the launch's latency.
     first = rank(0, (ALLOC, 500), (SYNC, 100), (SYNC, 200), (ALLOC, 700))
     second = rank(1, (ALLOC, 500), (SYNC, 50), (ALLOC, 90), (ALLOC, 700))
-    run = load(tmp_path, first, second)
+    run = run_of(tmp_path, first, second)
     assert calls(run) == [(SYNC, (110 + 210 + 60) / 4), (ALLOC, 100 / 4)]
     summary = run.summary().to_pylist()[0]
     assert summary["n_summary_steps"] == 2
@@ -57,14 +51,10 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95}
 
 
-def test_calls_with_equal_time_stand_in_order_of_the_alphabet(tmp_path):
-    run = load(tmp_path, rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1))  # fmt: skip
-    assert calls(run) == [(SYNC, 50), (ALLOC, 50)]
-
-
-def test_the_steps_that_are_chosen_decide(tmp_path):
+def test_calls_with_equal_time_stand_in_order_of_the_alphabet_and_the_steps_that_are_chosen_decide(tmp_path):
     builder = rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1)
-    assert calls(load(tmp_path, builder, skip_first=0)) == [(ALLOC, 200 / 3), (SYNC, 100 / 3)]
+    assert calls(run_of(tmp_path, builder)) == [(SYNC, 50), (ALLOC, 50)]
+    assert calls(nsyspipe.load(tmp_path, skip_first=0)) == [(ALLOC, 200 / 3), (SYNC, 100 / 3)]
 
 
 @pytest.mark.parametrize("unknown", [0, 1])
@@ -72,19 +62,12 @@ def test_without_the_ends_of_calls_on_one_rank_there_are_no_rows(tmp_path, unkno
     builders = [rank(number, *[(SYNC, 100)] * 4) for number in range(2)]
     nullable(builders[unknown])
     del builders[unknown].schema[RUNTIME]["end"]
-    run = load(tmp_path, *builders)
+    run = run_of(tmp_path, *builders)
     assert run.summary()["idle_blocked_ns_per_step"].to_pylist() == [None]
     assert calls(run) == []
 
 
 def test_a_run_without_ranks_has_no_rows(tmp_path):
-    run = load(tmp_path, TraceBuilder().range(0, 1, "x"))
+    run = run_of(tmp_path, TraceBuilder().range(0, 1, "x"))
     assert run.idle_calls().num_rows == 0
     assert run.to_pandas("idle_calls").shape == (0, 2)
-
-
-def test_calls_of_a_real_run_sum_to_its_blocked_time(runs):
-    run = runs("ddp-4gpu-shm-powersgd")
-    total = sum(ns for _, ns in calls(run))
-    assert total > 0
-    assert total == pytest.approx(run.summary()["idle_blocked_ns_per_step"][0].as_py())

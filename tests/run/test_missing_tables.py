@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import nsyspipe
 from nsyspipe.report.document import document, dumps
-from tests.build.tools import STEADY, codes, figures, nullable, problem_of
+from tests.build.tools import STEADY, codes, figures, nullable, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
@@ -14,33 +13,23 @@ MEMORY = dict.fromkeys(["exposed_memory_ns", "idle_ns"])
 META = "META_DATA_EXPORT"
 
 
-def load(tmp_path, builder=None, *, without=(), **options):
-    builder = builder or steady_rank(0, world_size=1)
-    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite", without=without, **options))
+def load(tmp_path, builder=None, **options):
+    return run_of(tmp_path, builder or rank(), **options)
 
 
-def test_the_complete_report_has_no_problem_but_few_steps(tmp_path):
+def test_the_complete_report_has_no_problem_but_few_steps_and_alone_needs_no_common_clock(tmp_path):
     assert codes(load(tmp_path)) == ["few-steps", "not-judged"]
+    run = load(tmp_path, without=("TARGET_INFO_SESSION_START_TIME",))
+    assert codes(run) == ["few-steps", "not-judged"]
+    assert run.header.captured_at_utc is None
 
 
 def test_without_nvtx_the_capture_is_one_step(tmp_path):
     run = load(tmp_path, without=(NVTX,))
     # From the first kernel at 100 to the end of the last copy at 3350, all four steps' work in it.
-    assert figures(run, step=0) == {
-        "wall_ns": 3250,
-        "compute_ns": 800,
-        "comm_ns": 240,
-        "exposed_comm_ns": 120,
-        "exposed_memory_ns": 40,
-        "idle_ns": 3250 - 800 - 120 - 40,
-        "dtod_ns": 40,
-        "dtod_bytes": 256,
-        "n_dtod": 4,
-        "exposed_dtod_ns": 40,
-        "overlap_compute_ns": 120,
-        "overlap_backward_ns": None,
-        "n_collectives": 4,
-    }
+    total = {name: 4 * value for name, value in STEADY.items()}
+    wall = {"wall_ns": 3250, "idle_ns": 3250 - 800 - 120 - 40, "overlap_backward_ns": None}
+    assert figures(run, step=0) == total | wall
     row = run.steps().to_pylist()[0]
     assert (row["start_ns"], row["end_ns"], row["is_complete"], row["in_summary"]) == (100, 3350, False, True)
     assert {"no-nvtx", "no-steps"} <= set(codes(run))
@@ -57,9 +46,7 @@ def test_without_api_calls_windows_are_the_ranges_and_backward_is_null(tmp_path)
     assert "16 operations" in row["message"]
     assert run.summary()["backward_overlap_ratio"].to_pylist() == [None]
     assert set(run.phases()["n_kernels"].to_pylist()) == {None}
-
-
-def test_without_nvtx_and_api_calls_the_device_alone_still_answers(tmp_path):
+    # Without ranges too, the device alone still answers.
     run = load(tmp_path, without=(NVTX, RUNTIME))
     assert figures(run, step=0)["compute_ns"] == 800
     assert {"no-nvtx", "no-steps", "no-launches"} <= set(codes(run))
@@ -113,6 +100,8 @@ WHOLE = {"EXPORT_PARAM_LAZY": "false"}
         # Copies are known where memsets are not.
         (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
         (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
+        # No memset was made, and the table would be there.
+        (lambda: rank().meta(EXPORT_PARAM_TABLES_TO_EXPORT=f"{STRINGS},{NVTX},{MEMCPY},{MEMSET}"), {}, {}, []),
         # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
         (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
         (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
@@ -128,34 +117,34 @@ def test_what_was_made_and_not_exported_is_null_and_what_was_never_made_is_zero(
         assert "--tables" in problem_of(run, code)["fix"]
 
 
-@pytest.mark.parametrize("lazy", ["true", "false"])
+@pytest.mark.parametrize("lazy", ["true", "false", None])
 def test_kernels_that_were_launched_are_unknown_in_a_table_without_rows_too(tmp_path, lazy):
-    builder = steady_rank(0, world_size=1).meta(EXPORT_PARAM_LAZY=lazy)
-    builder.rows[KERNEL] = []
-    run = load(tmp_path, builder, lazy=False)
+    if lazy is None:
+        run = load(tmp_path, without=(KERNEL,))
+    else:
+        run = load(tmp_path, emptied(KERNEL).meta(EXPORT_PARAM_LAZY=lazy), lazy=False)
     row = figures(run, step=0)
-    assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (None, None, None, 40)  # fmt: skip
+    # Copies alone are one window.
+    assert (row["wall_ns"], row["dtod_ns"]) == (3350 - 340, 40)
+    assert {row[name] for name in ("compute_ns", "comm_ns", "idle_ns", "exposed_dtod_ns")} == {None}
     assert {"no-kernels", "no-steps"} <= set(codes(run))
     assert run.ranks["n_kernels"].to_pylist() == [None]
 
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_without_rows_of_kernels_there_were_none_where_none_was_launched(tmp_path, lazy):
-    builder = TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1")
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite", lazy=lazy))
+    run = load(tmp_path, TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1"), lazy=lazy)
     row = run.steps().to_pylist()[0]
     assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (0, 0, 0, 40)
     assert "no-kernels" not in codes(run)
-
-
-def test_kernels_in_graphs_as_a_whole_are_no_missing_kernels(tmp_path):
+    # Nor are any missing that ran in graphs as a whole.
     builder = TraceBuilder().graph(100, 140, launch=5).range(0, 50, "step 1")
-    assert "no-kernels" not in codes(load(tmp_path, builder, lazy=False))
+    assert "no-kernels" not in codes(load(tmp_path, builder, lazy=lazy))
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_without_rows_of_api_calls_no_launch_was_recorded(tmp_path, is_there):
-    builder = steady_rank(0, world_size=1)
+    builder = rank()
     builder.rows[RUNTIME] = []
     without = () if is_there else (RUNTIME,)
     run = load(tmp_path, builder, without=without, lazy=False)
@@ -169,56 +158,39 @@ def test_without_rows_of_api_calls_no_launch_was_recorded(tmp_path, is_there):
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_ranks_without_a_common_clock_are_not_aligned_at_all(tmp_path, missing):
-    for rank in range(2):
-        without = ("TARGET_INFO_SESSION_START_TIME",) if rank == missing else ()
-        steady_rank(rank).session(5).write(tmp_path / f"a_{rank}.sqlite", without=without)
-    run = nsyspipe.load(tmp_path)
+    builders = [steady_rank(at).session(5) for at in range(2)]
+    del builders[missing].rows["TARGET_INFO_SESSION_START_TIME"]
+    run = run_of(tmp_path, *builders)
     assert run.ranks["clock_shift_ns"].to_pylist() == [0, 0]
     assert [row["start_ns"] for row in run.steps().to_pylist() if row["step"] == 1] == [1100, 1100]
     assert problem_of(run, "no-session-start")["report"] == f"a_{missing}.sqlite"
 
 
-def test_one_report_needs_no_common_clock(tmp_path):
-    run = load(tmp_path, without=("TARGET_INFO_SESSION_START_TIME",))
-    assert codes(run) == ["few-steps", "not-judged"]
-    assert run.header.captured_at_utc is None
-
-
-def test_without_a_gpu_table_only_the_model_is_lost(tmp_path):
-    run = load(tmp_path, without=("TARGET_INFO_GPU",))
-    assert figures(run) == STEADY
-    assert run.ranks["gpu_name"].to_pylist() == [None]
-    assert problem_of(run, "no-gpu-name")["severity"] == "info"
-
-
-def test_two_models_are_told_apart_by_the_device_map(tmp_path):
-    builder = TraceBuilder(version="3.24.0 2025.5.2")
-    builder.rows.update(steady_rank(0, world_size=1).rows, TARGET_INFO_GPU=[])
-    builder.gpu(0, "A100").gpu(1, "H100")
-    builder.add("TARGET_INFO_CUDA_DEVICE", pid=1000, cudaId=0, gpuId=1)
-    assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == ["H100"]
-
-
-def test_without_the_map_a_hidden_device_order_gives_no_model(tmp_path):
-    builder = steady_rank(0, world_size=1).gpu(1, "A100").env(CUDA_VISIBLE_DEVICES="1,0")
-    assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == [None]
-
-
 @pytest.mark.parametrize(
     ("table", "field", "empty"),
     [("TARGET_INFO_SYSTEM_ENV", "hosts", []), (META, "nsys_versions", []), (META, "export_schema_versions", []),
-     ("META_DATA_CAPTURE", "world_size", None)],
+     ("META_DATA_CAPTURE", "world_size", None), ("TARGET_INFO_GPU", "gpu_names", [])],
 )  # fmt: skip
 def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field, empty):
     run = load(tmp_path, without=(table,))
     assert figures(run) == STEADY
     assert getattr(run.header, field) == empty
+    if field == "gpu_names":
+        assert run.ranks["gpu_name"].to_pylist() == [None]
+        assert problem_of(run, "no-gpu-name")["severity"] == "info"
+
+
+def test_two_models_are_told_apart_by_the_device_map_and_a_hidden_order_without_it_gives_none(tmp_path):
+    builder = TraceBuilder(version="3.24.0 2025.5.2")
+    builder.rows.update(rank().rows, TARGET_INFO_GPU=[])
+    builder.gpu(0, "A100").gpu(1, "H100").add("TARGET_INFO_CUDA_DEVICE", pid=1000, cudaId=0, gpuId=1)
+    assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == ["H100"]
+    builder = rank().gpu(1, "A100").env(CUDA_VISIBLE_DEVICES="1,0")
+    assert load(tmp_path, builder).ranks["gpu_name"].to_pylist() == [None]
 
 
 def test_without_strings_nothing_has_a_name_and_that_is_said(tmp_path):
-    for rank in range(2):
-        steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite", without=(STRINGS,))
-    run = nsyspipe.load(tmp_path)
+    run = run_of(tmp_path, steady_rank(0), steady_rank(1), without=(STRINGS,))
     row = run.steps().to_pylist()[0]
     # Compute cannot be told from communication, but busy from idle can: 4 x (230 + 10) ns are busy.
     assert (row["compute_ns"], row["comm_ns"], row["n_collectives"]) == (None, None, None)
@@ -231,38 +203,21 @@ def test_without_strings_nothing_has_a_name_and_that_is_said(tmp_path):
 
 
 def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
-    steady_rank(0).write(tmp_path / "a_0.sqlite")
     nameless = steady_rank(1)
     for row in nameless.rows[KERNEL]:
         row |= {"shortName": 999, "demangledName": 999}
-    nameless.write(tmp_path / "a_1.sqlite")
-    run = nsyspipe.load(tmp_path)
+    run = run_of(tmp_path, steady_rank(0), nameless)
     (summary,) = run.summary().to_pylist()
     assert (summary["comm_share"], summary["compute_share"]) == (None, None)
     assert (summary["idle_share"], summary["step_time_ns"]) == (0.76, 1000)
     assert problem_of(run, "no-kernel-names")["rank"] == 1
 
 
-def test_without_kernels_copies_alone_are_one_window(tmp_path):
-    run = load(tmp_path, without=(KERNEL,))
-    row = figures(run, step=0)
-    assert (row["wall_ns"], row["compute_ns"], row["dtod_ns"]) == (3350 - 340, None, 40)
-    assert (row["comm_ns"], row["idle_ns"], row["exposed_dtod_ns"]) == (None, None, None)
-    assert {"no-kernels", "no-steps"} <= set(codes(run))
-
-
-def test_an_export_limited_to_some_tables_answers_from_those(tmp_path):
-    tables = "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_MEMCPY,CUPTI_ACTIVITY_KIND_MEMSET"
-    run = load(tmp_path, steady_rank(0, world_size=1).meta(EXPORT_PARAM_TABLES_TO_EXPORT=tables))
-    assert figures(run) == STEADY  # no memset was made, and the table would be there
-
-
 @pytest.mark.parametrize("version", [one for one in schemas() if one.startswith("3.2")])
 def test_a_newer_export_than_was_tested_is_said(tmp_path, version):
     builder = steady_rank(0, world_size=1, version=version)
-    for row in builder.rows[META]:
-        if row["name"] == "EXPORT_SCHEMA_VERSION":
-            row["value"] = "3.99.0"
+    (row,) = [row for row in builder.rows[META] if row["name"] == "EXPORT_SCHEMA_VERSION"]
+    row["value"] = "3.99.0"
     run = load(tmp_path, builder)
     assert figures(run) == STEADY
     assert "3.99.0" in problem_of(run, "untested-version")["message"]
@@ -270,7 +225,7 @@ def test_a_newer_export_than_was_tested_is_said(tmp_path, version):
 
 @pytest.mark.parametrize("column", ["textId", "domainId", "text", "endGlobalTid", "rangeId"])
 def test_a_column_of_nvtx_that_is_missing_costs_only_what_it_held(tmp_path, column):
-    builder = nullable(steady_rank(0, world_size=1))
+    builder = nullable(rank())
     if column == "textId":
         texts = {number: text for text, number in builder.strings.items()}
         for row in builder.rows[NVTX]:

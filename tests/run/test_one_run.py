@@ -14,7 +14,7 @@ import nsyspipe
 from nsyspipe.errors import RankConflictError
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
-from tests.build.tools import STEADY, codes, figures, one_report, problem_of, shift
+from tests.build.tools import STEADY, codes, figures, one_report, problem_of, run_of, shift
 from tests.build.trace import TraceBuilder, schemas, steady_rank
 from tests.conftest import SAMPLES
 
@@ -43,61 +43,37 @@ def conflict(first, second, **options):
 # --- reports that cannot be one run ---------------------------------------------------------------
 
 
-def same_file(folder):
-    one = without_environment(0).write(folder / "a.sqlite")
-    os.link(one, folder / "b.sqlite")
-    return "same report twice"
+def copied_by(copy):
+    def make(folder):
+        copy(without_environment(0).write(folder / "a.sqlite"), folder / "b.sqlite")
+        return "same report twice"
+
+    make.__name__ = f"copied_by_{copy.__name__}"
+    return make
 
 
-def symbolic_link(folder):
-    (folder / "b.sqlite").symlink_to(without_environment(0).write(folder / "a.sqlite"))
-    return "same report twice"
+def two(says, first, second):
+    """Return a case of two reports; `says` is in the error."""
+
+    def make(folder):
+        for name, build in zip("ab", (first, second), strict=True):
+            build().write(folder / f"{name}.sqlite")
+        return says
+
+    make.__name__ = says.replace(" ", "_")
+    return make
 
 
-def copied_file(folder):
-    shutil.copy(without_environment(0).write(folder / "a.sqlite"), folder / "b.sqlite")
-    return "same report twice"
-
-
-def exported_twice(folder):
-    # The same capture by two versions of nsys: other tables, other names, the same process and start.
-    old, new = [name for name in schemas() if name.startswith(("2.9.1", "3.24.7"))][::2]
-    steady_rank(0, version=old).write(folder / "a.sqlite")
-    steady_rank(0, version=new).write(folder / "b.sqlite")
-    return "same report twice"
-
-
-def same_rank(folder):
-    steady_rank(0).write(folder / "a.sqlite")
-    builder = without_environment(1).env(RANK=0, OMPI_COMM_WORLD_RANK=1)
-    builder.write(folder / "b.sqlite")
-    return "captured RANK"
-
-
-def two_world_sizes(folder):
-    steady_rank(0, world_size=2).write(folder / "a.sqlite")
-    steady_rank(1, world_size=4).write(folder / "b.sqlite")
-    return "WORLD_SIZE"
-
-
-def two_hours_apart(folder):
-    steady_rank(0).write(folder / "a.sqlite")
+def two_hours_later():
     builder = steady_rank(1)
     builder.rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"] += 7200 * SECOND
-    builder.write(folder / "b.sqlite")
-    return "apart"
+    return builder
 
 
 def job(variable, *values):
     """Return a case whose ranks captured these values of a variable."""
-
-    def make(folder):
-        for name, value, rank in zip("ab", values, range(2), strict=True):
-            steady_rank(rank).env(**{variable: value}).write(folder / f"{name}.sqlite")
-        return f"captured {variable} differs"
-
-    make.__name__ = variable.lower()
-    return make
+    builders = (lambda at=at: steady_rank(at).env(**{variable: values[at]}) for at in (0, 1))
+    return two(f"captured {variable} differs", *builders)
 
 
 def captures(says, first, second):
@@ -117,6 +93,9 @@ def captures(says, first, second):
 
 LATER = {"captured_at_utc": "2001-09-09T02:46:40Z"}
 
+# The same capture by two versions of nsys: other tables, other names, the same process and start.
+EXPORTERS = [name for name in schemas() if name.startswith(("2.9.1", "3.24.7"))][::2]
+HARD_LINK, HOURS_APART = copied_by(os.link), two("apart", lambda: steady_rank(0), two_hours_later)
 CONFLICTS = [
     job("TORCHELASTIC_RUN_ID", "84b05915", "7f3a0c11"),
     job("SLURM_JOB_ID", "100", "101"),
@@ -124,31 +103,31 @@ CONFLICTS = [
     captures("sidecars name two captures", ([0], {"name": "before"}), ([1], {"name": "after"})),
     captures("sidecars say two world sizes", ([0], {"world_size": 1}), ([1], {"world_size": 2})),
     captures("two captures, each with a rank 1", ([0, 1], {}), ([1], LATER)),
-    same_file,
-    symbolic_link,
-    copied_file,
-    exported_twice,
-    same_rank,
-    two_world_sizes,
-    two_hours_apart,
+    HARD_LINK,
+    copied_by(os.symlink),
+    copied_by(shutil.copy),
+    two("same report twice", *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
+    two(
+        "captured RANK", *(lambda at=at: without_environment(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))
+    ),
+    two("WORLD_SIZE", *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
+    HOURS_APART,
 ]
+# Which the user may decide: a rank map makes one run of them.
+DECIDED = [CONFLICTS[0], CONFLICTS[3], CONFLICTS[5], HARD_LINK, HOURS_APART]
 
 
 @pytest.mark.parametrize("make", CONFLICTS)
-def test_reports_that_cannot_be_one_run_are_refused_and_both_named(tmp_path, make):
+def test_reports_that_cannot_be_one_run_are_refused_and_both_named_but_for_a_rank_map(tmp_path, make):
     says = make(tmp_path)
     pair = [tmp_path / "a.sqlite", tmp_path / "b.sqlite"]
     assert says in conflict(*pair)
-    if make in {same_file, two_hours_apart}:  # whichever comes first
+    if make in {HARD_LINK, HOURS_APART}:  # whichever comes first
         assert says in conflict(*reversed(pair))
-
-
-@pytest.mark.parametrize("make", [CONFLICTS[0], CONFLICTS[3], CONFLICTS[5], same_file, two_hours_apart])
-def test_with_a_rank_map_the_user_has_decided(tmp_path, make):
-    make(tmp_path)
-    run = nsyspipe.load(tmp_path, rank_map="a.sqlite=0,b.sqlite=1")
-    assert [figures(run, rank=rank) for rank in range(2)] == [STEADY] * 2
-    assert (run.header.capture is None) == (make is not CONFLICTS[5])  # two captures make none of the run
+    if make in DECIDED:
+        run = nsyspipe.load(tmp_path, rank_map="a.sqlite=0,b.sqlite=1")
+        assert [figures(run, rank=rank) for rank in range(2)] == [STEADY] * 2
+        assert (run.header.capture is None) == (make is not CONFLICTS[5])  # two captures make none of the run
 
 
 def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
@@ -181,33 +160,19 @@ def strangers(folder, **environment):
 
 
 def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(tmp_path):
-    run = strangers(tmp_path)
+    # The default id of torchrun says nothing.
+    run = strangers(tmp_path, TORCHELASTIC_RUN_ID="none")
     first = run.problems.to_pylist()[0]
     assert (first["code"], first["severity"]) == ("different-runs", "error")
     assert first["message"].startswith("none of the 8 communication operations")  # 2 ranks, 4 steps
     assert "unmatched-collectives" not in codes(run)
     assert "\nCaution: the reports may be of different runs" in summary_text(run, Console(width=100))
     assert "Caution: the reports may be of different runs" in markdown(run)
-
-
-def test_ranks_that_captured_one_job_id_are_of_one_run_whatever_matches(tmp_path):
+    # Ranks that captured one job's id are of one run, whatever matches.
     run = strangers(tmp_path, SLURM_JOB_ID=7)
     assert "different-runs" not in codes(run)
     assert problem_of(run, "unmatched-collectives")["message"].startswith("8 of 8")
     assert "Caution" not in summary_text(run, Console(width=100))
-
-
-def test_the_default_id_of_torchrun_says_nothing(tmp_path):
-    assert "different-runs" in codes(strangers(tmp_path, TORCHELASTIC_RUN_ID="none"))
-
-
-def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
-    for rank in range(3):
-        builder = without_environment(rank).env(WORLD_SIZE=2)
-        builder.write(tmp_path / f"x_{rank}.sqlite")
-    row = problem_of(nsyspipe.load(tmp_path), "more-ranks-than-world")
-    assert row["severity"] == "error"
-    assert row["message"].startswith("3 processes, but the job had 2 ranks")
 
 
 @pytest.mark.slow
@@ -223,37 +188,30 @@ def test_one_file_given_twice_is_refused(tmp_path, monkeypatch):
     conflict(path, "a.sqlite")
 
 
-@pytest.mark.parametrize("pause", [59, 60, 61])
+@pytest.mark.parametrize("pause", [60, 61])
 def test_a_minute_without_any_activity_parts_two_runs(tmp_path, pause):
     # Rank 0 works from 100 to 3350; rank 1's first kernel comes `pause` seconds after that.
-    steady_rank(0).write(tmp_path / "a.sqlite")
     builder = shift(steady_rank(1), 3250 + pause * SECOND)
     builder.rows["TARGET_INFO_SESSION_START_TIME"][0]["utcEpochNs"] -= 1  # as rank 0's
-    builder.write(tmp_path / "b.sqlite")
+    run = run_of(tmp_path, steady_rank(0), builder)
     if pause <= 60:
-        assert nsyspipe.load(tmp_path).ranks.num_rows == 2
+        assert run.ranks.num_rows == 2
     else:
-        assert "61 s apart" in conflict(tmp_path / "a.sqlite", tmp_path / "b.sqlite")
+        assert "61 s apart" in conflict(tmp_path / "a_0.sqlite", tmp_path / "a_1.sqlite")
 
 
 def test_a_rank_that_works_in_between_joins_two_others(tmp_path):
-    for rank in range(3):
-        shift(steady_rank(rank, world_size=3), rank * 50 * SECOND).write(tmp_path / f"a_{rank}.sqlite")
-    assert nsyspipe.load(tmp_path).ranks.num_rows == 3
+    builders = (shift(steady_rank(rank, world_size=3), rank * 50 * SECOND) for rank in range(3))
+    assert run_of(tmp_path, *builders).ranks.num_rows == 3
     conflict(tmp_path / "a_0.sqlite", tmp_path / "a_2.sqlite")
 
 
-def test_equal_ranks_of_other_variables_are_no_conflict(tmp_path):
-    for rank in range(2):
-        without_environment(rank).env(SLURM_PROCID=0, PMI_RANK=0).write(tmp_path / f"a_{rank}.sqlite")
-    assert nsyspipe.load(tmp_path).ranks["rank_source"].to_pylist() == ["file_name"] * 2
-
-
-def test_reports_without_a_common_clock_cannot_be_too_far_apart(tmp_path):
-    for rank in range(2):
-        builder = shift(steady_rank(rank), rank * 3600 * SECOND)
-        builder.write(tmp_path / f"a_{rank}.sqlite", without=("TARGET_INFO_SESSION_START_TIME",))
-    assert nsyspipe.load(tmp_path).ranks.num_rows == 2
+def test_equal_ranks_of_other_variables_and_times_of_no_common_clock_are_no_conflict(tmp_path):
+    builders = [
+        shift(without_environment(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)
+    ]
+    run = run_of(tmp_path, *builders, without=("TARGET_INFO_SESSION_START_TIME",))
+    assert run.ranks["rank_source"].to_pylist() == ["file_name"] * 2
 
 
 # --- several processes, several devices, some ranks -----------------------------------------------
@@ -269,15 +227,11 @@ def test_several_processes_of_one_report_are_several_ranks(tmp_path):
     assert [figures(run, rank=rank) for rank in range(3)] == [STEADY] * 3
 
 
-def test_mpis_names_tell_the_processes_of_one_report_apart(tmp_path):
+def test_mpis_names_or_a_rank_map_tell_the_processes_of_one_report_apart(tmp_path):
     builder = one_report(steady_rank(0), steady_rank(1))
     builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(0, None, "MPI Rank 0", kind=39, pid=1001)
-    run = nsyspipe.load(builder.write(tmp_path / "a.sqlite"))
-    assert run.ranks["pid"].to_pylist() == [1001, 1000]
-
-
-def test_a_rank_map_names_a_process_of_a_report_by_pid(tmp_path):
-    path = one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "a.sqlite")
+    path = builder.write(tmp_path / "a.sqlite")
+    assert nsyspipe.load(path).ranks["pid"].to_pylist() == [1001, 1000]
     run = nsyspipe.load(path, rank_map="a.sqlite:1000=6,a.sqlite:1001=2")
     assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 2, "pid": 1001}, {"rank": 6, "pid": 1000}]
 
@@ -296,23 +250,25 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
 # --- the size of the world ----------------------------------------------------------------------
 
 
-def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path):
-    for rank in (1, 2):
-        steady_rank(rank, world_size=4).write(tmp_path / f"a{rank}.sqlite")
-    run = nsyspipe.load(tmp_path)
+@pytest.mark.parametrize(
+    ("present", "world_size", "missing"),
+    [((1, 2), 4, "2 of 4 ranks are not among the reports (0, 3)"),
+     # A rank beyond the world does not stand in for one that is missing.
+     ((0, 2), 2, "1 of 2 ranks are not among the reports (1)")],
+)  # fmt: skip
+def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, world_size, missing):
+    run = run_of(tmp_path, *(steady_rank(rank, world_size=world_size) for rank in present))
     row = problem_of(run, "ranks-missing")
     assert row["severity"] == "warning"
-    assert "2 of 4 ranks" in row["message"]
-    assert "(0, 3)" in row["message"]
-    assert run.header.world_size == 4
+    assert row["message"].startswith(missing)
+    assert run.header.world_size == world_size
 
 
-def test_a_rank_beyond_the_world_does_not_stand_in_for_one_that_is_missing(tmp_path):
-    for rank in (0, 2):
-        steady_rank(rank, world_size=2).write(tmp_path / f"a_{rank}.sqlite")
-    row = problem_of(nsyspipe.load(tmp_path), "ranks-missing")
-    assert "1 of 2 ranks" in row["message"]
-    assert "(1)" in row["message"]
+def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
+    run = run_of(tmp_path, *(without_environment(rank).env(WORLD_SIZE=2) for rank in range(3)))
+    row = problem_of(run, "more-ranks-than-world")
+    assert row["severity"] == "error"
+    assert row["message"].startswith("3 processes, but the job had 2 ranks")
 
 
 def test_a_world_of_any_size_costs_no_memory(tmp_path):
@@ -329,41 +285,40 @@ def test_a_world_of_any_size_costs_no_memory(tmp_path):
     assert peak < 10_000_000
 
 
-def test_a_complete_world_has_no_ranks_missing(steady):
+def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_missing(steady, tmp_path):
     assert "ranks-missing" not in codes(nsyspipe.load(steady))
-
-
-def test_without_a_captured_size_the_world_is_not_known(tmp_path):
     run = nsyspipe.load(without_environment(0).write(tmp_path / "x_3.sqlite"))
     assert run.header.world_size is None
     assert "ranks-missing" not in codes(run)
 
 
+def two_ranks():
+    return [TraceBuilder(pid=1000 + rank).session(SESSION).gpu().env(RANK=rank, WORLD_SIZE=2) for rank in (0, 1)]
+
+
 def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path):
-    for rank in (0, 1):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2)
-        builder.range(0, 100, "step").range(10, 50, "backward")
-        builder.kernel(5, 60, launch=1).nccl(60, 80, launch=20).write(tmp_path / f"one_{rank}.sqlite")
-    run = nsyspipe.load(tmp_path, jobs=1)
+    builders = two_ranks()
+    for builder in builders:
+        builder.range(0, 100, "step").range(10, 50, "backward").kernel(5, 60, launch=1).nccl(60, 80, launch=20)
+    run = run_of(tmp_path, *builders)
     row = problem_of(run, "no-steps")
     assert "there is one range 'step' on every rank" in row["message"]
     assert "--step '^step$'" in row["message"]
-    asked = nsyspipe.load(tmp_path, step="^step$", jobs=1)
+    asked = nsyspipe.load(tmp_path, step="^step$")
     assert asked.summary()["n_summary_steps"].to_pylist() == [1]
     assert problem_of(asked, "few-steps")["message"].startswith("steps in the figures: 1, too few")
 
 
 def test_ranks_that_are_slowest_in_turn_are_said_to_be(tmp_path):
     # Windows of 100 and 120 in turn: the largest of each step is 120, and each rank takes 110 in the mean.
-    for rank in (0, 1):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2)
+    builders = two_ranks()
+    for rank, builder in enumerate(builders):
         at = 10
         for step in range(9):
             length = 120 if step % 2 == rank else 100
             builder.range(at - 5, at + 90, f"step {step}").kernel(at, at + 80, launch=at - 2)
             at += length
-        builder.write(tmp_path / f"turn_{rank}.sqlite")
-    run = nsyspipe.load(tmp_path, jobs=1)
+    run = run_of(tmp_path, *builders)
     # Of steps 1 to 7 four are longer on rank 1: 780 in all, where the largest sum to 840.
     assert run.summary()["throughput_steps_per_s"].to_pylist() == [1e9 / 120]
     assert "in the mean 7.7 % more" in problem_of(run, "slowest-rank-changes")["message"]

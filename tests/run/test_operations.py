@@ -15,7 +15,7 @@ from nsyspipe.errors import DamagedReportError, OptionError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.run.operations import run_operations
 from tests.build.across import every_step, load, reports
-from tests.build.tools import blank, edit, one_report
+from tests.build.tools import blank, edit, one_report, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -33,19 +33,21 @@ def rows(table, *names):
 
 
 def built(builder, folder, **options):
-    return nsyspipe.load(builder.write(folder / "r_0.sqlite"), **options)
+    return run_of(folder, builder, **options)
 
 
-def opened(folder, pattern="*.sqlite", **options):
-    return nsyspipe.load(str(folder / pattern), **options)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Return the run of two equal ranks, which nobody changes."""
+    return run_of(tmp_path_factory.mktemp("plain"), steady_rank(0), steady_rank(1))
 
 
 # --- by hand --------------------------------------------------------------------------------
 
 
-def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(steady):
+def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(plain):
     # Step 1 runs from 1000; rank 1's session starts 1 ns later, but all collectives end as late, so both shifts are 0.
-    events, _ = read(opened(steady), (1, 1))[1]
+    events, _ = read(plain, (1, 1))[1]
     assert events.schema == schema.EVENTS.arrow
     common = {"rank": 1, "step": 1, "device_id": 0}
     compute = {"category": "compute", "name": "gemm", "stream_id": 7, "dur_ns": 100, "bytes": None, "collective": None, "seq": None}  # fmt: skip
@@ -61,8 +63,8 @@ def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(stead
     ]  # fmt: skip
 
 
-def test_every_column_of_the_phase_ranges_of_a_step_is_the_hand_computed_one(steady):
-    _, ranges = read(opened(steady), (2, 2))[0]
+def test_every_column_of_the_phase_ranges_of_a_step_is_the_hand_computed_one(plain):
+    _, ranges = read(plain, (2, 2))[0]
     assert ranges.schema == schema.PHASE_RANGES.arrow
     assert rows(ranges) == [
         (0, 2, None, 2000, 2900, 4, 2100, 2350),
@@ -83,7 +85,7 @@ def test_the_timeline_of_a_step_is_the_hand_computed_one(tmp_path):
     operations = run_operations(run._tables, run.reading, steps=(step, step))
     table = timeline(run.steps(), run.collectives(), operations, step)
     # All collectives are launched at 20, in the forward range.
-    assert rows(table.filter(pc.equal(table["rank"], 0)))[:] == [
+    assert rows(table.filter(pc.equal(table["rank"], 0))) == [
         (1, 0, "comm", 1300, 1380, 80, 80, 60, 1, "all_reduce", 0),
         (1, 0, "compute", 1100, 1200, 100, None, None, 1, "gemm", None),
         (1, 0, "exposed", 1300, 1380, 80, None, None, 1, "all_reduce", 0),
@@ -114,30 +116,23 @@ def test_graphs_are_compute_and_memsets_memory(tmp_path):
 
 
 def test_without_api_calls_an_operation_belongs_to_the_window_that_it_starts_in(tmp_path):
-    path = steady_rank(0).write(tmp_path / "a_0.sqlite", without=(RUNTIME,))
-    found = read(nsyspipe.load(path), (1, 1))[0]
+    events, ranges = read(built(steady_rank(0), tmp_path, without=(RUNTIME,)), (1, 1))[0]
     # The ranges' own times are the windows: step 1's is [1000, 2000).
-    assert names_and_steps(found) == [
-        ("compute", "gemm", 1, None, None),
-        ("compute", "gemm", 1, None, None),
-        ("comm", REDUCE, 1, None, None),
-        ("memory", "memcpy DtoD", 1, None, None),
-    ]
+    names = [("compute", "gemm"), ("compute", "gemm"), ("comm", REDUCE), ("memory", "memcpy DtoD")]
+    expected = [(*name, 1, None, None) for name in names]
+    assert rows(events, "category", "name", "step", "phase", "launch_ns") == expected
     # What the ranges launched is not known.
-    assert rows(found[1], "phase", "n_operations", "device_start_ns") == [
-        (None, None, None),
-        ("forward", None, None),
-        ("backward", None, None),
-    ]
+    expected = [(phase, None, None) for phase in (None, "forward", "backward")]
+    assert rows(ranges, "phase", "n_operations", "device_start_ns") == expected
 
 
-@pytest.mark.parametrize("steps", [None, (0, 0)])
-def test_without_nvtx_the_capture_is_step_0_and_has_no_phases(tmp_path, steps):
-    path = steady_rank(0).write(tmp_path / "a_0.sqlite", without=("NVTX_EVENTS",))
-    events, ranges = read(nsyspipe.load(path), steps)[0]
-    assert (events.num_rows, set(events["step"].to_pylist())) == (16, {0})
-    assert set(events["phase"].to_pylist()) == {None}
-    assert (ranges.num_rows, ranges.schema) == (0, schema.PHASE_RANGES.arrow)
+def test_without_nvtx_the_capture_is_step_0_and_has_no_phases(tmp_path):
+    run = built(steady_rank(0), tmp_path, without=("NVTX_EVENTS",))
+    for steps in (None, (0, 0)):
+        events, ranges = read(run, steps)[0]
+        assert (events.num_rows, set(events["step"].to_pylist())) == (16, {0})
+        assert set(events["phase"].to_pylist()) == {None}
+        assert (ranges.num_rows, ranges.schema) == (0, schema.PHASE_RANGES.arrow)
 
 
 def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
@@ -156,19 +151,15 @@ def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
 
 
 def test_a_rank_without_the_step_has_no_operations_in_it(tmp_path):
-    steady_rank(0, n_steps=4).write(tmp_path / "a_0.sqlite")
-    steady_rank(1, n_steps=3).write(tmp_path / "a_1.sqlite")
-    run = opened(tmp_path)
+    run = run_of(tmp_path, steady_rank(0, n_steps=4), steady_rank(1, n_steps=3))
     found = read(run, (3, 3))
-    assert [(rank, *(table.num_rows for table in one)) for rank, one in found.items()] == [(0, 4, 3), (1, 0, 0)]  # fmt: skip
-    table = timeline(run.steps(), run.collectives(), run_operations(run._tables, run.reading, steps=(3, 3)), 3)  # fmt: skip
+    assert [(rank, *(table.num_rows for table in one)) for rank, one in found.items()] == [(0, 4, 3), (1, 0, 0)]
+    table = timeline(run.steps(), run.collectives(), run_operations(run._tables, run.reading, steps=(3, 3)), 3)
     assert set(table["rank"].to_pylist()) == {0}
 
 
 def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(tmp_path):
-    builder = steady_rank(0)
-    builder.range(4000, 4900, "step 4").range(4005, 4050, "forward")
-    builder.copy(4100, 4150, launch=4010)
+    builder = steady_rank(0).range(4000, 4900, "step 4").range(4005, 4050, "forward").copy(4100, 4150, launch=4010)
     run = built(builder, tmp_path)
     assert 4 not in run.steps()["step"].to_pylist()
     with pytest.raises(OptionError):
@@ -176,10 +167,8 @@ def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(t
     events, ranges = read(run, (3, 4))[0]
     # The copy runs after the last window.
     assert events["end_ns"].to_pylist()[-1] == 3350
-    assert rows(ranges, "step", "phase", "n_operations", "device_end_ns")[-2:] == [
-        (4, None, 1, 4150),
-        (4, "forward", 1, 4150),
-    ]
+    last = rows(ranges, "step", "phase", "n_operations", "device_end_ns")[-2:]
+    assert last == [(4, None, 1, 4150), (4, "forward", 1, 4150)]
 
 
 def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_path):
@@ -195,20 +184,20 @@ def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_pat
     assert whole.slice(whole.num_rows - 3) == some
 
 
-@pytest.mark.parametrize("inner", ["data", "batch {}"])
-def test_a_steps_own_range_is_no_phase_but_one_as_long_inside_it_is(tmp_path, inner):
-    builder = TraceBuilder()
-    for step in range(4):
-        at = 1000 * step
-        builder.range(at, at + 900, f"batch {step}").range(at, at + 900, inner.format(step))
-        builder.kernel(at + 100, at + 200, launch=at + 10)
-    run = built(builder, tmp_path)
-    assert run.step_family == "batch #"
-    for steps in (None, (1, 1)):
-        events, ranges = read(run, steps)[0]
-        assert set(events["phase"].to_pylist()) == {"data"}
-        of_step = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
-        assert of_step == [(1, None, 1000), (1, "data", 1000)]
+def test_a_steps_own_range_is_no_phase_but_one_as_long_inside_it_is(tmp_path):
+    for inner in ("data", "batch {}"):
+        builder = TraceBuilder()
+        for step in range(4):
+            at = 1000 * step
+            builder.range(at, at + 900, f"batch {step}").range(at, at + 900, inner.format(step))
+            builder.kernel(at + 100, at + 200, launch=at + 10)
+        run = built(builder, tmp_path)
+        assert run.step_family == "batch #"
+        for steps in (None, (1, 1)):
+            events, ranges = read(run, steps)[0]
+            assert set(events["phase"].to_pylist()) == {"data"}
+            of_step = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
+            assert of_step == [(1, None, 1000), (1, "data", 1000)]
 
 
 def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp_path):
@@ -235,12 +224,8 @@ def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(t
 # --- several ranks --------------------------------------------------------------------------
 
 
-def two_in_one_report(tmp_path):
-    return one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "both.sqlite")
-
-
 def test_the_processes_of_one_report_are_told_apart(tmp_path):
-    path = two_in_one_report(tmp_path)
+    path = one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "both.sqlite")
     edit(path, f"UPDATE {KERNEL} SET streamId = 3 WHERE globalPid = {(1 << 48) + (1001 << 24)}")
     run = nsyspipe.load(path)
     for steps, n_rows in ((None, 16), ((1, 1), 4)):
@@ -257,10 +242,9 @@ def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
         for builder in builders:
             builder.rows.pop("META_DATA_CAPTURE")
         one_report(*builders).write(tmp_path / f"r{place}.sqlite")
-        suffixes = [f":{1000 + number}" for number in numbers] if len(numbers) > 1 else [""]
-        pairs = zip(suffixes, numbers, strict=True)
-        names += [f"r{place}.sqlite{suffix}={number}" for suffix, number in pairs]
-    run = opened(tmp_path, rank_map=",".join(names))
+        pids = {number: f":{1000 + number}" if len(numbers) > 1 else "" for number in numbers}
+        names += [f"r{place}.sqlite{pid}={number}" for number, pid in pids.items()]
+    run = nsyspipe.load(tmp_path, rank_map=",".join(names))
     for options in ({}, {"jobs": 3}, {"executor": ThreadPoolExecutor(2)}):
         assert list(read(run, (1, 1), **options)) == [0, 1, 2, 3, 4]
 
@@ -308,9 +292,9 @@ def check_sums(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler_?", "fsdp-4gpu_?"])
-def test_real_runs_add_up_and_a_span_of_them_is_a_part(real, name):
-    run = opened(real, f"{name}.sqlite")
+@pytest.mark.parametrize("name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler", "fsdp-4gpu"])
+def test_real_runs_add_up_and_a_span_of_them_is_a_part(runs, name):
+    run = runs(name)
     check_sums(run)
     step = representative_step(run.steps())
     whole, some = read(run), read(run, (step, step))
@@ -345,65 +329,53 @@ class Counting(Executor):
 
 
 def test_few_reports_are_read_ahead_of_the_one_that_is_waited_for(tmp_path):
-    for rank in range(7):
-        steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite")
-    run = opened(tmp_path)
+    run = run_of(tmp_path, *(steady_rank(rank) for rank in range(7)))
     for jobs, most in ((1, 2), (3, 4), (None, 5)):
         counting = Counting()
         assert list(read(run, (1, 1), jobs=jobs, executor=counting)) == list(range(7))
         assert (counting.most, counting.ahead) == (most, 0)
 
 
-def test_with_one_job_a_report_is_read_when_its_rank_is_asked_for(steady):
-    found = run_operations((run := opened(steady))._tables, run.reading, jobs=1)
+def test_a_report_is_read_when_its_rank_is_asked_for_and_one_that_is_gone_is_an_error_that_names_it(steady):
+    run = nsyspipe.load(steady)
+    found = run_operations(run._tables, run.reading, jobs=1)
     assert next(found)[0] == 0
     (steady / "steady_1.sqlite").unlink()
-    with pytest.raises(ReportNotFoundError) as caught:
+    with pytest.raises(ReportNotFoundError, match=r"steady_1\.sqlite"):
         next(found)
-    assert "steady_1.sqlite" in str(caught.value)
+    for jobs in (1, 2):
+        with pytest.raises(ReportNotFoundError, match="steady_1"):
+            read(run, jobs=jobs)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_report_that_is_gone_is_an_error_that_names_it(steady, jobs):
-    run = opened(steady)
-    run.steps()
-    (steady / "steady_0.sqlite").unlink()
-    with pytest.raises(ReportNotFoundError, match="steady_0"):
-        read(run, jobs=jobs)
-
-
-@pytest.mark.parametrize("steps", [None, (1, 1)])
 @pytest.mark.parametrize(
     "change", [f"DELETE FROM {KERNEL} WHERE streamId = 19", f'UPDATE {KERNEL} SET "end" = "end" + 1']
 )
-def test_a_report_that_has_changed_is_an_error_that_names_it(steady, steps, change):
-    run = opened(steady)
+def test_a_report_that_has_changed_is_an_error_that_names_it(steady, change):
+    run = nsyspipe.load(steady)
     run.steps()
     edit(steady / "steady_1.sqlite", change)
-    with pytest.raises(DamagedReportError, match=r"steady_1\.sqlite: has changed"):
-        read(run, steps)
+    for steps in (None, (1, 1)):
+        with pytest.raises(DamagedReportError, match=r"steady_1\.sqlite: has changed"):
+            read(run, steps)
 
 
-def test_steps_that_no_rank_has_are_refused_at_once_with_those_there_are(steady):
-    run = opened(steady)
-    with pytest.raises(OptionError, match="steps 7:9: no rank has such a step") as caught:
-        run_operations(run._tables, run.reading, steps=(7, 9))
-    assert (caught.value.found, caught.value.fix) == ("steps 0 to 3", "--perfetto-steps 0:3")
-    with pytest.raises(OptionError):
-        run_operations(run._tables, run.reading, steps=(2, 1))
-
-
-def test_a_run_without_gpu_activity_has_no_operations(tmp_path):
-    run = built(TraceBuilder().range(0, 10, "step 1"), tmp_path)
-    assert read(run) == {}
-    with pytest.raises(OptionError) as caught:
-        run_operations(run._tables, run.reading, steps=(0, 0))
-    assert (caught.value.found, caught.value.fix) == ("no steps at all", None)
+def test_steps_that_no_rank_has_are_refused_at_once_with_those_there_are(plain, tmp_path):
+    bare = built(TraceBuilder().range(0, 10, "step 1"), tmp_path)
+    assert read(bare) == {}  # without GPU activity
+    for run, steps, found, fix in (
+        (plain, (7, 9), "steps 0 to 3", "--perfetto-steps 0:3"),
+        (plain, (2, 1), "steps 0 to 3", "--perfetto-steps 0:3"),
+        (bare, (0, 0), "no steps at all", None),
+    ):
+        with pytest.raises(OptionError, match="steps {}:{}: no rank has such a step".format(*steps)) as caught:
+            run_operations(run._tables, run.reading, steps=steps)
+        assert (caught.value.found, caught.value.fix) == (found, fix)
 
 
 def test_who_stops_early_leaves_no_thread_behind_and_no_report_is_touched(steady):
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in steady.iterdir()}
-    run = opened(steady)
+    run = nsyspipe.load(steady)
     found = run_operations(run._tables, run.reading, jobs=2)
     next(found)
     found.close()
@@ -412,10 +384,9 @@ def test_who_stops_early_leaves_no_thread_behind_and_no_report_is_touched(steady
 
 
 @pytest.mark.slow
-def test_other_processes_can_do_the_work(steady):
-    run = opened(steady)
+def test_other_processes_can_do_the_work(plain):
     with ProcessPoolExecutor(1) as executor:
-        assert read(run, (1, 2), executor=executor) == read(run, (1, 2))
+        assert read(plain, (1, 2), executor=executor) == read(plain, (1, 2))
 
 
 def test_rows_without_a_valid_time_are_left_out_again(tmp_path):

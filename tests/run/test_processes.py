@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
+from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.report.document import document, dumps
 from nsyspipe.report.words import verdict
-from tests.build.tools import STEADY, codes, figures, one_report, problem_of, shift
-from tests.build.trace import GRAPH, KERNEL, MEMCPY, RUNTIME, TraceBuilder, steady_rank
+from tests.build.tools import STEADY, codes, figures, one_report, problem_of, run_of, shift
+from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank
+
+MS = 1_000_000
 
 
-def load(builder, tmp_path):
-    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+def alone():
+    return TraceBuilder().session(10**18).gpu().env(RANK=0, WORLD_SIZE=1)
 
 
 def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
@@ -20,32 +23,21 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     # would move by one.
     first, second = steady_rank(0), shift(steady_rank(1), 137)
     assert [row["correlationId"] for row in first.rows[KERNEL]] == [row["correlationId"] for row in second.rows[KERNEL]]
-    run = load(one_report(first, second), tmp_path)
-    assert figures(run, rank=0) == STEADY
-    assert figures(run, rank=1) == STEADY
+    run = run_of(tmp_path, one_report(first, second))
+    assert [figures(run, rank=rank) for rank in (0, 1)] == [STEADY] * 2
     starts = {(row["rank"], row["step"]): row["start_ns"] for row in run.steps().to_pylist()}
     assert [starts[0, 1], starts[1, 1]] == [1100, 1237]
 
 
-def test_a_call_of_a_process_without_gpu_work_launches_nothing(tmp_path):
+def test_of_calls_with_one_id_the_earliest_launches_and_that_of_another_process_nothing(tmp_path):
     builder = steady_rank(0)
-    calls = [
-        row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000} for row in builder.rows[RUNTIME]
-    ]
-    builder.rows[RUNTIME] += calls
-    run = load(builder, tmp_path)
-    assert figures(run) == STEADY
-    assert run.ranks["pid"].to_pylist() == [1000]
-
-
-def test_of_several_calls_with_one_correlation_id_the_earliest_is_the_launch(tmp_path):
-    builder = steady_rank(0)
-    builder.rows[RUNTIME] = [row | {"start": row["start"] + 1000} for row in builder.rows[RUNTIME]] + builder.rows[
-        RUNTIME
-    ]
-    run = load(builder, tmp_path)
+    calls = builder.rows[RUNTIME]
+    elsewhere = [row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000} for row in calls]
+    builder.rows[RUNTIME] = [row | {"start": row["start"] + 1000} for row in calls] + calls + elsewhere
+    run = run_of(tmp_path, builder)
     assert figures(run) == STEADY
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
+    assert run.ranks["pid"].to_pylist() == [1000]
 
 
 # --- CUDA graphs --------------------------------------------------------------------------------
@@ -63,7 +55,7 @@ def test_what_communicates_inside_whole_graphs_is_not_known(tmp_path, world_size
     builder = steady_rank(0, world_size=world_size)
     for step in range(4):
         builder.graph(1000 * step + 400, 1000 * step + 500, launch=1000 * step + 95)
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert figures(run) == STEADY | UNSEEN | {"idle_ns": 660}
     assert run.ranks["n_kernels"].to_pylist() == [16]
     row = problem_of(run, "comm-in-graphs")
@@ -79,16 +71,16 @@ def test_what_communicates_inside_whole_graphs_is_not_known(tmp_path, world_size
 
 
 def test_only_steps_that_hold_a_whole_graph_lose_their_communication(tmp_path):
-    run = load(steady_rank(0).graph(2400, 2500, launch=2095), tmp_path)
+    run = run_of(tmp_path, steady_rank(0).graph(2400, 2500, launch=2095))
     assert run.steps()["comm_ns"].to_pylist() == [60, 60, None, 60]
 
 
 def test_graphs_of_one_rank_that_never_communicates_count_as_compute(tmp_path):
-    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1)
+    builder = alone()
     for at in range(0, 4000, 1000):
         builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 200, launch=at + 10)
         builder.graph(at + 400, at + 500, launch=at + 95)
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert run.summary()["compute_share"].to_pylist() == [0.2]
     assert run.summary()["comm_share"].to_pylist() == [0]
     assert problem_of(run, "graphs-as-a-whole")["severity"] == "warning"
@@ -96,45 +88,91 @@ def test_graphs_of_one_rank_that_never_communicates_count_as_compute(tmp_path):
 
 def test_a_rank_whose_only_kernels_are_graphs_has_windows(tmp_path):
     builder = TraceBuilder()
-    for step in range(3):
-        at = 1000 * step
-        builder.range(at, at + 900, f"step {step}").graph(at + 100, at + 400, launch=at + 10)
-    run = load(builder, tmp_path)
-    assert run.steps().select(["start_ns", "end_ns", "compute_ns"]).to_pylist() == [
-        {"start_ns": 100, "end_ns": 1100, "compute_ns": 300},
-        {"start_ns": 1100, "end_ns": 2100, "compute_ns": 300},
-        {"start_ns": 2100, "end_ns": 2400, "compute_ns": 300},
-    ]
+    for at in range(0, 3000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").graph(at + 100, at + 400, launch=at + 10)
+    rows = run_of(tmp_path, builder).steps().select(["start_ns", "end_ns", "compute_ns"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(100, 1100, 300), (1100, 2100, 300), (2100, 2400, 300)]
 
 
 def test_kernels_of_a_graph_captured_by_node_share_the_launch(tmp_path):
     builder = TraceBuilder(version="3.24.0 2025.5.2")
-    for step in range(3):
-        at = 1000 * step
-        builder.range(at, at + 900, f"step {step}")
+    for at in range(0, 3000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}")
         call = builder.launch(at + 10, api="cudaGraphLaunch_v10000")
         for node in range(3):
             builder.kernel(at + 100 + 100 * node, at + 150 + 100 * node)
             builder.rows[KERNEL][-1] |= {"correlationId": call, "graphNodeId": node + 1}
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert run.steps()["compute_ns"].to_pylist() == [150, 150, 150]
     assert run.steps()["wall_ns"].to_pylist() == [1000, 1000, 250]
     assert not {"graphs-as-a-whole", "launch-missing"} & set(codes(run))
 
 
+def test_copies_are_null_in_the_steps_that_hold_a_graph_and_only_there(tmp_path):
+    # Steps of 20 ms: the first two are a graph of 10 ms, the others a kernel as long, a copy of 1 ms after each.
+    builder = alone()
+    for step in range(6):
+        at = (1 + 20 * step) * MS
+        builder.range(at - 1000, at + 18 * MS, f"step {step}").kernel(at, at + MS, launch=at - 500)
+        work = builder.graph if step < 2 else builder.kernel
+        work(at + MS, at + 10 * MS, launch=at - 400)
+        builder.copy(at + 10 * MS, at + 11 * MS, launch=at - 300)
+    run = run_of(tmp_path, builder)
+    assert has_whole_graphs(run)
+    rows = run.steps().to_pylist()
+    hidden = ("exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "grad_copy_ns", "n_grad_copies")
+    assert all(row[name] is None for row in rows[:2] for name in hidden)
+    assert [(row["n_dtod"], row["exposed_memory_ns"]) for row in rows[2:]] == [(1, MS)] * 4
+    assert all(row["idle_ns"] is not None for row in rows)
+    assert run.ranks["n_dtod"].to_pylist() == [None]
+    assert run.ranks["n_comm"].to_pylist() == [0]  # one rank alone has nobody to talk to
+
+
+def six_steps(path, *, is_whole):
+    """Steps of 20 ms, 10 ms of it kernels or a graph that has a gap of 2 ms inside."""
+    builder = alone()
+    for step in range(6):
+        at = (1 + 20 * step) * MS
+        builder.range(at - 1000, at + 18 * MS, f"step {step}").kernel(at, at + MS, launch=at - 500)
+        if is_whole:
+            builder.graph(at + MS, at + 10 * MS, launch=at - 400)
+        else:
+            builder.kernel(at + MS, at + 4 * MS, launch=at - 400)
+            builder.kernel(at + 6 * MS, at + 10 * MS, launch=at - 300)
+    return nsyspipe.load(builder.write(path))
+
+
+def test_idle_time_beside_whole_graphs_is_not_judged_against_one_that_is_seen(tmp_path):
+    whole = six_steps(tmp_path / "whole_0.sqlite", is_whole=True)
+    nodes = six_steps(tmp_path / "nodes_0.sqlite", is_whole=False)
+    found = nsyspipe.diff(whole, nodes)
+    rows = {row["metric"]: row for row in found.metrics.to_pylist()}
+    for name in ("idle", "idle_launch", "idle_share"):
+        assert (rows[name]["baseline"], rows[name]["verdict"]) == (None, "inconclusive")
+        assert rows[name]["why"].startswith("baseline: idle time inside CUDA graphs")
+    assert rows["step_time"]["verdict"] == "no change"
+    idle = next(row for row in found.step_time_parts.to_pylist() if row["part"] == "idle")
+    assert (idle["baseline_ns"], idle["candidate_ns"], idle["delta_ns"]) == (None, 12 * MS, None)
+    assert all(row["candidate_ns"] is None for row in found.idle_causes.to_pylist())
+    board = nsyspipe.compare([whole, nodes]).table.to_pylist()
+    assert [(row["idle_share"], row["idle_ns"]) for row in board] == [(None, None), (0.6, 12 * MS)]
+    again = nsyspipe.diff(whole, whole).metrics.to_pylist()
+    assert next(row for row in again if row["metric"] == "idle")["verdict"] == "no change"
+
+
 # --- nothing on the device ----------------------------------------------------------------------
 
 
-def idle_process(pid=1000):
-    builder = TraceBuilder(pid=pid).gpu()
-    for step in range(3):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}").launch(1000 * step + 5, api="cudaMalloc_v3020")
+def idle_process():
+    builder = TraceBuilder().gpu()
+    for at in range(0, 3000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").launch(at + 5, api="cudaMalloc_v3020")
     return builder
 
 
-@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("lazy", [True, False])  # without tables of operations, and with empty ones
 def test_a_report_without_gpu_activity_is_an_answer(tmp_path, lazy):
-    run = nsyspipe.load(idle_process().write(tmp_path / "a_0.sqlite", lazy=lazy))
+    run = run_of(tmp_path, idle_process(), lazy=lazy)
     summary = run.summary().to_pylist()[0]
     assert run.ranks.num_rows == run.steps().num_rows == run.phases().num_rows == 0
     assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0)
@@ -143,39 +181,26 @@ def test_a_report_without_gpu_activity_is_an_answer(tmp_path, lazy):
     row = problem_of(run, "no-gpu-activity")
     assert (row["severity"], row["report"]) == ("error", "a_0.sqlite")
     dumps(document(run))
+    # A step option asks nothing of it.
+    assert codes(nsyspipe.load(tmp_path, step="nothing")) == ["no-gpu-activity"]
 
 
 def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
-    steady_rank(0).write(tmp_path / "a_0.sqlite")
-    idle_process().write(tmp_path / "a_1.sqlite")
-    run = nsyspipe.load(tmp_path)
+    run = run_of(tmp_path, steady_rank(0), idle_process())
     assert figures(run) == STEADY
     assert run.ranks["report"].to_pylist() == ["a_0.sqlite"]
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
     assert (run.host_steps().num_rows, document(run)["host_steps"]) == (0, [])
 
 
-def test_a_step_option_asks_nothing_of_a_report_without_gpu_activity(tmp_path):
-    run = nsyspipe.load(idle_process().write(tmp_path / "a.sqlite"), step="nothing")
-    assert codes(run) == ["no-gpu-activity"]
-
-
 def test_a_process_that_only_copies_is_a_rank(tmp_path):
     builder = TraceBuilder()
-    for step in range(3):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
-        builder.copy(1000 * step + 100, 1000 * step + 150, n_bytes=7, launch=1000 * step + 10)
-    run = load(builder, tmp_path)
+    for at in range(0, 3000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").copy(at + 100, at + 150, n_bytes=7, launch=at + 10)
+    run = run_of(tmp_path, builder)
     # A step starts with a kernel, so the capture [100, 2150) is one window.
     row = run.steps().to_pylist()[0]
     assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (0, 100, 2150, False)
     assert (row["dtod_ns"], row["n_dtod"], row["dtod_bytes"]) == (150, 3, 21)
     assert (row["exposed_memory_ns"], row["idle_ns"]) == (150, 1900)
     assert "no-steps" in codes(run)
-
-
-def test_tables_of_operations_that_are_there_and_empty_are_no_activity(tmp_path):
-    builder = idle_process()
-    for table in (KERNEL, MEMCPY, GRAPH):
-        builder.rows[table] = []
-    assert load(builder, tmp_path).ranks.num_rows == 0

@@ -6,12 +6,12 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document, dumps
-from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_of
+from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, NVTX, STRINGS, TraceBuilder, steady_rank
 
 
 def load(builder, tmp_path):
-    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+    return run_of(tmp_path, builder)
 
 
 # --- texts in two places ------------------------------------------------------------------------
@@ -28,22 +28,18 @@ def inline(builder, when):
 
 
 # The driver types a column by its first batch: 1024 rows by default, 262 144 here.
-def test_a_text_that_first_appears_after_rows_without_any_is_read(tmp_path):
-    builder = inline(steady_rank(0), lambda text: text.startswith("step"))
-    layer = builder.string("layer")
+@pytest.mark.parametrize("is_text", [True, False])
+def test_a_text_or_its_id_that_first_appears_after_rows_without_any_is_read(tmp_path, is_text):
+    builder = steady_rank(0)
+    if is_text:
+        inline(builder, lambda text: text.startswith("step"))
+    layer = {"textId": builder.string("layer")} if is_text else {"text": "layer"}
     path = builder.write(tmp_path / "a_0.sqlite")
-    pad(path, NVTX, 300_000, start=5, end=6, eventType=59, textId=layer, globalTid=builder.global_tid())
+    pad(path, NVTX, 300_000, start=5, end=6, eventType=59, globalTid=builder.global_tid(), **layer)
     run = nsyspipe.load(path)
     assert run.step_family == "step #"
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
     assert figures(run) == STEADY
-
-
-def test_a_text_id_that_first_appears_after_rows_without_any_is_read(tmp_path):
-    builder = steady_rank(0)
-    path = builder.write(tmp_path / "a_0.sqlite")
-    pad(path, NVTX, 300_000, start=5, end=6, eventType=59, text="layer", globalTid=builder.global_tid())
-    assert figures(nsyspipe.load(path)) == STEADY
 
 
 @pytest.mark.parametrize("kind", [59, 60])
@@ -60,34 +56,17 @@ def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
 # --- ends --------------------------------------------------------------------------------------
 
 
-def late_copy_is_last(builder):
-    return builder  # the last copy runs [3340, 3350)
-
-
-def range_is_last(builder):
-    return builder.range(3900, 4000, "checkpoint")
-
-
-def call_is_last(builder):
-    builder.launch(5000)  # [5000, 5001)
-    return builder
-
-
-def kernel_is_last(builder):
-    return builder.kernel(5900, 6000)
-
-
-def open_range_is_last(builder):
-    return builder.range(7000, None, "unclosed")
-
-
 @pytest.mark.parametrize(
     ("add", "end"),
-    [(late_copy_is_last, 3351), (range_is_last, 4001), (call_is_last, 5002), (kernel_is_last, 6001),
-     (open_range_is_last, 7001)],
+    [(lambda builder: None, 3351),  # the last copy runs [3340, 3350)
+     (lambda builder: builder.range(3900, 4000, "checkpoint"), 4001),
+     (lambda builder: builder.launch(5000), 5002),  # [5000, 5001)
+     (lambda builder: builder.kernel(5900, 6000), 6001),
+     (lambda builder: builder.range(7000, None, "unclosed"), 7001)],
 )  # fmt: skip
 def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
-    builder = add(steady_rank(0))
+    builder = steady_rank(0)
+    add(builder)
     for row in builder.rows[NVTX]:
         if row["textId"] == builder.strings["step 3"]:
             row["end"] = None
@@ -128,17 +107,17 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
 @pytest.mark.parametrize(
     "text", ["ncclGroupEnd", "ncclAllReduce 1", "nccl:all_reduce 1", "MPI_Allreduce", "MPI_Bcast 4"]
 )
-@pytest.mark.parametrize("inline", [True, False])
-def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text, inline):
-    builder = steady_rank(0)
-    for step in range(4):
-        # Longer than the steps, and around all launches.
-        builder.range(1000 * step, 1000 * step + 950, text, inline=inline)
-    run = load(builder, tmp_path)
-    assert run.step_family == "step #"
-    assert figures(run) == STEADY
+def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text):
+    for inline in (True, False):
+        builder = steady_rank(0)
+        for at in range(0, 4000, 1000):
+            # Longer than the steps, and around all launches.
+            builder.range(at, at + 950, text, inline=inline)
+        run = load(builder, tmp_path)
+        assert run.step_family == "step #"
+        assert figures(run) == STEADY
     with pytest.raises(nsyspipe.NsyspipeError, match="matches no NVTX range") as caught:
-        nsyspipe.load(tmp_path / "a_0.sqlite", step=text).steps()
+        nsyspipe.load(tmp_path, step=text).steps()
     assert text not in caught.value.found
 
 
@@ -170,11 +149,11 @@ def test_domain_ids_are_each_processes_own(tmp_path):
     assert "no-steps" not in codes(run)
 
 
-@pytest.mark.parametrize("kind", [33, 34, 39, 75])
-def test_marks_categories_names_and_domains_are_no_ranges(tmp_path, kind):
+def test_marks_categories_names_and_domains_are_no_ranges(tmp_path):
     builder = steady_rank(0)
-    for step in range(4):
-        builder.range(1000 * step - 10, 1000 * step + 990, f"other {step}", kind=kind)
+    for kind in (33, 34, 39, 75):
+        for at in range(0, 4000, 1000):
+            builder.range(at - 10, at + 990, f"other {at}", kind=kind)
     run = load(builder, tmp_path)
     assert run.step_family == "step #"
     assert figures(run) == STEADY

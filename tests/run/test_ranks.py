@@ -21,11 +21,10 @@ def bare(number, /, *, version=NEW, **environment):
     return builder.env(**environment)
 
 
-def numbers(folder, **options):
+def numbers(run):
     """Return rank by report, and the source."""
-    ranks = nsyspipe.load(folder, **options).ranks
-    (source,) = set(ranks["rank_source"].to_pylist())
-    return dict(zip(ranks["report"].to_pylist(), ranks["rank"].to_pylist(), strict=True)), source
+    (source,) = set(run.ranks["rank_source"].to_pylist())
+    return dict(zip(run.ranks["report"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
 
 
 def write(tmp_path, **builders):
@@ -37,20 +36,15 @@ def write(tmp_path, **builders):
 # --- each source, in its order ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("separator", [",", " , ", "\n# a comment\n", ",\n"])
-def test_a_rank_map_goes_before_everything(tmp_path, separator):
+def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
-    pairs = separator.join(["x_0.sqlite=7", "x_1.sqlite=3"])
-    (tmp_path / "map.txt").write_text(f"# rank by report\n{pairs}\n")
-    forms = pairs, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}
-    for form in forms if separator == "," else forms[:2]:
-        assert numbers(tmp_path, rank_map=form) == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
-
-
-def test_a_rank_map_may_name_a_report_by_stem_or_path(tmp_path):
-    write(tmp_path, x_0=bare(0), x_1=bare(1))
-    found = numbers(tmp_path, rank_map=f"x_0=5,{tmp_path / 'x_1.sqlite'}=6")
-    assert found == ({"x_0.sqlite": 5, "x_1.sqlite": 6}, "rank_map")
+    pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
+    (tmp_path / "map.txt").write_text("# rank by report\n{}\n# a comment\n{},\n".format(*pairs))
+    by_stem_and_path = f"x_0=7,{tmp_path / 'x_1.sqlite'}=3"
+    forms = [",".join(pairs), " , ".join(pairs), ",\n".join(pairs), "\n# a comment\n".join(pairs)]
+    for form in (*forms, by_stem_and_path, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}):
+        run = nsyspipe.load(tmp_path, rank_map=form)
+        assert numbers(run) == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
 
 
 def ranks_of_payload(*ranks, **options):
@@ -101,9 +95,7 @@ SOURCES = [
 def test_the_first_source_that_names_every_rank_numbers_them(tmp_path, stems, ranks, build, source):
     write(tmp_path, **dict(zip(stems, build(), strict=True)))
     run = nsyspipe.load(tmp_path)
-    found = dict(zip(run.ranks["report"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True))
-    assert found == {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}
-    assert set(run.ranks["rank_source"].to_pylist()) == {source}
+    assert numbers(run) == ({f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}, source)
     assert set(run.ranks["local_rank"].to_pylist()) == {None}
     assert figures(run, rank=ranks[0]) == STEADY
     assert "undecoded-payload" not in codes(run)
@@ -129,13 +121,14 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
 # --- order --------------------------------------------------------------------------------------
 
 
-def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments(tmp_path):
+def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(tmp_path):
     write(tmp_path, first=bare(0), second=bare(1))
-    run = nsyspipe.load([tmp_path / "second.sqlite", tmp_path / "first.sqlite"])
-    assert run.ranks["report"].to_pylist() == ["second.sqlite", "first.sqlite"]
-    row = problem_of(run, "rank-by-order")
-    assert row["severity"] == "warning"
-    assert "--rank-map" in row["fix"]
+    paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
+    for given, severity in ((paths, "warning"), (paths[:1], "info")):
+        run = nsyspipe.load(given)
+        assert run.ranks["report"].to_pylist() == [path.name for path in given]
+        assert problem_of(run, "rank-by-order")["severity"] == severity
+    assert "--rank-map" in problem_of(nsyspipe.load(paths), "rank-by-order")["fix"]
 
 
 def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path):
@@ -145,17 +138,42 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
         for at, device in enumerate(devices):
             builder.kernel(100 * at, 100 * at + 50, launch=100 * at - 10, pid=pid, device=device)
     run = nsyspipe.load(builder.write(tmp_path / "a_7.sqlite"))
-    assert run.ranks.select(["rank", "pid", "device_id", "device_ids"]).to_pylist() == [
-        {"rank": 0, "pid": 40, "device_id": 0, "device_ids": "0"},
-        {"rank": 1, "pid": 20, "device_id": 1, "device_ids": "1"},
-        {"rank": 2, "pid": 30, "device_id": 1, "device_ids": "1,2"},
-        {"rank": 3, "pid": 10, "device_id": 2, "device_ids": "2,3"},
+    rows = run.ranks.select(["rank", "pid", "device_id", "device_ids"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (0, 40, 0, "0"),
+        (1, 20, 1, "1"),
+        (2, 30, 1, "1,2"),
+        (3, 10, 2, "2,3"),
     ]
 
 
-def test_a_run_of_one_rank_may_be_nameless(tmp_path):
-    run = nsyspipe.load(write(tmp_path, single=bare(0)))
-    assert problem_of(run, "rank-by-order")["severity"] == "info"
+# --- the size that comes with a number ----------------------------------------------------------------
+
+
+BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
+
+
+@pytest.mark.parametrize(
+    ("environments", "ranks", "size", "source"),
+    [
+        *(([{rank: 6, size: 8}], [6], 8, rank) for rank, size in (
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "PMIX_SIZE"),
+            ("SLURM_PROCID", "SLURM_NTASKS"))),
+        # Variables that contradict each other are sources of their own.
+        ([BOTH | {"OMPI_COMM_WORLD_RANK": 6}, BOTH | {"OMPI_COMM_WORLD_RANK": 2}], [2, 6], 8, "OMPI_COMM_WORLD_RANK"),
+        # A size without room for the ranks, or of another source, is none.
+        ([{"SLURM_PROCID": 3, "SLURM_NTASKS": 1}], [3], None, "SLURM_PROCID"),
+        ([{"OMPI_COMM_WORLD_RANK": 3, "SLURM_NTASKS": 8}], [3], None, "OMPI_COMM_WORLD_RANK"),
+    ],
+)  # fmt: skip
+def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, ranks, size, source):
+    for at, environment in enumerate(environments):
+        builder = TraceBuilder(pid=1000 + at).env(**environment).session(10**18 + at)
+        builder.kernel(0, 9, launch=0).write(tmp_path / f"{'xyz'[at]}.sqlite")
+    run = nsyspipe.load(tmp_path)
+    assert set(run.ranks["rank_source"].to_pylist()) == {f"env:{source}"}
+    assert (run.ranks["rank"].to_pylist(), run.header.world_size) == (ranks, size)
+    assert ("ranks-missing" in codes(run)) == bool(size)
 
 
 # --- the map's own errors ---------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""Real reports: both identities on every row, windows that tile, and figures counted another way."""
+"""Real reports: identities on every row, figures counted another way, collectives matched, and the slow rank found."""
 
 from __future__ import annotations
 
+import collections
+import functools
 import json
 import sqlite3
 from contextlib import closing
@@ -11,24 +13,29 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document, dumps
+from tests.build.tools import run_of
 from tests.build.trace import steady_rank
 from tests.pairs import reports
 
-# Capture -> ranks, collectives per step, DtoD copies and bytes per step: no step differs on any rank.
+# Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
+ONCE, BUCKETS = {"all_reduce": 1}, {"all_reduce": 11}
 GROUPS = {
-    "baseline": (1, 0, 72, 471_859_200),
-    "ddp-1gpu": (1, 0, 368, 1_698_000_800),
-    "ddp-2gpu": (2, 1, 368, 1_698_000_800),
-    "ddp-2gpu-straggler": (2, 11, 368, 1_698_000_800),
-    "ddp-2gpu-bucket100": (2, 11, 72, 471_859_200),
-    "ddp-2gpu-bucket100-nsys2025": (2, 11, 72, 471_859_200),
-    "ddp-4gpu": (4, 1, 368, 1_698_000_800),
-    "ddp-4gpu-shm": (4, 1, 368, 1_698_000_800),
-    "ddp-4gpu-shm-bucket100": (4, 11, 72, 471_859_200),
-    "ddp-4gpu-shm-powersgd": (4, 3, 567, 2_925_645_536),
-    "ddp-4gpu-onefile": (4, 11, 368, 1_698_000_800),
-    "fsdp-4gpu": (4, 74, 72, 3_774_873_600),
+    "baseline": (1, {}, 72, 471_859_200),
+    "ddp-1gpu": (1, {}, 368, 1_698_000_800),
+    "ddp-2gpu": (2, ONCE, 368, 1_698_000_800),
+    "ddp-2gpu-straggler": (2, BUCKETS, 368, 1_698_000_800),
+    "ddp-2gpu-bucket100": (2, BUCKETS, 72, 471_859_200),
+    "ddp-2gpu-bucket100-nsys2025": (2, BUCKETS, 72, 471_859_200),
+    "ddp-4gpu": (4, ONCE, 368, 1_698_000_800),
+    "ddp-4gpu-shm": (4, ONCE, 368, 1_698_000_800),
+    "ddp-4gpu-shm-bucket100": (4, BUCKETS, 72, 471_859_200),
+    "ddp-4gpu-shm-powersgd": (4, {"all_reduce": 3}, 567, 2_925_645_536),
+    "ddp-4gpu-onefile": (4, BUCKETS, 368, 1_698_000_800),
+    "fsdp-4gpu": (4, {"all_gather": 49, "reduce_scatter": 25}, 72, 3_774_873_600),
 }
+ACROSS = [name for name, (n_ranks, *_) in GROUPS.items() if n_ranks > 1]
+# How far the ends of one collective may be apart, in general and through host memory (ns).
+NEAR, SHARED_MEMORY = 100_000, {"ddp-4gpu-shm": 200_000, "ddp-4gpu-shm-bucket100": 200_000}
 # Of other programs: their steps are named otherwise, or not all of them do the same.
 OTHERS = tuple(
     f"2gpu-{name}"
@@ -38,7 +45,7 @@ OTHERS = tuple(
     )
 )  # fmt: skip
 N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2)
-
+MS = 1_000_000
 
 # One of each kind; what holds of the others is tried with the slow tests.
 QUICK = {
@@ -60,82 +67,72 @@ def test_every_real_report_is_in_one_of_the_groups(real):
     assert {path for name in N_RANKS for path in reports(name, real)} == set(real.iterdir())
 
 
-# What whole graphs hold is not told apart: comm and compute are null there.
-@pytest.mark.parametrize("name", each(name for name in N_RANKS if name != "2gpu-graph"))
-def test_the_parts_of_every_step_sum_to_its_wall_time(runs, name):
+@pytest.mark.parametrize("name", each(N_RANKS))
+def test_the_windows_of_a_rank_tile_time_and_the_parts_of_each_sum_to_its_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
     assert len(rows) >= 3 * N_RANKS[name]
-    for row in rows:
-        parts = row["compute_ns"] + row["exposed_comm_ns"] + row["exposed_memory_ns"] + row["idle_ns"]
-        assert parts == row["wall_ns"] == row["end_ns"] - row["start_ns"]
+    for rank in range(N_RANKS[name]):
+        own = [row for row in rows if row["rank"] == rank]
+        assert all(before["end_ns"] == after["start_ns"] for before, after in pairwise(own))
+        assert [row["step"] for row in own] == sorted({row["step"] for row in own})
+        assert [row["is_complete"] for row in own] == [True] * (len(own) - 1) + [False]
+    # What whole graphs hold is not told apart: comm and compute are null there.
+    for row in rows if name != "2gpu-graph" else ():
+        parts = row["compute_ns"], row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]
+        assert sum(parts) == row["wall_ns"] == row["end_ns"] - row["start_ns"]
         assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"]
-        assert min(row["compute_ns"], row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]) >= 0
+        assert min(parts) >= 0
         assert 0 <= (row["overlap_backward_ns"] or 0) <= row["overlap_compute_ns"]
         assert 0 <= row["exposed_dtod_ns"] <= min(row["dtod_ns"], row["exposed_memory_ns"])
 
 
-@pytest.mark.parametrize("name", each(N_RANKS))
-def test_the_windows_of_every_rank_tile_time(runs, name):
-    steps = runs(name).steps().to_pylist()
-    for rank in range(N_RANKS[name]):
-        own = [row for row in steps if row["rank"] == rank]
-        assert all(before["end_ns"] == after["start_ns"] for before, after in pairwise(own))
-        assert [row["step"] for row in own] == sorted({row["step"] for row in own})
-        assert [row["is_complete"] for row in own] == [True] * (len(own) - 1) + [False]
-
-
 @pytest.mark.parametrize("name", each(GROUPS))
-def test_every_step_makes_the_same_collectives_and_copies(runs, name):
-    n_ranks, *counts = GROUPS[name]
+def test_every_step_makes_the_same_and_operations_are_as_many_as_sqlite_counts(runs, real, name):
+    n_ranks, kinds, *copies = GROUPS[name]
     run = runs(name)
     assert run.ranks["rank"].to_pylist() == list(range(n_ranks))
     assert run.step_family == "Batch #"
     found = {(row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()}
-    assert found == {tuple(counts)}
-
-
-@pytest.mark.parametrize("name", each(GROUPS))
-def test_operations_are_as_many_as_sqlite_counts(runs, real, name):
-    counted = []
-    for path in reports(name, real):
-        counted += query(
-            path,
-            "SELECT count(*), sum(value LIKE 'nccl%') FROM CUPTI_ACTIVITY_KIND_KERNEL "
-            "JOIN StringIds ON id = shortName GROUP BY globalPid ORDER BY deviceId",
-        )
-    ranks = runs(name).ranks
-    assert list(zip(ranks["n_kernels"].to_pylist(), ranks["n_comm"].to_pylist(), strict=True)) == counted
+    assert found == {(sum(kinds.values()), *copies)}
+    statement = (
+        "SELECT count(*), sum(value LIKE 'nccl%') FROM CUPTI_ACTIVITY_KIND_KERNEL "
+        "JOIN StringIds ON id = shortName GROUP BY globalPid ORDER BY deviceId"
+    )
+    counted = [row for path in reports(name, real) for row in query(path, statement)]
+    assert list(zip(run.ranks["n_kernels"].to_pylist(), run.ranks["n_comm"].to_pylist(), strict=True)) == counted
+    steps = run.breakdown().to_pylist()
+    for step in {row["step"] for row in steps}:  # in aligned time
+        own = [row for row in steps if row["step"] == step]
+        assert len(own) == n_ranks
+        assert max(row["start_ns"] for row in own) < min(row["end_ns"] for row in own)
 
 
 @pytest.mark.parametrize("name", each(GROUPS))
 def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs, real, name):
     run = runs(name)
     starts = {(row["rank"], row["step"]): row["start_ns"] for row in run.steps().to_pylist()}
-    shifts = run.ranks["clock_shift_ns"].to_pylist()
-    reports = run.ranks["report"].to_pylist()
-    pids = run.ranks["pid"].to_pylist()
-    for rank, (shift, report, pid) in enumerate(zip(shifts, reports, pids, strict=True)):
+    for row in run.ranks.to_pylist():
         found = query(
-            real / report,
+            real / row["report"],
             "SELECT CAST(substr(coalesce(n.text, s.value), 7) AS INTEGER) AS step, min(k.start) "
             "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId "
             "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.start >= n.start AND r.start < n.end "
             "AND r.globalTid / 16777216 = n.globalTid / 16777216 "
             "JOIN CUPTI_ACTIVITY_KIND_KERNEL k ON k.correlationId = r.correlationId "
             "AND k.globalPid / 16777216 = r.globalTid / 16777216 "
-            f"WHERE coalesce(n.text, s.value) LIKE 'Batch %' AND (n.globalTid / 16777216) % 16777216 = {pid} "
+            f"WHERE coalesce(n.text, s.value) LIKE 'Batch %' AND (n.globalTid / 16777216) % 16777216 = {row['pid']} "
             "GROUP BY step",
         )
         assert len(found) >= 3
-        assert {step: start + shift for step, start in found} == {
-            step: start for (owner, step), start in starts.items() if owner == rank
+        assert {step: start + row["clock_shift_ns"] for step, start in found} == {
+            step: start for (rank, step), start in starts.items() if rank == row["rank"]
         }
 
 
 def test_two_exporters_give_one_document(runs):
     old, new = (document(runs(f"ddp-2gpu-bucket100{suffix}")) for suffix in ("", "-nsys2025"))
-    assert old["run"].pop("nsys_versions") != new["run"].pop("nsys_versions")
-    assert old["run"].pop("export_schema_versions") != new["run"].pop("export_schema_versions")
+    for name in ("nsys_versions", "export_schema_versions"):
+        assert old["run"].pop(name) != new["run"].pop(name)
     for found in (old, new):
         del found["run"]["reports"], found["run"]["label"]
         for row in (*found["ranks"], *found["problems"]):
@@ -147,22 +144,13 @@ def test_two_exporters_give_one_document(runs):
     assert old["run"]["run_id"]
 
 
-@pytest.mark.parametrize("name", each(name for name in GROUPS if GROUPS[name][0] > 1))
-def test_ranks_of_one_run_overlap_in_aligned_time(runs, name):
-    steps = runs(name).breakdown().to_pylist()
-    for step in {row["step"] for row in steps}:
-        own = [row for row in steps if row["step"] == step]
-        assert len(own) == GROUPS[name][0]
-        assert max(row["start_ns"] for row in own) < min(row["end_ns"] for row in own)
-
-
 def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_path):
     builder = steady_rank(0).env(AWS_SECRET="hunter2", HOME="/home/hunter2", RANK_TOKEN="hunter2", XRANK="hunter2")
     # The exporter writes the environment into StringIds as well.
     builder.string('AWS_SECRET="hunter2"')
     builder.add("META_DATA_CAPTURE", name="PROCESS_0:COMMAND_LINE", value="train --token hunter2")
     builder.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='LOCALXRANK="hunter2"')
-    run = nsyspipe.load(builder.write(tmp_path / "a.sqlite"))
+    run = run_of(tmp_path, builder)
     text = dumps(document(run))
     assert json.loads(text)["ranks"][0]["rank_source"] == "env:RANK"
     assert "hunter2" not in text
@@ -170,5 +158,151 @@ def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_pa
     for table in ("ranks", "problems", "steps", "phases", "summary"):
         assert "hunter2" not in str(run.to_pandas(table).to_dict())
     with pytest.raises(nsyspipe.NsyspipeError) as caught:
-        nsyspipe.load(tmp_path / "a.sqlite", step="nothing").steps()
+        nsyspipe.load(tmp_path, step="nothing").steps()
     assert "hunter2" not in "\n".join(caught.value.lines())
+
+
+# --- collectives ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def by_collective(captures):
+    """Return a function that gives the rows of each collective of a run by (step, seq)."""
+
+    @functools.cache
+    def grouped(name):
+        found = {}
+        for row in captures.run(name).collectives().to_pylist():
+            found.setdefault((row["step"], row["seq"]), []).append(row)
+        return found
+
+    return grouped
+
+
+@pytest.mark.parametrize("name", each(ACROSS))
+def test_every_collective_is_matched_on_all_ranks_its_ends_agree_and_clocks_are_known_to_50_us(
+    runs, by_collective, name
+):
+    n_ranks, kinds, *_ = GROUPS[name]
+    run, found = runs(name), by_collective(name)
+    steps = sorted(set(run.steps()["step"].to_pylist()))
+    assert sorted(found) == [(step, seq) for step in steps for seq in range(sum(kinds.values()))]
+    for step in steps:
+        names = [rows[0]["collective"] for (own, _), rows in found.items() if own == step]
+        assert {one: names.count(one) for one in names} == kinds
+    assert "unmatched-collectives" not in run.problems["code"].to_pylist()
+    for rows in found.values():
+        assert [row["rank"] for row in rows] == list(range(n_ranks))
+        assert len({(row["collective"], row["comm_id"], row["algorithm"]) for row in rows}) == 1
+        first, *_, last = sorted(row["start_ns"] for row in rows)
+        for row in rows:
+            assert (row["is_matched"], row["n_ranks"], row["arrival_skew_ns"]) == (True, n_ranks, last - first)
+            assert row["wait_ns"] == last - row["start_ns"] < row["end_ns"] - row["start_ns"]
+            assert row["wait_ns"] + row["transfer_ns"] == row["end_ns"] - row["start_ns"]
+            assert row["transfer_ns"] > 0
+        assert sum(row["late_by_ns"] > 0 for row in rows) == 1
+        ends = [row["end_ns"] for row in rows]
+        assert max(ends) - min(ends) < SHARED_MEMORY.get(name, NEAR)
+    for row in run.ranks.to_pylist():
+        assert 0 <= row["clock_error_ns"] < 50_000
+        assert abs(row["clock_offset_ns"]) < 50_000  # of one host
+        assert row["clock_offset_ns"] == 0 or abs(row["clock_offset_ns"]) > row["clock_error_ns"]
+
+
+@pytest.mark.parametrize("name", each(ACROSS))
+def test_the_waiting_of_steps_and_stragglers_is_what_collectives_say(runs, by_collective, name):
+    run = runs(name)
+    rows = [row for rows in by_collective(name).values() for row in rows]
+    # They run one after the other on each stream; on two streams their waits may overlap.
+    waits = collections.defaultdict(list)
+    for row in rows:
+        waits[row["rank"], row["step"]].append(row["wait_ns"])
+    for row in run.steps().to_pylist():
+        own = waits[row["rank"], row["step"]]
+        assert max(own) <= row["wait_ns"] <= min(sum(own), row["comm_ns"])
+        if len(GROUPS[name][1]) == 1:
+            assert row["wait_ns"] == sum(own)
+    chosen = [row for row in rows if row["in_summary"]]
+    lateness = dict.fromkeys(range(GROUPS[name][0]), 0)
+    for step in {row["step"] for row in chosen}:
+        worst = max((row for row in chosen if row["step"] == step), key=lambda row: row["late_by_ns"])
+        lateness[worst["rank"]] += worst["late_by_ns"]
+    for row in run.stragglers().to_pylist():
+        delays = [one["late_by_ns"] for one in chosen if one["rank"] == row["rank"]]
+        assert row["wait_caused_ns"] == sum(delays)
+        assert row["n_arrived_last"] == sum(delay > 0 for delay in delays)
+        assert row["lateness_ns"] == lateness[row["rank"]] <= row["wait_caused_ns"]
+
+
+def test_the_rank_that_sleeps_arrives_last_everywhere(runs):
+    run = runs("ddp-2gpu-straggler")
+    n_steps = run.summary()["n_summary_steps"].to_pylist()[0]
+    fast, slow = run.stragglers().to_pylist()
+    assert (fast["n_arrived_last"], fast["wait_caused_ns"], fast["lateness_ns"]) == (0, 0, 0)
+    assert slow["n_arrived_last"] == 11 * n_steps
+    # It sleeps 30 ms in each forward; the later buckets wait as well, so what it caused is more.
+    assert 30 * MS < slow["lateness_ns"] / n_steps < 60 * MS
+    assert slow["wait_caused_ns"] > slow["lateness_ns"]
+    assert (fast["wait_ns"], slow["wait_ns"]) == (slow["wait_caused_ns"], 0)
+    late = [row for row in run.collectives().to_pylist() if row["rank"] == 1]
+    assert all(row["is_late_significant"] and row["is_significant"] for row in late)
+
+
+def test_ranks_alike_are_late_by_less_than_a_hundredth_of_the_step(runs):
+    run = runs("ddp-2gpu")
+    (figures,) = run.summary().to_pylist()
+    for row in run.stragglers().to_pylist():
+        assert row["lateness_ns"] < 0.01 * figures["step_time_ns"] * figures["n_summary_steps"]
+    assert figures["wait_share"] < 0.01
+
+
+# --- what calls and kernels take in the steps that the figures rest on --------------------------------
+
+
+def test_calls_sum_to_the_blocked_time(runs):
+    run = runs("ddp-4gpu-shm-powersgd")
+    total = sum(run.idle_calls()["blocked_ns_per_step"].to_pylist())
+    assert total > 0
+    assert total == pytest.approx(run.summary()["idle_blocked_ns_per_step"][0].as_py())
+
+
+def by_counting(run):
+    """Return number and time by (rank, phase, name) of the kernels that start in a summary step."""
+    windows = collections.defaultdict(list)
+    for row in run.breakdown().to_pylist():
+        windows[row["rank"]].append((row["start_ns"], row["end_ns"]))
+    found = collections.defaultdict(lambda: [0, 0])
+    for rank, events, _ in run.operations():
+        for row in events.to_pylist():
+            if row["category"] != "memory" and any(start <= row["start_ns"] < end for start, end in windows[rank]):
+                cost = found[rank, row["phase"], row["name"]]
+                cost[0] += 1
+                cost[1] += row["end_ns"] - row["start_ns"]
+    return {key: tuple(cost) for key, cost in found.items()}
+
+
+@pytest.mark.slow
+def test_kernels_and_their_difference_are_those_of_the_events(runs):
+    # A sharded run, whose ranks all gather in both passes, and one that reduces gradients.
+    both = {"baseline": runs("fsdp-4gpu"), "candidate": runs("ddp-4gpu")}
+    change = nsyspipe.diff(*both.values(), force=True)
+    rows = {(row["phase"], row["name"]): row for row in change.kernels.to_pylist()}
+    for side, run in both.items():
+        counted = by_counting(run)
+        kernels = run.kernels().to_pylist()
+        found = {
+            (row["rank"], row["phase"], row["name"]): (row["n_in_summary"], row["in_summary_ns"]) for row in kernels
+        }
+        assert {key: cost for key, cost in found.items() if cost != (0, 0)} == counted
+        # There are others: in the step that is skipped and in the one that is cut off.
+        assert all(row["n_kernels"] > row["n_in_summary"] for row in kernels)
+        sums = collections.defaultdict(lambda: [0, 0])
+        for (_, *key), cost in counted.items():
+            for at in (0, 1):
+                sums[tuple(key)][at] += cost[at]
+        n_rows = run.breakdown().num_rows
+        assert set(sums) == {key for key, row in rows.items() if row[f"{side}_n_per_step"]}
+        for key, (number, ns) in sums.items():
+            assert rows[key][f"{side}_ns_per_step"] == ns / n_rows
+            assert rows[key][f"{side}_n_per_step"] == number / n_rows
+            assert rows[key][f"{side}_mean_ns"] == ns / number

@@ -12,7 +12,7 @@ from nsyspipe.nsys.find_reports import remember_source
 from nsyspipe.report.document import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
-from tests.build.tools import STEADY, codes, figures, problem_of
+from tests.build.tools import STEADY, codes, figures, one_report, problem_of
 from tests.build.trace import DEFAULT, TraceBuilder, steady_rank
 from tests.conftest import REAL
 
@@ -50,6 +50,11 @@ def two(folder):
     return write(folder, r0=bare(0), r1=bare(1))
 
 
+def messages(run, code):
+    """Return severity and message of the problems of a code."""
+    return [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == code]
+
+
 def numbered(run):
     """Return rank by pid, and the source."""
     (source,) = set(run.ranks["rank_source"].to_pylist())
@@ -59,39 +64,18 @@ def numbered(run):
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
 
 
-def one_file(n_ranks, folder):
-    """Write one report with several processes: of each a kernel and an all-reduce in each of 4 steps."""
-    builder = TraceBuilder().session(10**18).gpu()
-    for number in range(n_ranks):
-        pid = 1000 + number
-        for step in range(4):
-            at = 1000 * step
-            builder.range(at, at + 900, f"step {step}", pid=pid)
-            builder.kernel(at + 100, at + 300, launch=at + 10, pid=pid, device=number)
-            builder.nccl(at + 270, at + 330, launch=at + 80, pid=pid, device=number)
-    return builder.write(folder / "ddp_node0.sqlite")
-
-
-def test_ranks_of_one_report_are_numbered_by_their_processes(tmp_path):
-    one_file(3, tmp_path)
+def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(tmp_path):
+    one_report(*(bare(number) for number in range(3))).write(tmp_path / "ddp_node0.sqlite")
     assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1, 1002: 2}, "order")
-    ranks = [
-        rank(5, "ddp_node0", 1001, local_rank=1),
-        rank(4, "ddp_node0", 1002, local_rank=0),
-        rank(6, "ddp_node0", 1000, local_rank=2),
-    ]
+    ranks = [rank(at, "ddp_node0", pid, local_rank=at - 4) for at, pid in ((5, 1001), (4, 1002), (6, 1000))]
+    sidecar(tmp_path, *ranks[:2])
+    assert numbered(nsyspipe.load(tmp_path))[1] == "order"
     sidecar(tmp_path, *ranks, world_size=8)
     run = nsyspipe.load(tmp_path)
     assert numbered(run) == ({1002: 4, 1001: 5, 1000: 6}, "sidecar")
     assert run.ranks["local_rank"].to_pylist() == [0, 1, 2]
     assert run.header.world_size == 8
     assert "rank-by-order" not in codes(run)
-
-
-def test_a_process_that_the_sidecar_does_not_know_leaves_all_to_the_next_source(tmp_path):
-    one_file(2, tmp_path)
-    sidecar(tmp_path, rank(7, "ddp_node0", 1000))
-    assert numbered(nsyspipe.load(tmp_path))[1] == "order"
 
 
 IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
@@ -121,42 +105,36 @@ def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, 
 # --- host, GPU, world -----------------------------------------------------------------------------
 
 
-def test_host_gpu_and_local_rank_fill_what_reports_lack(tmp_path):
-    for at in (0, 1):
-        builder = bare(at)
+def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
+    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]
+    sidecar(tmp_path, *ranks, host="n7", world_size=64)
+    write(tmp_path, r0=steady_rank(0), r1=steady_rank(1))
+    run = nsyspipe.load(tmp_path)
+    assert run.ranks["local_rank"].to_pylist() == [0, 1]
+    assert (run.header.hosts, run.header.gpu_names, run.header.world_size) == (["node0"], ["NVIDIA H200"], 2)
+    builders = [bare(at) for at in (0, 1)]
+    for builder in builders:
         del builder.rows["TARGET_INFO_GPU"], builder.rows["TARGET_INFO_SYSTEM_ENV"]
-        write(tmp_path, **{f"r{at}": builder})
-    assert "no-gpu-name" in codes(nsyspipe.load(tmp_path))
-    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]  # fmt: skip
-    sidecar(tmp_path, *ranks, host="n7", world_size=2)
+    write(tmp_path, r0=builders[0], r1=builders[1])
     run = nsyspipe.load(tmp_path)
     assert run.ranks["gpu_name"].to_pylist() == ["GPU 0", "GPU 1"]
     assert run.ranks["local_rank"].to_pylist() == [3, 2]
-    assert (run.header.hosts, run.header.world_size) == (["n7"], 2)
+    assert (run.header.hosts, run.header.world_size) == (["n7"], 64)
     assert "no-gpu-name" not in codes(run)
+    (tmp_path / "ddp.capture.json").unlink()
+    assert "no-gpu-name" in codes(nsyspipe.load(tmp_path))
 
 
 def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
-    builder = TraceBuilder().session(10**18)
-    for pid in (1000, 1001):
-        builder.kernel(0, 10, launch=0, pid=pid).kernel(20, 30, launch=20, pid=pid)
-    builder.write(tmp_path / "ddp_node0.sqlite")
-    ranks = [rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(("B", "A"))]
-    sidecar(tmp_path, *ranks)
-    assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == ["B", "A"]
-    # A name for one of them only says nothing of the other.
-    sidecar(tmp_path, ranks[0], rank(1, "ddp_node0", 1001))
-    assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == [None, None]
-
-
-def test_what_reports_recorded_is_not_replaced(tmp_path):
-    write(tmp_path, r0=steady_rank(0), r1=steady_rank(1))
-    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=5, gpu_name="other") for at in (0, 1)]
-    sidecar(tmp_path, *ranks, host="other", world_size=64)
-    run = nsyspipe.load(tmp_path)
-    assert run.ranks["local_rank"].to_pylist() == [0, 1]
-    assert (run.header.hosts, run.header.gpu_names) == (["node0"], ["NVIDIA H200"])
-    assert run.header.world_size == 2
+    builders = [bare(number) for number in (0, 1)]
+    for builder in builders:
+        del builder.rows["TARGET_INFO_GPU"]
+    one_report(*builders).write(tmp_path / "ddp_node0.sqlite")
+    for names in (["B", "A"], ["B", None]):
+        sidecar(tmp_path, *(rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(names)))
+        # A name for one of them only says nothing of the other.
+        expected = names if all(names) else [None, None]
+        assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -182,23 +160,19 @@ def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
 
 @pytest.mark.parametrize(
     ("pattern", "why"),
-    [
-        ("^pair [0-9]+$", "some rank has no such step"),
-        ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
-        ("^iteration [0-9]+$", None),  # the launcher's own pattern, in a program that names its steps otherwise
-    ],
-)
+    [("^pair [0-9]+$", "some rank has no such step"),
+     ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
+     ("^iteration [0-9]+$", None)],  # the launcher's own pattern, in a program that names its steps otherwise
+)  # fmt: skip
 def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, why):
     write(tmp_path, r0=with_batches(bare(0)), r1=bare(1))
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern=pattern)
     run = nsyspipe.load(tmp_path)
     assert run.step_family == "step #"
     told = f"the capture's sidecar says that the steps match {pattern!r}, but {why}: they were detected by their names"
-    found = [
-        (row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == "step-pattern-ignored"
-    ]
-    assert found == ([("info", told)] if why else [])
-    assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
+    assert messages(run, "step-pattern-ignored") == ([("info", told)] if why else [])
+    if why:
+        assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
 
 
 # --- not believed ---------------------------------------------------------------------------------
@@ -209,30 +183,22 @@ OTHER_DAY = "written for {}, over a day from the report's session"
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [
-        ({"captured_at_utc": "2001-09-10T01:46:41Z"}, OTHER_DAY.format("2001-09-10T01:46:41Z")),
-        ({"captured_at_utc": "2001-09-08T01:46:39Z"}, OTHER_DAY.format("2001-09-08T01:46:39Z")),
-        (
-            {"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]},
-            "rank 1 was process 77, which the report does not have",
-        ),
-        # A day between clocks is forgiven.
-        ({"captured_at_utc": "2001-09-10T01:46:39Z"}, None),
-        ({"captured_at_utc": "2001-09-08T01:46:41Z"}, None),
-    ],
-)
+    [({"captured_at_utc": "2001-09-10T01:46:41Z"}, OTHER_DAY.format("2001-09-10T01:46:41Z")),
+     ({"captured_at_utc": "2001-09-08T01:46:39Z"}, OTHER_DAY.format("2001-09-08T01:46:39Z")),
+     ({"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]}, "rank 1 was process 77, which the report does not have"),
+     # A day between clocks is forgiven.
+     ({"captured_at_utc": "2001-09-10T01:46:39Z"}, None),
+     ({"captured_at_utc": "2001-09-08T01:46:41Z"}, None)],
+)  # fmt: skip
 def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, reason):
     two(tmp_path)
     sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)
     run = nsyspipe.load(tmp_path)
-    if reason is None:
-        assert numbered(run) == (REVERSED, "sidecar")
-        return
-    assert numbered(run) == (IN_ORDER, "file_name")
-    assert (run.header.capture, run.header.world_size) == (None, None)
-    assert problem_of(run, "stale-sidecar")["message"] == (
-        f"ddp.capture.json is of another capture of that name ({reason}): not used"
-    )
+    assert numbered(run) == ((IN_ORDER, "file_name") if reason else (REVERSED, "sidecar"))
+    assert (run.header.capture is None) == bool(reason)
+    told = f"ddp.capture.json is of another capture of that name ({reason}): not used"
+    assert [message for _, message in messages(run, "stale-sidecar")] == ([told] if reason else [])
+    assert run.header.world_size == (None if reason else 64)
 
 
 def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts_nothing(tmp_path):
@@ -268,11 +234,10 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_n
     sidecar(tmp_path, *ranks, world_size=3)
     run = nsyspipe.load(tmp_path)
     assert "ranks-missing" not in codes(run)
-    row = problem_of(run, "ranks-not-captured")
-    assert (row["severity"], row["message"]) == (
-        "info",
-        "2 of 3 ranks were left out of the capture (1, 2): figures hold for those present, and waiting for the others counts as transfer",
+    told = (
+        "2 of 3 ranks were left out of the capture (1, 2): figures hold for those present, and waiting for the others"
     )
+    assert messages(run, "ranks-not-captured") == [("info", f"{told} counts as transfer")]
     ranks = [rank(0, "ddp_0"), rank(1, "ddp_1"), rank(2, None), rank(3, None, problem="no report")]
     sidecar(tmp_path, *ranks, world_size=5)
     run = nsyspipe.load(tmp_path)
@@ -285,22 +250,18 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_n
 FAILED = {"status": 143, "problem": "nsys was ended after 60 s."}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
+def test_ranks_that_failed_are_told(tmp_path):
+    two(tmp_path)
+    for ranks, message in (
         (({"status": 0}, {"status": 1}), "rank 1: its program ended with status 1; the report may be cut short"),
         # Ended after its report was whole, it has not failed.
         (({"status": 143, "is_complete": True},) * 2, None),
         # Those that failed alike are one row.
         ((FAILED,) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
-    ],
-)  # fmt: skip
-def test_ranks_that_failed_are_told(tmp_path, ranks, message):
-    two(tmp_path)
-    sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
-    run = nsyspipe.load(tmp_path)
-    found = [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == "capture-failed"]
-    assert found == ([("warning", message)] if message else [])
+    ):  # fmt: skip
+        sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
+        run = nsyspipe.load(tmp_path)
+        assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
 
 
 # --- NCCL's logs and the topology -----------------------------------------------------------------
@@ -323,24 +284,20 @@ def name_files(folder, **more):
     return sidecar(folder, *ranks, file="ddp-2gpu.capture.json", **content)
 
 
-def test_log_and_topology_are_picked_up_as_if_they_were_given(linked):
-    alone = nsyspipe.load(linked / "*.sqlite")
+def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_over_them(linked):
+    options = {"nccl_log": LOGS / "ddp-2gpu.nccl.log", "topology": LOGS / "topo-2gpu.txt"}
+    alone, given = nsyspipe.load(linked / "*.sqlite"), nsyspipe.load(linked / "*.sqlite", **options)
     assert (alone.links().num_rows, alone.nccl) == (0, None)
-    given = nsyspipe.load(linked / "*.sqlite", nccl_log=LOGS / "ddp-2gpu.nccl.log", topology=LOGS / "topo-2gpu.txt")
     name_files(linked)
     found = nsyspipe.load(linked / "*.sqlite")
     assert found.links().num_rows
     assert found.links().equals(given.links())
     assert (found.nccl, found.link) == (given.nccl, given.link)
     assert found.findings().equals(given.findings())
-
-
-def test_options_win_over_the_files_that_are_named(linked):
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
-    run = nsyspipe.load(linked / "*.sqlite", nccl_log=LOGS / "ddp-2gpu.nccl.log", topology=LOGS / "topo-2gpu.txt")
-    assert run.nccl is not None
-    assert "sidecar-file-unusable" not in codes(run)
-    assert "sidecar-file-unusable" in codes(nsyspipe.load(linked / "*.sqlite"))
+    for chosen in ({}, options):
+        run = nsyspipe.load(linked / "*.sqlite", **chosen)
+        assert ("sidecar-file-unusable" in codes(run)) == (run.nccl is None) == (not chosen)
 
 
 def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(linked):
@@ -387,13 +344,14 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
 def test_the_sidecar_changes_neither_run_id_nor_figures_but_the_name(tmp_path):
     write(tmp_path, r0=bare(0))
     before = nsyspipe.load(tmp_path)
-    assert before.header.label == "ddp_0"
+    before.steps()
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), **FACTS)
     after = nsyspipe.load(tmp_path)
     assert after.header.run_id == before.header.run_id
     assert after.steps().equals(before.steps())
     assert after.summary().equals(before.summary())
-    assert after.header.label == "ddp"  # a single report has the capture's name
+    # A single report has the capture's name.
+    assert (before.header.label, after.header.label) == ("ddp_0", "ddp")
 
 
 def test_several_nodes_are_joined(tmp_path):
@@ -414,8 +372,8 @@ def test_several_nodes_are_joined(tmp_path):
 
 def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):
     cache, runs = (tmp_path / "cache", tmp_path / "runs")  # as .nsys-rep files are exported for analyze
-    cache.mkdir()
-    runs.mkdir()
+    for folder in (cache, runs):
+        folder.mkdir()
     two(cache)
     sidecar(runs, *SWAPPED)
     assert numbered(nsyspipe.load(cache))[1] == "file_name"
