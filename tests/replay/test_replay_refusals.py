@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.replay import refusals
+from nsyspipe.replay import knobs
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import SINGLE, STEP, asked, forget_launches, launch_first, only, refusal
@@ -67,11 +67,11 @@ def test_whole_graphs_hide_communication_and_the_answer_says_so(tmp_path):
 
 
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
-    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 11)
+    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 11)
     reason = refusal(ask(SINGLE, bucket_mb=25))
     assert reason.startswith("4 buckets in each of ")
     assert "--skip-first" in reason
-    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 20)
+    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 20)
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
