@@ -23,17 +23,9 @@ from tests.cli.tools import nsyspipe_here
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
 READ = [
-    KERNEL,
-    RUNTIME,
-    NVTX,
-    STRINGS,
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "META_DATA_CAPTURE",
-    "META_DATA_EXPORT",
-    "TARGET_INFO_GPU",
-    "TARGET_INFO_SESSION_START_TIME",
-    "TARGET_INFO_SYSTEM_ENV",
-]
+    KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
+    "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
+]  # fmt: skip
 READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 
