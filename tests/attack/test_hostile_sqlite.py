@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -45,23 +46,28 @@ def report(tmp_path):
     return made
 
 
-def columns_of(report, table):
-    with closing(sqlite3.connect(report())) as database:
-        return [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-
-
 def assert_refused(path, kind=InputError, match=None):
     for reader in READERS:
         with pytest.raises(kind, match=match):
             reader(path)
 
 
+@pytest.fixture
+def endless(report):
+    """Return a function that makes a report with a view that never ends in place of a table."""
+
+    def made(table):
+        with closing(sqlite3.connect(report())) as database:
+            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
+        return report(f"DROP TABLE {table}", f"CREATE VIEW {table} AS {shown}")
+
+    return made
+
+
 @pytest.mark.parametrize("table", READ)
-def test_a_view_that_never_ends_is_refused_in_place_of_any_table(report, table):
-    names = columns_of(report, table)
-    shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
-    path = report(f"DROP TABLE {table}", f"CREATE VIEW {table} AS {shown}")
-    assert_refused(path, NotAReportError, f"{table} is no table but a view")
+def test_a_view_that_never_ends_is_refused_in_place_of_any_table(endless, table):
+    assert_refused(endless(table), NotAReportError, f"{table} is no table but a view")
 
 
 @pytest.mark.parametrize(
@@ -129,28 +135,20 @@ def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     look_at(path)
 
 
-def test_an_unknown_collation_ends_in_an_error(report):
-    path = report(
-        "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') "
-        "WHERE name = 'StringIds'",
-        is_tampered=True,
-    )
-    for reader in READERS:
-        try:
-            reader(path)
-        except InputError:
-            continue
+COLLATION = (
+    "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') WHERE name = 'StringIds'"
+)
 
 
-@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807"])
-def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
-    for table, column in ((RUNTIME, "start"), (RUNTIME, "correlationId"), (KERNEL, "globalPid"), (NVTX, "domainId")):
-        path = report(f'UPDATE {table} SET "{column}" = {value}')
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807", None])
+def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_answer(report, value):
+    columns = ((RUNTIME, "start"), (RUNTIME, "correlationId"), (KERNEL, "globalPid"), (NVTX, "domainId"))
+    edits = [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns] if value else [COLLATION]
+    for edit in edits:
+        path = report(edit, is_tampered=value is None)
         for reader in READERS:
-            try:
+            with contextlib.suppress(InputError):
                 reader(path)
-            except InputError:
-                continue
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -219,11 +217,8 @@ def test_texts_that_share_pages_are_weighed(report):
 
 
 @pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
-def test_every_command_refuses_a_view_in_one_line(report, tmp_path, command):
-    names = columns_of(report, NVTX)
-    shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
-    path = report(f"DROP TABLE {NVTX}", f"CREATE VIEW {NVTX} AS {shown}")
-    done = nsyspipe_here(command, path, *([tmp_path / "out.sqlite"] if command == "redact" else []))
+def test_every_command_refuses_a_view_in_one_line(endless, tmp_path, command):
+    done = nsyspipe_here(command, endless(NVTX), *([tmp_path / "out.sqlite"] if command == "redact" else []))
     assert done.returncode == 2
     assert "is no table but a view" in done.stderr
 
