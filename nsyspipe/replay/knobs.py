@@ -1,13 +1,26 @@
-"""What can be changed: the knobs, and the links that there is a bandwidth for."""
+"""What can be changed: the knobs, in which words; and where the replay does not hold, with a reason instead of a wrong figure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.errors import OptionError
+from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.replay.scenarios import Replay
+    from nsyspipe.run.run import Run
 
 # No link between GPUs is slower.
 _LEAST_BYTES_PER_S = 1e6
@@ -20,6 +33,21 @@ _BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
 
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
+LARGEST_IDENTITY_ERROR = 0.01
+# From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
+LARGEST_STARVED_SHARE = 0.02
+_LARGEST_UNLAUNCHED = 0.01
+_SHARDED = {"all_gather", "reduce_scatter"}
+_SAME = 0.03
+# Of the gradients' bytes: less is sent under a hook that compresses them.
+_WHOLE = 0.75
+# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
+_IN_SWITCH, _PAIR = 1.25, 2
+_MOST_BUCKETS = 128
+# Collectives of all steps together: a tenth of a second for each thousand.
+_MOST_REPLAYED = 2_500
+# Kernels may be slower beside communication, but hardly so much.
+_MOST_SLOWER = 1.5
 
 
 @dataclass(frozen=True)
@@ -69,16 +97,7 @@ class Knobs:
     @property
     def label(self) -> str:
         """The changes in the words of the options that make them."""
-        words = {
-            "bandwidth_bytes_per_s": f"bandwidth {(self.bandwidth_bytes_per_s or 0) / _GB:g} GB/s",
-            "link": f"link {self.link}",
-            "gradient_dtype": f"gradients as {self.gradient_dtype}",
-            "bucket_mb": f"bucket_cap_mb={self.bucket_mb or 0:g}",
-            "no_wait": "no waiting for late ranks",
-            "no_grad_copy": "gradient_as_bucket_view=True",
-            "perfect_overlap": "perfect overlap",
-        }
-        return ", ".join(words[name] for name in self.given)
+        return ", ".join(_KNOBS[name].words(value) for name, value in self.given.items())
 
 
 def _check_positive(option: str, value: float | None) -> None:
@@ -130,3 +149,272 @@ def knobs_of(
         raise OptionError(what, "is in bytes per second", fix=fix)
     named = None if link is None else named_link(link)
     return Knobs(bandwidth, link if named is None else named.name, **others)
+
+
+# --- where the replay does not hold -----------------------------------------------------------------
+
+
+def is_starved(shares: Float64) -> Flags:
+    """Tell which ranks are launch- or input-bound, by their `starved_shares`."""
+    return shares > LARGEST_STARVED_SHARE
+
+
+def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
+    """Return the share of each rank's median step that its GPU was idle because nothing was launched.
+
+    Idle time before an operation up to its launch, of all operations of the main stream and of communication.
+    """
+    shares = []
+    for at, rank in enumerate(timelines):
+        comm, edges = rank.collectives, windows.edges[:, at]
+        # A gap belongs to the window that it lies in: the last ends with what begins the window after it.
+        start = np.concatenate((rank.start, comm.start, edges[-1:]))
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        end = np.concatenate((rank.end, comm.end, edges[-1:]))[order]
+        launch = np.concatenate((rank.launch, comm.launch, [rank.next_launch]))[order]
+        free = np.maximum.accumulate(end)[:-1]
+        idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
+        step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
+        per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
+        shares.append(float(np.median(per_step[windows.counts])))
+    return np.array(shares)
+
+
+def why_not(run: Run) -> str | None:
+    """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
+    if run.is_capture:
+        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
+    n_ranks, world_size = run.header.n_ranks, run.header.world_size
+    has_comm = bool(run.collectives().num_rows)
+    if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
+        return "the run has 1 rank: nothing is communicated that could be changed"
+    if not has_comm:
+        hidden = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
+        return f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
+    steps = run.steps()
+    complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
+    counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
+    if not np.isin(counted, complete).all() or not counted.size:
+        return "no step is complete on every rank"
+    if complete.size == 1 and not run.skipped_steps:
+        return (
+            "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
+        )
+    return None
+
+
+def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Return why the operations of a run cannot be replayed; None if nothing speaks against it."""
+    first = timelines[0].collectives
+    if any(one.n_outside for one in timelines):
+        return "communication outside of the steps is under way in them, so collectives cannot be told apart"
+    table = run.collectives()
+    inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
+    if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
+        return "no communication was recorded in the steps that count"
+    if len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py():
+        return "collectives could not be matched across ranks"
+    if any(
+        not np.array_equal(getattr(one.collectives, name), getattr(first, name))
+        for one in timelines
+        for name in ("step", "seq")
+    ):
+        return "collectives could not be matched across ranks"
+    if hooked := _hooked(timelines, windows):
+        return hooked
+    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
+
+
+def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Refuse where a hook computes between a collective and what waits for it, for more than a replay may be off by.
+
+    What a cast of bf16 compression does on one of many streams in turn, once in a while on NCCL's, is less.
+    """
+    steps = windows.steps.size
+    wall = (windows.edges[-1] - windows.edges[0]).mean() / steps
+    most = max(timelines, key=lambda one: one.hooked_ns)
+    if most.hooked_ns / steps <= LARGEST_IDENTITY_ERROR * wall:
+        return None
+    return (
+        "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
+        f"({most.n_hooked / steps:,.3g} per step, {100 * most.hooked_ns / steps / wall:.1f} % of it): the model does not cover that"
+    )
+
+
+def _several_streams(communicators: Sequence[str], first: Collectives) -> str | None:
+    kinds = set(first.kind.tolist())
+    # Without NCCL's ids a communicator is named collective/order.
+    is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
+    streams = {kind: np.unique(first.stream[first.kind == kind]).size for kind in kinds}
+    is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
+    if is_several or is_odd or max(streams.values()) > 1:
+        return "several communicators are in use, for which the model is not validated"
+    return None
+
+
+def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
+    n_not = sum(one.n_without_launch for one in timelines)
+    if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
+        return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
+    # Few of all operations, but without its launch nothing says what one waits for.
+    launches = np.concatenate([one.collectives.launch for one in timelines])
+    if n_not := int(np.count_nonzero(launches == NEVER)):
+        return (
+            f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for "
+            "is not known"
+        )
+    return None
+
+
+def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
+    """Return why a combination of knobs cannot be answered; None if it can."""
+    of_knobs = (knob.refused(replay, knobs) for name, knob in _KNOBS.items() if name in knobs.given)
+    return next(chain(_run(replay, knobs), *of_knobs), None)
+
+
+def beyond_nominal(replay: Replay) -> str | None:
+    """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
+    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
+    if most is None or own is None:
+        return None
+    if own <= most * (_IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0):
+        return None
+    return (
+        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
+        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
+    )
+
+
+def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    if reason := beyond_nominal(replay):
+        yield reason
+    n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
+    # How long a rank waits for those that are not there is not known.
+    if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
+        there, its, these = "1 rank alone is", "its", "this rank"
+        if n_ranks > 1:
+            there, its, these = f"{n_ranks} of {n_all} ranks are", "their", "these ranks"
+        yield (
+            f"{there} there: how much of {its} communication is waiting for the others is not known; "
+            f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
+        )
+    shares = replay.starved_shares
+    n_starved, share = np.count_nonzero(is_starved(shares)), f"{100 * shares.max():.1f} %"
+    if n_starved > 1 or n_starved == n_ranks:
+        yield (
+            f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
+            "yet, and how that changes is not known"
+        )
+    if n_starved and not knobs.no_wait:
+        yield (
+            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order): "
+            "a straggler; ask for the balanced run, --no-wait"
+        )
+
+
+def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    target, own = knobs.target_bytes_per_s or 0.0, replay.bus_bytes_per_s
+    fastest = max(NAMED_LINKS, key=lambda link: link.nominal_bytes_per_s or 0.0)
+    most = fastest.nominal_bytes_per_s or 0.0
+    if target > most * _IN_SWITCH:
+        yield (
+            f"no link gives {target / _GB:,.0f} GB/s: the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} "
+            "GB/s; perfect overlap says what is left where communication costs nothing"
+        )
+    if own is None:
+        fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
+        yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+    elif replay.is_sharded and target < own * (1 - _SAME):
+        yield (
+            "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "
+            "faster links can be answered"
+        )
+
+
+def _sharded(replay: Replay) -> Iterator[str]:
+    if replay.is_sharded:
+        yield "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
+
+
+def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    yield from _sharded(replay)
+    if (n_bursts := replay.n_bursts) > 1:
+        yield (
+            f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
+            "is not known (an accumulation sends them once under no_sync())"
+        )
+    if replay.gradient_bytes is None:
+        yield "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+    if replay.sent_share is not None and replay.sent_share < _WHOLE:
+        yield (
+            f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
+            "them as they are before it: ask a capture without the hook"
+        )
+    n, n_steps = replay.n_buckets(knobs.bucket_mb or 0.0), len(replay.captured.steps)
+    if n > _MOST_BUCKETS:
+        yield (
+            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
+            f"the run has {replay.n_own_buckets})"
+        )
+    if n * n_steps > _MOST_REPLAYED:
+        yield (
+            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
+            "capture fewer steps, or leave some out with --skip-first N"
+        )
+    if replay.lag_share > 1:
+        yield (
+            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
+            "when smaller or larger ones would begin is not known"
+        )
+
+
+def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
+    yield from _sharded(replay)
+    if replay.n_copies <= 1:
+        yield "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+
+
+def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
+    yield from _sharded(replay)
+    if replay.datatypes != {"f32"}:
+        unknown = "of unknown type"
+        shown = ", ".join(sorted(one or unknown for one in replay.datatypes)) or unknown
+        yield f"gradients are sent as {shown}: only f32 ones can be halved"
+
+
+def _never(_: Replay, __: Knobs) -> Iterator[str]:
+    return iter(())
+
+
+class _Knob(NamedTuple):
+    words: Callable[[Any], str]
+    refused: Callable[[Replay, Knobs], Iterator[str]]
+
+
+# Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
+_KNOBS = {
+    "bandwidth_bytes_per_s": _Knob(lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
+    "link": _Knob("link {}".format, _faster),
+    "bucket_mb": _Knob("bucket_cap_mb={:g}".format, _buckets),
+    "no_grad_copy": _Knob(lambda _: "gradient_as_bucket_view=True", _copies),
+    "gradient_dtype": _Knob("gradients as {}".format, _halved),
+    "no_wait": _Knob(lambda _: "no waiting for late ranks", _never),
+    "perfect_overlap": _Knob(lambda _: "perfect overlap", _never),
+}
+
+
+def contradiction(replay: Replay) -> str | None:
+    """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
+    limit = replay.limit_ns
+    if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
+        return None
+    return (
+        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step if transfers took no time, where the device "
+        f"computes {least / 1e6:.2f} ms at least"
+    )
+
+
+def is_sharded(kinds: Iterable[str]) -> bool:
+    """Tell whether a run's parameters or gradients are sharded: collectives that move one rank's part."""
+    return any(kind in PER_RANK for kind in kinds)

@@ -13,12 +13,22 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.kernels import compared_share
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
-from nsyspipe.replay import refusals
-from nsyspipe.replay.knobs import LINKS, Knobs
+from nsyspipe.replay.knobs import (
+    LARGEST_IDENTITY_ERROR,
+    LINKS,
+    Knobs,
+    beyond_nominal,
+    contradiction,
+    is_sharded,
+    is_starved,
+    starved_shares,
+    why_not,
+    why_not_knobs,
+    why_not_replayable,
+)
 from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
-from nsyspipe.replay.refusals import is_starved
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
 
 if TYPE_CHECKING:
@@ -85,7 +95,7 @@ class Replay(Facts):
         return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
 
     def predict(self, knobs: Knobs) -> Prediction:
-        """Replay with what the knobs change, which `refusals.why_not_knobs` does not refuse.
+        """Replay with what the knobs change, which `why_not_knobs` does not refuse.
 
         Notes
         -----
@@ -207,13 +217,13 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     DatasetError
         If the run was saved without its operations.
     """
-    if reason := refusals.why_not(run):
+    if reason := why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := refusals.why_not_replayable(run, timelines, windows):
+    if reason := why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
     is_gradient = _gradient_collectives(first)
@@ -227,24 +237,24 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=refusals.starved_shares(timelines, windows),
+        starved_shares=starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
         compared=_compared(run.kernels()),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > refusals.LARGEST_IDENTITY_ERROR:
+    if replay.identity_error > LARGEST_IDENTITY_ERROR:
         return (
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
             "something that the model does not know"
         )
-    return refusals.contradiction(replay) or replay
+    return contradiction(replay) or replay
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
-    return opened if isinstance(opened, str) else refusals.why_not_knobs(opened, knobs)
+    return opened if isinstance(opened, str) else why_not_knobs(opened, knobs)
 
 
 def _compared(kernels: pa.Table) -> tuple[float | None, float]:
@@ -257,7 +267,7 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
-    if reason := refusals.beyond_nominal(replay):
+    if reason := beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
         raise OptionError(
             f"--gradient-bytes {given:,.0f}",
@@ -291,7 +301,7 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
 def _gradient_collectives(first: Collectives) -> Flags:
     """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if refusals.is_sharded(first.kind.tolist()):
+    if is_sharded(first.kind.tolist()):
         return found
     all_reduce = first.kind == "all_reduce"
     length = first.end - first.start

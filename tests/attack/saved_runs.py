@@ -6,173 +6,90 @@ import json
 import math
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nsyspipe.model.schema import EVENT_TABLES
-
 ODD: list[Any] = [
-    None,
-    -1,
-    0,
-    1,
-    2**63 - 1,
-    -(2**63),
-    10**400,
-    1e308,
-    math.nan,
-    math.inf,
-    "",
-    "x",
-    "\ud800",
-    "<script>",
-    "9" * 5000,
-    True,
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": None},
-    ["x", 1],
-]
+    None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
+    True, [], {}, [[]], [None], {"a": None}, ["x", 1],
+]  # fmt: skip
 NUMBERS = [0, -1, 1, 7, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, -1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf, 2.0]
 TEXTS = ["", "x", "\x00", "\x1b[31m", "<script>", "null", "é" * 1000, "0", "forward", "{}", "[" * 5000]
+OTHER_TYPES = [
+    pa.array(["7"]), pa.array([b"\xff"]), pa.array([0.5]), pa.array([[1]]), pa.array([True]), pa.array([{"a": 1}]),
+    pa.array([3], pa.int8()), pa.array([2**64 - 1], pa.uint64()), pa.array([0], pa.timestamp("ns")),
+    pa.array([1.0], pa.float32()),
+]  # fmt: skip
 
 
 def changed(chosen, path):
     """Change a file of a saved run in place; return what was done, in words."""
-    names = [name for name in CHANGES if name not in JSON_CHANGES]
+    names = [*OF_BYTES, *OF_TABLE, *OF_COLUMN, "value", "value"]
     if path.parent.parent.name in ("runs", "findings"):
-        names += JSON_CHANGES * 3
+        names += [*OF_JSON] * 3
     name = chosen.choice(names)
-    if name in ("bytes", "cut"):
-        return f"{name}: {CHANGES[name](chosen, path)}"
+    if name in OF_BYTES:
+        path.write_bytes(OF_BYTES[name](chosen, bytearray(path.read_bytes())))
+        return name
     table = pq.ParquetFile(path).read()
-    found, what = CHANGES[name](chosen, table)
-    pq.write_table(found, path)
-    return f"{name}: {what}"
+    if name in OF_TABLE:
+        pq.write_table(OF_TABLE[name](chosen, table), path)
+        return name
+    column = chosen.choice(table.column_names)
+    if name in OF_JSON:
+        column = "details" if "details" in table.column_names else "evidence"
+    if name in OF_COLUMN:
+        table = OF_COLUMN[name](chosen, table, table.column_names.index(column), column)
+    elif len(table):
+        texts = table[column].to_pylist()
+        row = chosen.randrange(len(texts))
+        texts[row] = OF_JSON[name](chosen, texts[row])
+        table = table.set_column(table.column_names.index(column), column, pa.array(texts, pa.string()))
+    pq.write_table(table, path)
+    return f"{name} of {column}"
 
 
-def _bytes(chosen, path):
-    content = bytearray(path.read_bytes())
+def _flipped(chosen, content):
     for _ in range(chosen.randint(1, 4)):
         content[chosen.randrange(len(content))] ^= 1 << chosen.randrange(8)
-    path.write_bytes(content)
-    return ""
+    return content
 
 
-def _cut(chosen, path):
-    content = path.read_bytes()
-    path.write_bytes(content[: chosen.randrange(len(content))])
-    return ""
+def _taken(table, rows):
+    return table.take(pa.array(rows, pa.int64()))
 
 
-def _column(chosen, table):
-    at = chosen.randrange(table.num_columns)
-    return at, table.column_names[at], table.column(at)
-
-
-def _replaced(table, at, name, values, kind=None):
-    field = table.schema.field(at)
-    column = values if isinstance(values, pa.Array) else pa.array(values, kind or field.type)
-    return table.set_column(at, pa.field(name, column.type), column)
-
-
-def _drop_column(chosen, table):
-    _, name, _ = _column(chosen, table)
-    return table.drop_columns([name]), name
-
-
-def _twice(chosen, table):
-    _, name, column = _column(chosen, table)
-    return table.append_column(name, column), name
-
-
-def _other_name(chosen, table):
-    at, name, column = _column(chosen, table)
-    return table.set_column(at, "other", column), name
-
-
-def _nulls(chosen, table):
-    at, name, column = _column(chosen, table)
-    return table.set_column(at, name, pa.nulls(len(table), column.type)), name
-
-
-def _one_null(chosen, table):
-    at, name, column = _column(chosen, table)
+def _one_changed(chosen, column, value):
+    """Return a column with one value replaced, and sometimes all of them."""
     values = column.to_pylist()
     if values:
-        values[chosen.randrange(len(values))] = None
-    return table.set_column(at, name, pa.array(values, column.type)), name
+        values[chosen.randrange(len(values))] = value
+        if value is not None and chosen.random() < 0.3:
+            values = [value] * len(values)
+    return pa.array(values, column.type)
 
 
-def _value(chosen, table):
-    at, name, column = _column(chosen, table)
-    values, kind = column.to_pylist(), column.type
-    if not values:
-        return table, name
-    row = chosen.randrange(len(values))
-    if pa.types.is_integer(kind):
-        values[row] = chosen.choice(NUMBERS)
-    elif pa.types.is_floating(kind):
-        values[row] = chosen.choice(FLOATS)
-    elif pa.types.is_boolean(kind):
-        values[row] = not values[row]
-    elif pa.types.is_timestamp(kind):
-        shown = pa.array([chosen.choice([0, -(2**62), 2**62, 2**63 - 1])], pa.int64()).cast(kind)
-        rest = column.combine_chunks()
-        return table.set_column(at, name, pa.concat_arrays([shown, rest.slice(1)])), name
-    else:
-        values[row] = chosen.choice(TEXTS)
-    if chosen.random() < 0.3:
-        values = [values[row]] * len(values)
-    return table.set_column(at, name, pa.array(values, kind)), (
-        name,
-        values[row] if not isinstance(values[row], str) else values[row][:20],
-    )
+def _value(chosen, table, at, name):
+    column = table.column(at)
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        if not len(column):
+            return table
+        odd = pa.array([chosen.choice([0, -(2**62), 2**62, 2**63 - 1])], pa.int64()).cast(kind)
+        return table.set_column(at, name, pa.concat_arrays([odd, column.combine_chunks().slice(1)]))
+    kinds = ((pa.types.is_integer, NUMBERS), (pa.types.is_floating, FLOATS), (pa.types.is_boolean, [True, False]))
+    values = next((values for is_kind, values in kinds if is_kind(kind)), TEXTS)
+    return table.set_column(at, name, _one_changed(chosen, column, chosen.choice(values)))
 
 
-def _other_type(chosen, table):
-    at, name, column = _column(chosen, table)
-    n = len(table)
-    kinds = [pa.array(["7"] * n), pa.array([b"\xff"] * n), pa.array([0.5] * n), pa.array([[1]] * n, pa.list_(pa.int64())),
-             pa.array([True] * n), pa.array([{"a": 1}] * n, pa.struct([("a", pa.int64())])), pa.array([3] * n, pa.int8()),
-             pa.array([2**64 - 1] * n, pa.uint64()), pa.array([0] * n, pa.timestamp("ns")), pa.array([1.0] * n, pa.float32())]  # fmt: skip
-    column = chosen.choice(kinds)
-    return table.set_column(at, name, column), (name, str(column.type))
+def _swapped(chosen, table, at, name):
+    same = [one for one in table.column_names if table.schema.field(one).type == table.schema.field(at).type]
+    return table.set_column(at, name, table[chosen.choice(same)])
 
 
-def _no_rows(chosen, table):
-    return table.slice(0, 0), ""
-
-
-def _fewer_rows(chosen, table):
-    kept = [at for at in range(len(table)) if chosen.random() < 0.6]
-    return table.take(pa.array(kept, pa.int64())), len(kept)
-
-
-def _rows_twice(chosen, table):
-    return pa.concat_tables([table, table]), ""
-
-
-def _other_order(chosen, table):
-    order = np.random.default_rng(chosen.randrange(2**31)).permutation(len(table))
-    return table.take(pa.array(order)), ""
-
-
-def _swapped_columns(chosen, table):
-    at, name, column = _column(chosen, table)
-    same = [one for one in table.column_names if table.schema.field(one).type == column.type]
-    other = chosen.choice(same)
-    table = table.set_column(at, name, table[other])
-    return table, (name, other)
-
-
-def _metadata(chosen, table):
-    value = chosen.choice(["", "99", "-1", "x", "1" * 5000, "\u0661"])
-    return table.replace_schema_metadata({"schema_version": value}), value[:10]
+def _other_type(chosen, table, at, name):
+    return table.set_column(at, name, _taken(chosen.choice(OTHER_TYPES), [0] * len(table)))
 
 
 def _mutate(chosen, value, depth=0):
@@ -180,46 +97,36 @@ def _mutate(chosen, value, depth=0):
     if isinstance(value, dict) and value and (depth == 0 or chosen.random() < 0.8):
         key = chosen.choice(sorted(value))
         if chosen.random() < 0.15:
-            return {name: one for name, one in value.items() if name != key}, f"-{key}"
-        found, what = _mutate(chosen, value[key], depth + 1)
-        return {**value, key: found}, f"{key}.{what}"
+            return {name: one for name, one in value.items() if name != key}
+        return {**value, key: _mutate(chosen, value[key], depth + 1)}
     if isinstance(value, list) and value and chosen.random() < 0.6:
         at = chosen.randrange(len(value))
-        found, what = _mutate(chosen, value[at], depth + 1)
-        return [*value[:at], found, *value[at + 1 :]], f"{at}.{what}"
-    odd = chosen.choice(ODD)
-    return odd, repr(odd)[:20]
+        return [*value[:at], _mutate(chosen, value[at], depth + 1), *value[at + 1 :]]
+    return chosen.choice(ODD)
 
 
-def _json(chosen, table):
-    name = "details" if "details" in table.column_names else "evidence"
-    texts = table[name].to_pylist()
-    if not texts:
-        return table, ""
-    row = chosen.randrange(len(texts))
-    found, what = _mutate(chosen, json.loads(texts[row]))
-    texts[row] = json.dumps(found)
-    return table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string())), what
-
-
-def _json_text(chosen, table):
-    name = "details" if "details" in table.column_names else "evidence"
-    texts = table[name].to_pylist()
-    if not texts:
-        return table, ""
-    text = texts[0]
+def _broken(chosen, text):
     at = chosen.randrange(len(text))
-    texts[0] = chosen.choice(
-        [text[:at], text[:at] + '"' + text[at:], "[" * 100_000, '{"a":' * 100_000, "null", "[]", "{}", "1", text + text]
-    )
-    return table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string())), texts[0][:10]
+    broken = [text[:at], text[:at] + '"' + text[at:], text + text]
+    return chosen.choice([*broken, "[" * 100_000, '{"a":' * 100_000, "null", "[]", "{}", "1"])
 
 
-JSON_CHANGES = ["json", "json text"]
-CHANGES = {
-    "bytes": _bytes, "cut": _cut, "drop column": _drop_column, "column twice": _twice, "other name": _other_name,
-    "nulls": _nulls, "one null": _one_null, "value": _value, "another value": _value, "third value": _value, "other type": _other_type, "no rows": _no_rows,
-    "fewer rows": _fewer_rows, "rows twice": _rows_twice, "other order": _other_order,
-    "swapped columns": _swapped_columns, "metadata": _metadata, "json": _json, "json text": _json_text,
+OF_BYTES = {"bytes": _flipped, "cut": lambda chosen, content: content[: chosen.randrange(len(content))]}
+OF_TABLE = {
+    "no rows": lambda _, table: table.slice(0, 0),
+    "fewer rows": lambda chosen, table: _taken(table, [at for at in range(len(table)) if chosen.random() < 0.6]),
+    "rows twice": lambda _, table: pa.concat_tables([table, table]),
+    "other order": lambda chosen, table: _taken(table, chosen.sample(range(len(table)), len(table))),
+    "metadata": lambda chosen, table: table.replace_schema_metadata(
+        {"schema_version": chosen.choice(["", "99", "-1", "x", "1" * 5000, "\u0661"])}
+    ),
+}
+OF_COLUMN = {
+    "drop": lambda _, table, __, name: table.drop_columns([name]),
+    "twice": lambda _, table, at, name: table.append_column(name, table.column(at)),
+    "other name": lambda _, table, at, __: table.set_column(at, "other", table.column(at)),
+    "nulls": lambda _, table, at, name: table.set_column(at, name, pa.nulls(len(table), table.column(at).type)),
+    "one null": lambda chosen, table, at, name: table.set_column(at, name, _one_changed(chosen, table.column(at), None)),
+    "value": _value, "other type": _other_type, "swapped": _swapped,
 }  # fmt: skip
-assert EVENT_TABLES
+OF_JSON = {"json": lambda chosen, text: json.dumps(_mutate(chosen, json.loads(text))), "json text": _broken}

@@ -8,6 +8,8 @@ from contextlib import closing
 import pyarrow.parquet as pq
 import pytest
 
+from nsyspipe.redact.redact import redact
+from nsyspipe.report.redaction import redaction_text
 from tests.build.planted import SHOWN, found_in, plant
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import nsyspipe_here
@@ -48,11 +50,15 @@ def test_the_secrets_are_in_the_reports(planted):
     assert found_in(data, secrets) == list(secrets)
 
 
-@pytest.mark.parametrize("option", [[], ["--json", "-"], ["--markdown", "-"], ["--findings", "all"]])
-def test_no_secret_is_in_what_analyze_prints(planted, option):
+@pytest.mark.parametrize(
+    "command",
+    ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"],
+)
+def test_no_secret_is_in_what_a_command_says(planted, tmp_path, command):
     folder, secrets = planted
-    text = said(nsyspipe_here("analyze", folder, *option))
-    assert b"step" in text
+    name, *options = command.split()
+    text = said(nsyspipe_here(name, folder, *options, *([tmp_path / "out"] if name == "redact" else [])))
+    assert name != "analyze" or b"step" in text
     assert found_in(text, secrets) == []
 
 
@@ -74,18 +80,6 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     assert found_in(page.read_bytes(), secrets) == []
 
 
-def test_no_secret_is_in_what_doctor_says(planted):
-    folder, secrets = planted
-    text = said(nsyspipe_here("doctor", folder))
-    assert found_in(text, secrets) == []
-
-
-def test_no_secret_is_in_what_redact_says(planted, tmp_path):
-    folder, secrets = planted
-    text = said(nsyspipe_here("redact", folder, tmp_path / "out"))
-    assert found_in(text, secrets) == []
-
-
 @pytest.mark.parametrize("command", ["analyze", "doctor", "redact"])
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
@@ -97,3 +91,32 @@ def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command
     done = nsyspipe_here(command, path, *more)
     assert "Traceback" not in done.stderr
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []
+
+
+# --- names that a redaction removes, and that kept texts still hold --------------------------------
+
+
+def redacted(tmp_path, *texts, **variables):
+    built = steady_rank(0).env(**variables)
+    for at, text in enumerate(texts):
+        built.range(at, at + 1, text, inline=at % 2 == 1)
+    path = built.write(tmp_path / "r.sqlite")
+    return redact(str(path), tmp_path / "out.sqlite")
+
+
+ADA = {"HOME": "/home/ada/", "USER": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "variables", "n"),
+    [
+        (["load /home/ada/data.pt"], ADA, 1),
+        (["load /home/ada/data.pt", "job of ADA", "on node0"], ADA, 3),
+        (["canada", "step 1", "node01"], ADA, 0),
+        (["a b a", "root of all"], {"USER": "a", "LOGNAME": "root"}, 0),  # short names find nothing
+    ],
+)
+def test_kept_texts_with_a_removed_name_are_counted(tmp_path, texts, variables, n):
+    done = redacted(tmp_path, *texts, **variables)
+    assert done.removed.n_named == n
+    assert ("still hold" in redaction_text(done, tmp_path)) == bool(n)

@@ -17,7 +17,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
-from nsyspipe.reader.report import open_report
+from nsyspipe.reader import report
 from nsyspipe.run.workers import Workers, telling_shortage
 from tests.build.trace import steady_rank
 from tests.cli.test_ending import family, grow
@@ -71,19 +71,27 @@ def reading(pid, folder):
     return found
 
 
+def popen(*words, **more):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(program("analyze", *words), env=environment(), **pipes, **more)
+
+
 def started(folder, out, jobs=2):
     """Start an analysis and return it, with its processes, once a report is being read."""
-    process = subprocess.Popen(
-        program("analyze", folder, "-j", jobs, "--json", out / "run.json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-    )
+    process = popen(folder, "-j", jobs, "--json", out / "run.json", start_new_session=True)
     eventually(lambda: reading(process.pid, folder) or process.poll() is not None, "it reads")
     assert process.poll() is None
     return process, workers_of(process.pid)
+
+
+def starting(folder, _):
+    """Start an analysis and return it, with its processes, once it has some."""
+    process = popen(folder, "-j", 2)
+    return process, eventually(lambda: workers_of(process.pid), "workers")
+
+
+def gone(workers):
+    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
 
 
 @needs_proc
@@ -104,7 +112,7 @@ def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, numbe
     (os.killpg if everybody else os.kill)(process.pid, number)
     out, errors = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, errors) == (128 + number, "", "")
-    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
+    gone(workers)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,18 +131,12 @@ def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["reading", "starting"])
-def test_workers_end_when_their_parent_is_killed(large, tmp_path, when):
-    if when == "reading":
-        process, workers = started(large, tmp_path)
-    else:
-        process = subprocess.Popen(program("analyze", large, "-j", 2), env=environment())
-        workers = eventually(lambda: workers_of(process.pid), "workers")
+@pytest.mark.parametrize("begin", [started, starting])
+def test_workers_end_when_their_parent_is_killed(large, tmp_path, begin):
+    process, workers = begin(large, tmp_path)
     process.kill()
-    process.wait()
-    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
-    if process.stdout:
-        process.communicate()
+    process.communicate()
+    gone(workers)
 
 
 # Keeps the interpreter to itself for hours.
@@ -181,23 +183,15 @@ def command(pid):
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["reading", "starting"])
-def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, when):
-    if when == "reading":
-        process, workers = started(large, tmp_path)
-    else:
-        process = subprocess.Popen(
-            program("analyze", large, "-j", 2), env=environment(), text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
-        workers = eventually(lambda: workers_of(process.pid), "workers")
-    for worker in workers[:1]:
-        os.kill(worker, signal.SIGKILL)
+@pytest.mark.parametrize("begin", [started, starting])
+def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, begin):
+    process, workers = begin(large, tmp_path)
+    os.kill(workers[0], signal.SIGKILL)
     out, errors = process.communicate(timeout=DEADLINE_S)
     assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
     assert "a worker process died by SIGKILL; perhaps no memory was left" in errors
     assert "fix: -j 1" in errors
-    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
+    gone(workers)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -210,7 +204,7 @@ def workers():
 
 
 @pytest.mark.slow
-def test_calls_are_answered_with_what_they_return_or_raise(workers):
+def test_calls_are_answered_with_what_they_return_or_raise_until_the_end(workers):
     assert list(workers.map(pow, [2] * 20, range(20))) == [2**n for n in range(20)]
     assert workers.submit(bytes, 3 * MIB).result() == bytes(3 * MIB)
     with pytest.raises(ZeroDivisionError) as caught:
@@ -223,6 +217,14 @@ def test_calls_are_answered_with_what_they_return_or_raise(workers):
     assert workers.submit(os.getppid).result() == os.getpid()
     workers.submit(print, "no answer").result()
     assert workers.submit(signal.getsignal, signal.SIGTERM).result() == signal.SIG_DFL
+    # After the end no calls are taken, those that were are answered, and no process is left.
+    pids = {workers.submit(os.getpid).result() for _ in range(4)}
+    waiting = [workers.submit(time.sleep, 0.01) for _ in range(4)]
+    workers.shutdown()
+    assert [one.result() for one in waiting] == [None] * 4
+    assert not any(map(is_running, pids))
+    with pytest.raises(RuntimeError):
+        workers.submit(int)
 
 
 @pytest.mark.slow
@@ -234,18 +236,6 @@ def test_a_dead_worker_ends_all_calls_that_are_left_and_those_to_come(workers):
     with pytest.raises(InputError, match="a worker process died"):
         eventually(lambda: workers.submit(int).result() == 1, "a refusal")
     assert all(one.done() for one in others if not one.running())
-
-
-@pytest.mark.slow
-def test_after_the_end_no_calls_are_taken_and_no_process_is_left():
-    there = Workers(2, preload="math")
-    pids = {there.submit(os.getpid).result() for _ in range(4)}
-    left = [there.submit(time.sleep, 0.01) for _ in range(4)]
-    there.shutdown()
-    assert [one.result() for one in left] == [None] * 4
-    assert not any(map(is_running, pids))
-    with pytest.raises(RuntimeError):
-        there.submit(int)
 
 
 @pytest.mark.slow
@@ -272,32 +262,26 @@ def under(limit, number, folder, *words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_too_little_memory_is_said_in_words(large, jobs, attempts):
+def test_too_little_memory_is_said_in_words(large, jobs):
     """Where a library ends the process for want of memory, nobody can say a word: those limits are not here."""
-    limits = [600 * MIB]
-    for limit in limits:
-        done = under(resource.RLIMIT_AS, limit, large, "-j", jobs)
-        if done.returncode > 0:
-            if "a worker process died" in done.stderr:  # whose library may have had its own word
-                done.stderr = done.stderr[done.stderr.index("error: ") :]
-            assert_refused(done)
-            assert "no memory was left" in done.stderr
-    attempts(len(limits))
+    done = under(resource.RLIMIT_AS, 600 * MIB, large, "-j", jobs)
+    if done.returncode > 0:
+        if "a worker process died" in done.stderr:  # whose library may have had its own word
+            done.stderr = done.stderr[done.stderr.index("error: ") :]
+        assert_refused(done)
+        assert "no memory was left" in done.stderr
 
 
 @pytest.mark.slow
 def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
-    numbers = (6, 10, 14, 18)
-    statuses = set()
-    for number in numbers:
-        done = under(resource.RLIMIT_NOFILE, number, steady, "-j", 2)
-        statuses.add(done.returncode)
-        if done.returncode:
-            assert_refused(done)
-            assert "Too many open files" in done.stderr
-            assert "fix: " in done.stderr
-    assert statuses == {0, 2}
+    numbers = (6, 10, 18)
     attempts(len(numbers))
+    answers = [under(resource.RLIMIT_NOFILE, number, steady, "-j", 2) for number in numbers]
+    assert {done.returncode for done in answers} == {0, 2}
+    for done in (one for one in answers if one.returncode):
+        assert_refused(done)
+        assert "Too many open files" in done.stderr
+        assert "fix: " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -308,36 +292,28 @@ def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
         (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
         (OSError(24, "Too many open files"), "no more files"),
         (OSError(23, "Too many open files in system"), "no more files"),
+        (OSError(2, "No such file or directory"), None),
+        (ValueError("x"), None),
     ],
 )
-def test_what_a_machine_lacks_has_an_error_with_a_fix(error, words):
+def test_what_a_machine_lacks_has_an_error_with_a_fix_and_nothing_else_is_taken_for_it(error, words):
+    if words is None:
+        assert shortage(error) is None
+        return
     with pytest.raises(InputError, match=words) as caught, telling_shortage():
         raise error
     assert caught.value.fix
-
-
-def test_other_errors_are_not_taken_for_want_of_something():
-    assert shortage(OSError(2, "No such file or directory")) is None
-    assert shortage(ValueError("x")) is None
 
 
 @pytest.mark.parametrize("when", ["before it is opened", "while it is open", "at the end"])
 def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch):
     path = steady / "steady_0.sqlite"
     if when == "before it is opened":
-        from nsyspipe.reader import report  # noqa: PLC0415
-
         check = report.check_file
-
-        def checked(one):
-            found = check(one)
-            one.unlink()
-            return found
-
-        monkeypatch.setattr(report, "check_file", checked)
+        monkeypatch.setattr(report, "check_file", lambda one: (check(one), one.unlink())[0])
     with (  # noqa: PT012
         pytest.raises(DamagedReportError, match="was deleted while it was being read"),
-        open_report(path) as opened,
+        report.open_report(path) as opened,
     ):
         path.unlink()
         if when == "while it is open":
@@ -350,8 +326,8 @@ def test_reports_that_are_deleted_while_workers_read_are_said_to_be(large, tmp_p
     folder = tmp_path / "reports"
     shutil.copytree(large, folder)
     process, _ = started(folder, tmp_path)
-    for report in folder.iterdir():
-        report.unlink()
+    for path in folder.iterdir():
+        path.unlink()
     out, errors = process.communicate(timeout=2 * DEADLINE_S)
     assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
     assert "was deleted while it was being read" in errors or "no such file" in errors

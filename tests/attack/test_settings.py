@@ -12,6 +12,9 @@ from nsyspipe.errors import OptionError
 NAMES = ("fail_on", "min_effect", "confidence", "metrics")
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
 def taken(folder, **options):
     return settled(GateSettings(**options), read_settings(folder), NAMES)
 
@@ -45,30 +48,19 @@ def test_a_file_that_anybody_may_write_is_refused(folder):
         taken(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize("is_link", [False, True])
-def test_a_file_of_another_owner_is_refused(folder, is_link, monkeypatch):
+@needs_root
+@pytest.mark.parametrize("given_away", ["file", "target of a link", "link"])
+def test_a_file_of_another_owner_is_refused(folder, given_away, monkeypatch):
     monkeypatch.delenv("SUDO_UID", raising=False)
     path = folder / "nsyspipe.toml"
-    if is_link:
+    if given_away != "file":
         target = path.rename(folder / "below" / "theirs.toml")
         path.symlink_to(target)
-        path = target
-    os.chown(path, 12345, -1)
+    os.chown(target if given_away == "target of a link" else path, 12345, -1, follow_symlinks=False)
     with pytest.raises(OptionError, match="belongs to another user"):
         taken(folder)
     monkeypatch.setenv("SUDO_UID", "12345")
     assert taken(folder).min_effect == 0.5
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_the_owner_of_a_link_counts(folder, monkeypatch):
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    path = folder / "nsyspipe.toml"
-    path.symlink_to(path.rename(folder / "below" / "mine.toml"))
-    os.chown(path, 12345, -1, follow_symlinks=False)
-    with pytest.raises(OptionError, match="belongs to another user"):
-        taken(folder)
 
 
 def test_roots_files_count_for_everybody(folder, monkeypatch):
@@ -102,24 +94,19 @@ def test_a_directory_further_up_that_anybody_may_write_is_refused(folder):
     assert taken(inside).min_effect == 0.5
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_directory_of_another_owner_is_refused_however_far_up(folder, depth, monkeypatch):
+@needs_root
+@pytest.mark.parametrize("depth", [0, 1, 2, "link"])
+def test_a_directory_of_another_owner_or_its_link_is_refused_however_far_up(folder, depth, monkeypatch):
     monkeypatch.delenv("SUDO_UID", raising=False)
-    inside = folder / "below" / "project"
-    inside.mkdir()
-    (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
-    os.chown((inside, *inside.parents)[depth], 12345, -1)
+    inside = theirs = folder / "below" / ("link" if depth == "link" else "project")
+    if depth == "link":
+        inside.symlink_to(folder)
+    else:
+        inside.mkdir()
+        (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
+        theirs = (inside, *inside.parents)[depth]
+    os.chown(theirs, 12345, -1, follow_symlinks=False)
     with pytest.raises(OptionError, match="lies in a directory of another user"):
         taken(inside)
     monkeypatch.setenv("SUDO_UID", "12345")
     assert taken(inside).min_effect == 0.5
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
-def test_a_link_of_another_owner_to_a_directory_is_refused(folder, monkeypatch):
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    (folder / "below" / "link").symlink_to(folder)
-    os.chown(folder / "below" / "link", 12345, -1, follow_symlinks=False)
-    with pytest.raises(OptionError, match="lies in a directory of another user"):
-        taken(folder / "below" / "link")

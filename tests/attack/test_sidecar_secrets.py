@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 
@@ -57,74 +58,31 @@ NAMES = [
     *["csc", "cvn", "security", "sesame", "watchword", "combo", "first-name", "lastName", "firstname", "nick"],
 ]  # fmt: skip
 # How a value may stand in a command; %s is it.
-FORMS = (
-    ("train.py", "%s"),
-    ("train.py", "--data", "%s"),
-    ("train.py", "--data=%s"),
-    ("train.py", "--data:%s"),
-    ("train.py", "--lr", "0.1", "%s"),
-    ("train.py", "--x", "1", "%s", "2"),
-    ("train.py", "-d", "%s"),
-    ("train.py", "-d=%s"),
-    ("train.py", "-p%s"),
-    ("train.py", "-Dkey=%s"),
-    ("train.py", "-D%s=1"),
-    ("train.py", "--token", "--%s"),
-    ("train.py", "--token", "-%s"),
-    ("train.py", "--token", "--password", "%s"),
-    ("train.py", "--keys", "a", "%s", "b", "%s"),
-    ("train.py", "--%s"),
-    ("train.py", "--%s=1"),
-    ("train.py", "-%s"),
-    ("train.py", "x=%s"),
-    ("train.py", "+a.b=%s"),
-    ("train.py", "++a.b=%s"),
-    ("train.py", "~%s"),
-    ("train.py", "--set=a.b=%s"),
-    ("train.py", "--env=A=1,B=%s"),
-    ("train.py", "--env", "A=%s"),
-    ("train.py", "@%s"),
-    ("train.py", "--config", "@/run/%s/args"),
-    ("train.py", "--config", "/home/%s/c.yaml"),
-    ("/home/%s/bin/python3", "/home/%s/train.py"),
-    ("train.py", '{"api_key": "%s", "lr": 0.1}'),
-    ("train.py", "{'api_key':'%s'}"),
-    ("train.py", '--override={"a": ["%s"]}'),
-    ("train.py", "[%s,1]"),
-    ("train.py", "--list=[adamw,%s]"),
-    ("train.py", "https://me:%s@example.org/data"),
-    ("train.py", "https://hooks.example.org/services/T00/B00/%s"),
-    ("train.py", "--logger=https://example.org/hook?token=%s&b=2"),
-    ("train.py", "https://example.org/%s/c.yaml"),
-    ("train.py", "https://example.org/c.yaml?sig=%s"),
-    ("train.py", "s3://%s@bucket/c.json"),
-    ("train.py", "postgres://me:p/%s@example.org/runs"),
-    ("train.py", "me:%s@host:/data/c.yaml"),
-    ("curl", "-H", "Authorization: Bearer %s"),
-    ("curl", "-H", "X-Auth:%s"),
-    ("curl", "-H", "Authorization:", "Bearer", "%s"),
-    ("curl", "-u", "me:%s"),
-    ("curl", "-ume:%s"),
-    ("mysql", "-p%s", "runs"),
-    ("docker", "run", "-e", "HF_TOKEN=%s"),
-    ("docker", "run", "--env=HF_TOKEN=%s"),
-    ("env", "WANDB_API_KEY=%s", "train.py"),
-    ("env", "NCCL_P2P_LEVEL=%s", "train.py"),
-    ("env", "NCCL_COMM_ID=%s", "train.py"),
-    ("env", "PYTHONPATH=/home/%s", "train.py"),
-    ("bash", "-c", "export TOKEN=%s; python train.py --steps 3"),
-    ("bash", "-c", "python train.py --passwd '%s'"),
-    ("python", "-c", "d['token'] = '%s'"),
-    ("python", "-m", "%s"),
-    ("torchrun", "--rdzv_id=%s", "--rdzv-endpoint=%s:29500", "train.py"),
-    ("nsys", "profile", "--env-var=A=%s", "--output=/home/%s/x", "python3", "train.py"),
-    ("nsys", "profile", "--trace=cuda,%s", "train.py"),
-    ("train.py", "a\n--lr=%s"),
-    ("train.py", "--", "--data", "%s"),
-    ("train.py", "--verbose", "--no-color", "%s"),
-    ("train.py", "%s.txt"),
-    ("train.py", "--x=/a/%s.bin"),
-)  # fmt: skip
+FORMS = [shlex.split(form) for form in (
+    "train.py %s", "train.py --data %s", "train.py --data=%s", "train.py --data:%s", "train.py --lr 0.1 %s",
+    "train.py --x 1 %s 2", "train.py -d %s", "train.py -d=%s", "train.py -p%s", "train.py -Dkey=%s",
+    "train.py -D%s=1", "train.py --token --%s", "train.py --token -%s", "train.py --token --password %s",
+    "train.py --keys a %s b %s", "train.py --%s", "train.py --%s=1", "train.py -%s", "train.py x=%s",
+    "train.py +a.b=%s", "train.py ++a.b=%s", "train.py ~%s", "train.py --set=a.b=%s", "train.py --env=A=1,B=%s",
+    "train.py --env A=%s", "train.py @%s", "train.py --config @/run/%s/args", "train.py --config /home/%s/c.yaml",
+    "/home/%s/bin/python3 /home/%s/train.py", 'train.py \'{"api_key": "%s", "lr": 0.1}\'',
+    'train.py \'{\'"\'"\'api_key\'"\'"\':\'"\'"\'%s\'"\'"\'}\'', 'train.py \'--override={"a": ["%s"]}\'',
+    "train.py [%s,1]", "train.py --list=[adamw,%s]", "train.py https://me:%s@example.org/data",
+    "train.py https://hooks.example.org/services/T00/B00/%s",
+    "train.py --logger=https://example.org/hook?token=%s&b=2", "train.py https://example.org/%s/c.yaml",
+    "train.py https://example.org/c.yaml?sig=%s", "train.py s3://%s@bucket/c.json",
+    "train.py postgres://me:p/%s@example.org/runs", "train.py me:%s@host:/data/c.yaml",
+    "curl -H 'Authorization: Bearer %s'", "curl -H X-Auth:%s", "curl -H Authorization: Bearer %s", "curl -u me:%s",
+    "curl -ume:%s", "mysql -p%s runs", "docker run -e HF_TOKEN=%s", "docker run --env=HF_TOKEN=%s",
+    "env WANDB_API_KEY=%s train.py", "env NCCL_P2P_LEVEL=%s train.py", "env NCCL_COMM_ID=%s train.py",
+    "env PYTHONPATH=/home/%s train.py", "bash -c 'export TOKEN=%s; python train.py --steps 3'",
+    'bash -c \'python train.py --passwd \'"\'"\'%s\'"\'"\'\'',
+    'python -c \'d[\'"\'"\'token\'"\'"\'] = \'"\'"\'%s\'"\'"\'\'', "python -m %s",
+    "torchrun --rdzv_id=%s --rdzv-endpoint=%s:29500 train.py",
+    "nsys profile --env-var=A=%s --output=/home/%s/x python3 train.py", "nsys profile --trace=cuda,%s train.py",
+    "train.py 'a\n--lr=%s'", "train.py -- --data %s", "train.py --verbose --no-color %s", "train.py %s.txt",
+    "train.py --x=/a/%s.bin",
+)]  # fmt: skip
 
 
 # Plain words with dashes are the name of an option, whoever meant them as something else.
@@ -152,35 +110,20 @@ def leaks(words, secret, **more):
     return sorted(one for one in pieces(secret) if one in text)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+FILE_FORMS = [["--cfg=%s.json"], ["--cfg", "/a/%s.yaml"], ["%s.py"], ["x=@%s.toml"]]
+SHORT = ("hf_Hj2tEOIj37Cx", "hf_aBcDeFgH", "sk-ab12cd34", "ghp_16C7e42F", "xK3mQ9pL", "run-7bT4kWq2")
+
+
+@pytest.mark.parametrize("form", [*FORMS, *FILE_FORMS], ids=" ".join)
 def test_no_secret_of_any_form_is_written(form, attempts):
-    secrets = tried(form)
+    # A token that is named like a file, too.
+    secrets = tried(form) if form in FORMS else [*(one for one in TOKENS if one != NAME_LIKE), *SHORT]
     attempts(len(secrets))
     found = {secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets}
     assert {secret: left for secret, left in found.items() if left} == {}
 
 
-FILE_FORMS = (("--cfg=%s.json",), ("--cfg", "/a/%s.yaml"), ("%s.py",), ("x=@%s.toml",))
-
-
-@pytest.mark.parametrize("form", FILE_FORMS, ids=" ".join)
-def test_a_token_that_is_named_like_a_file_is_not_written(form, attempts):
-    short = ("hf_Hj2tEOIj37Cx", "hf_aBcDeFgH", "sk-ab12cd34", "ghp_16C7e42F", "xK3mQ9pL", "run-7bT4kWq2")
-    secrets = (*(one for one in TOKENS if one != NAME_LIKE), *short)
-    attempts(len(secrets))
-    found = {one: leaks([word.replace("%s", one) for word in form], one) for one in secrets}
-    assert {one: left for one, left in found.items() if left} == {}
-
-
 VALUES = [form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)]
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
-    attempts(len(VALUES))
-    for form in VALUES:
-        words = [word.replace("%s", number) for word in form]
-        assert number not in " ".join(recorded_command(words, KEY))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -198,20 +141,27 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
             assert value not in rest.replace(name, "").replace(KEY.of(name, value), "") or value in "19"
 
 
-@pytest.mark.parametrize("name", ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"])
+OTHERS = ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
+    attempts(len(VALUES))
+    for form in VALUES:
+        assert number not in " ".join(recorded_command([word.replace("%s", number) for word in form], KEY))
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *"pPuUkKta"])
 def test_a_number_stands_behind_an_option_of_training_only(name, attempts):
     numbers = ("4711", "4712", "1234", "8472615", "-4711", "84.72615", "4711,15", "8472615k")
-    attempts(3 * len(numbers))
-    dashes = "-" if len(name) == 1 else "--"
+    forms = ["{d}{n} {v}", "--{n}={v}", "{n}={v}"]
+    if name not in OTHERS:  # letters that mean a password
+        numbers, forms = ("4711",), ["-{n} {v}", "-{n}{v}", "-{n}={v}"]
+    attempts(len(forms) * len(numbers))
     for number in numbers:
-        for words in ([f"{dashes}{name}", number], [f"--{name}={number}"], [f"{name}={number}"]):
+        for form in forms:
+            words = form.format(d="-" if len(name) == 1 else "--", n=name, v=number).split()
             assert number not in " ".join(recorded_command(words, KEY)), words
-
-
-@pytest.mark.parametrize("letter", "pPuUkKta")
-def test_single_letters_that_mean_a_password_have_none(letter):
-    for words in ([f"-{letter}", "4711"], [f"-{letter}4711"], [f"-{letter}=4711"]):
-        assert "4711" not in " ".join(recorded_command(words, KEY))
 
 
 def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):

@@ -24,7 +24,7 @@ from nsyspipe.model.schema import DATASET
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import OTHER_ID, RUN_ID, contents, copied, new_run, old_run, other_run, places, stored
+from tests.store.store_tools import RUN_ID, contents, copied, new_run, old_run, other_run, places, stored
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
 OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]
@@ -40,12 +40,8 @@ FILES = [
 def runs(tmp_path_factory):
     """Return two versions of a run, and another run, all read from stores."""
     folder = tmp_path_factory.mktemp("runs")
-    found = []
-    for make in (old_run, new_run, other_run):
-        run = make(folder)
-        store = stored(folder / f"store-{make.__name__}", run, events=True)
-        found.append(nsyspipe.load(store))
-    return found
+    made = [make(folder) for make in (old_run, new_run, other_run)]
+    return [nsyspipe.load(stored(folder / f"store{at}", run, events=True)) for at, run in enumerate(made)]
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +65,10 @@ def never_waits():
 def outside(tmp_path):
     """Return a directory of somebody else, with what a store may have in it."""
     outside = tmp_path / "outside"
-    for name in (
-        "part-0.parquet",
-        "alive",
-        "staging/x/alive",
-        "switch/x/steps.parquet",
-        f"run_id={RUN_ID}/part-0.parquet",
-        "rank=0/part-0.parquet",
-        "mine",
-    ):
-        path = outside / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("mine")
+    files = ["part-0.parquet", "alive", "staging/x/alive", "switch/x/steps.parquet", "rank=0/part-0.parquet", "mine"]
+    for name in (*files, f"run_id={RUN_ID}/part-0.parquet"):
+        (outside / name).parent.mkdir(parents=True, exist_ok=True)
+        (outside / name).write_text("mine")
     (outside / "empty").mkdir()
     return outside
 
@@ -101,16 +89,14 @@ def tree(folder):
 def put(path, kind, outside):
     """Put something else in place of a path."""
     is_directory = path.is_dir()
-    if is_directory:
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-    if kind == "link":
-        path.symlink_to(outside if is_directory else outside / "mine")
-    elif kind == "link to ..":
-        path.symlink_to("..")
-    elif kind == "link to nothing":
-        path.symlink_to(outside / "new")
+    shutil.rmtree(path) if is_directory else path.unlink()
+    targets = {
+        "link": outside if is_directory else outside / "mine",
+        "link to ..": "..",
+        "link to nothing": outside / "new",
+    }
+    if kind in targets:
+        path.symlink_to(targets[kind])
     elif kind == "fifo":
         os.mkfifo(path)
     elif kind == "socket":
@@ -159,79 +145,60 @@ def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_b
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("place", ["staging/link", "switch/link", f"switch/{RUN_ID}"])
-def test_links_in_what_is_hidden_are_refused(runs, tmp_path, outside, place):
-    store = stored(tmp_path / "store", runs[0])
-    (store / ".nsyspipe" / place).symlink_to(outside)
-    before = tree(tmp_path)
-    with pytest.raises(OutputError, match=r"has a link at \.nsyspipe/") as caught:
-        save(runs[1], store, force=True)
-    assert caught.value.fix == f"remove {store / '.nsyspipe' / place}"
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("run_id", [RUN_ID, "planted"])
-@pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        ('["x"]', []),
-        ('["runs.parquet"]', []),
-        ('["launchers.parquet", "runs.parquet"]', ["launchers.parquet"]),
-        ('["mydata.parquet", "runs.parquet"]', ["mydata.parquet"]),
-        (None, ["launchers.parquet"]),
-        (None, ["steps.parquet"]),
-    ],
-)
-def test_a_switch_that_no_writer_left_moves_and_removes_nothing(runs, tmp_path, run_id, files, left):
-    store = stored(tmp_path / "store", runs[0])
-    switch = store / ".nsyspipe" / "switch" / run_id
-    switch.mkdir()
-    if files is not None:
-        (switch / "files").write_text(files)
-    for name in left:
-        (switch / name).write_text("x")
-    before = tree(store)
-    with pytest.raises(OutputError, match="has files of no run at") as caught:
-        save(runs[2], store, force=True)
-    assert caught.value.fix == f"remove {switch}"
-    assert tree(store) == before
-
-
+# What a switch may have in it that no writer leaves: texts of files, or what makes something else there.
 PREPARED = {
+    "a list of no files": {"files": '["x"]'},
+    "a list without the files": {"files": '["runs.parquet"]'},
+    "a list of no tables": {"files": '["launchers.parquet", "runs.parquet"]', "launchers.parquet": "x"},
+    "a list of the user's own": {"files": '["mydata.parquet", "runs.parquet"]', "mydata.parquet": "x"},
+    "a list of other places": {"files": '["../../outside/mine", "/etc/hosts", "steps.parquet"]'},
+    "no list, and no table": {"launchers.parquet": "x"},
+    "no list, and a table": {"steps.parquet": "x"},
+    "another name": {"x..parquet": "x"},
     "a link": lambda folder, outside: (folder / "steps.parquet").symlink_to(outside / "mine"),
     "a fifo": lambda folder, outside: os.mkfifo(folder / "steps.parquet"),
     "a directory": lambda folder, outside: (folder / "steps.parquet").mkdir(),
-    "another name": lambda folder, outside: (folder / "x..parquet").write_text("x"),
     "files is a link": lambda folder, outside: (folder / "files").symlink_to(outside / "mine"),
-    "files is no list": lambda folder, outside: (folder / "files").write_text("{}"),
-    "files is nested": lambda folder, outside: (folder / "files").write_text("[" * 100_000),
+    "files is no list": {"files": "{}"},
+    "files is nested": {"files": "[" * 100_000},
     "files is a fifo": lambda folder, outside: os.mkfifo(folder / "files"),
+    "a link in staging": lambda folder, outside: (
+        folder.rmdir(),
+        (folder.parents[1] / "staging" / "link").symlink_to(outside),
+    ),
+    "a link among the switches": lambda folder, outside: (folder.rmdir(), (folder.parent / "link").symlink_to(outside)),
+    "a link for the switch": lambda folder, outside: (folder.rmdir(), folder.symlink_to(outside)),
 }
 
 
-@pytest.mark.parametrize("name", PREPARED)
-def test_a_switch_that_somebody_prepared_is_refused(runs, tmp_path, outside, name):
+@pytest.mark.parametrize(
+    ("name", "run_id"),
+    [(name, run_id) for at, name in enumerate(PREPARED) for run_id in ([RUN_ID, "planted"] if at < 7 else ["planted"])],
+)
+def test_a_switch_that_somebody_prepared_is_refused_and_moves_and_removes_nothing(
+    runs, tmp_path, outside, name, run_id
+):
     store = stored(tmp_path / "store", runs[0])
-    switch = store / ".nsyspipe" / "switch" / "prepared"
+    switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()
-    PREPARED[name](switch, outside)
-    before = tree(outside)
+    prepared = PREPARED[name]
+    if callable(prepared):
+        prepared(switch, outside)
+    else:
+        for file, text in prepared.items():
+            (switch / file).write_text(text)
+    before = tree(tmp_path)
     with pytest.raises(OutputError) as caught:
-        save(runs[1], store, force=True)
-    assert "prepared" in str(caught.value.fix)
-    assert tree(outside) == before
-    assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(runs[0].steps())
-
-
-def test_a_switch_with_files_of_other_places_removes_nothing_elsewhere(runs, tmp_path, outside):
-    store = stored(tmp_path / "store", runs[0])
-    switch = store / ".nsyspipe" / "switch" / OTHER_ID
-    switch.mkdir()
-    (switch / "files").write_text('["../../outside/mine", "/etc/hosts", "steps.parquet"]')
-    before, inside = tree(outside), tree(store)
-    with pytest.raises(OutputError, match=r"files of no run at \.nsyspipe/switch"):
-        save(runs[1], store)
-    assert (tree(outside), tree(store)) == (before, inside)
+        save(runs[2], store, force=True)
+    assert str(caught.value.fix).startswith(f"remove {store / '.nsyspipe'}/")
+    if "link" in name:
+        assert "has a link at .nsyspipe/" in str(caught.value)
+    elif not callable(prepared):
+        words = "has damaged at" if name.startswith("files is") else "has files of no run at"
+        assert words in str(caught.value)
+    assert tree(tmp_path) == before
+    if run_id != RUN_ID:
+        assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(runs[0].steps())
 
 
 def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, outside, attempts):
@@ -317,7 +284,7 @@ def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
     assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[1].steps())
 
 
-def without_links(store, to):
+def ordinary_files(store, to):
     """Copy as rsync does without -L, and as object stores do: ordinary files alone."""
     for path in store.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -325,27 +292,15 @@ def without_links(store, to):
             shutil.copyfile(path, to / path.relative_to(store))
 
 
-COPIES = {
-    "cp -r": lambda store, to: subprocess.run(["cp", "-r", store, to], check=True),
-    "without links": without_links,
-}
-
-
-@pytest.mark.parametrize("way", COPIES)
-def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way):
+@pytest.mark.parametrize("copied_by", [shutil.copytree, ordinary_files])
+def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, copied_by):
     attempts(len(DATASET))
-    store = stored(tmp_path / "store", runs[0], events=True)
+    store, copy = stored(tmp_path / "store", runs[0], events=True), tmp_path / "copy"
     save(runs[2], store, events=True)
-    files = contents(store)
-    expected = {
-        table: [len(pq.ParquetFile(path).read()) for path in sorted((store / table).rglob("*.parquet"))]
-        for table in DATASET
-    }
-    COPIES[way](store, tmp_path / "copy")
-    copy = tmp_path / "copy"
-    assert contents(copy) == files
+    copied_by(store, copy)
+    assert contents(copy) == contents(store)
     for table in DATASET:
-        n_rows = sum(expected[table])
+        n_rows = sum(len(pq.ParquetFile(path).read()) for path in (store / table).rglob("*.parquet"))
         glob = f"read_parquet('{copy}/{table}/**/*.parquet')"
         assert duckdb.sql(f"SELECT count(*) FROM {glob}").fetchall() == [(n_rows,)]
         assert len(pd.read_parquet(copy / table, partitioning=None)) == n_rows
@@ -365,37 +320,28 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way
      ("fifo", []), ("directory", ["--force"])],
 )  # fmt: skip
 def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, kind, force):
-    store = stored(tmp_path / "store", runs[0])
-    pages = tmp_path / "pages"
+    store, pages = stored(tmp_path / "store", runs[0]), tmp_path / "pages"
     pages.mkdir()
     page = pages / f"{RUN_ID}.html"
     if kind == "link to a page":
         done = nsyspipe_here("analyze", store, "--html", outside / "page.html", "-q")
         assert done.returncode == 0
-        page.symlink_to(outside / "page.html")
-    elif kind == "directory":
-        page.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(page)
+    if kind.startswith("link"):
+        names = {"link": "mine", "link to nothing": "new", "link to a page": "page.html"}
+        page.symlink_to(outside / names[kind])
     else:
-        page.symlink_to(outside / ("mine" if kind == "link" else "new"))
+        page.mkdir() if kind == "directory" else os.mkfifo(page)
     before = tree(tmp_path)
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html", "--pages", pages, *force)
-    assert done.returncode == 2
-    assert str(page) in done.stderr
+    assert (done.returncode, str(page) in done.stderr) == (2, True)
     assert tree(tmp_path) == before
 
 
-def test_a_fifo_where_pages_may_be_is_not_waited_for(runs, tmp_path):
+def test_a_fifo_and_a_lock_that_somebody_holds_are_not_waited_for_without_end(runs, tmp_path, monkeypatch):
     store = stored(tmp_path / "store", runs[0])
     (store / "pages").mkdir()
     os.mkfifo(store / "pages" / f"{RUN_ID}.html")
-    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html")
-    assert done.returncode == 0
-
-
-def test_a_lock_that_somebody_holds_is_not_waited_for_without_end(runs, tmp_path, monkeypatch):
-    store = stored(tmp_path / "store", runs[0])
+    assert nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html").returncode == 0
     monkeypatch.setattr(commit, "_LONGEST_WAIT_S", 0.2)
     with (store / ".nsyspipe" / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

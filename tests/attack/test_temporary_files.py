@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -26,52 +26,51 @@ def aged(path):
     return path
 
 
-@pytest.fixture
-def left(tmp_path):
-    """A file as a killed run leaves it."""
-    path = tmp_path / LEFT
+def left_in(folder):
+    """Leave a file in a directory as a killed run does."""
+    path = folder / LEFT
     path.touch(mode=0o600)
     path.write_text("half")
     return aged(path)
 
 
-def test_the_next_run_removes_it(steady, tmp_path, left):
-    done = nsyspipe_here("analyze", steady, "-q", "--json", tmp_path / "run.json")
-    assert done.returncode == 0, done.stderr
-    assert not left.exists()
+@pytest.fixture
+def left(tmp_path):
+    return left_in(tmp_path)
 
 
-def test_a_redaction_removes_it(steady, tmp_path):
+def test_the_next_run_redaction_or_sidecar_removes_it(steady, tmp_path):
     out = tmp_path / "out"
+    for command in (["analyze", steady, "-q", "--json", out / "run.json"], ["redact", steady, out, "--force"]):
+        out.mkdir(exist_ok=True)
+        left_in(out)
+        assert nsyspipe_here(*command).returncode == 0
+        assert not (out / LEFT).exists()
+        shutil.rmtree(out)
     out.mkdir()
-    left = out / LEFT
-    left.touch(mode=0o600)
-    left.write_text("half")
-    aged(left)
-    assert nsyspipe_here("redact", steady, out, "--force").returncode == 0
-    assert sorted(path.name for path in out.iterdir()) == ["steady_0.sqlite", "steady_1.sqlite"]
+    left_in(out)
+    write_sidecar(out / "run.nsyspipe.json", {})
+    assert [path.name for path in out.iterdir()] == ["run.nsyspipe.json"]
 
 
-def test_one_that_is_being_written_stays(tmp_path):
-    with claimed_file(tmp_path) as file:
-        aged(file)
-        remove_abandoned(tmp_path)
-        assert file.exists()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_that_another_process_holds_stays(tmp_path, left):
+def test_one_that_is_being_written_or_held_or_that_others_may_read_stays(tmp_path, left):
     with left.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
-        remove_abandoned(tmp_path)
+        with claimed_file(tmp_path) as file:
+            aged(file)
+            remove_abandoned(tmp_path)
+            assert file.exists()
+            assert left.exists()
+    assert list(tmp_path.iterdir()) == [left]
+    left.chmod(0o644)
+    remove_abandoned(tmp_path)
     assert left.exists()
 
 
-def test_links_and_what_they_lead_to_stay(tmp_path, left):
-    target = tmp_path / "precious"
-    target.mkdir()
+def test_links_and_what_they_lead_to_stay_and_a_pipe_is_not_waited_for(tmp_path, left):
+    target, pipe = tmp_path / "precious", tmp_path / ".nsyspipe-22345678.unfinished"
+    target.mkdir(mode=0o700)
     (target / "lock").touch()
-    target.chmod(0o700)
     aged(target / "lock")
     links = [tmp_path / f".nsyspipe-{n}2345678.unfinished" for n in range(2)]
     links[0].symlink_to(target)
@@ -79,18 +78,11 @@ def test_links_and_what_they_lead_to_stay(tmp_path, left):
     for link in links:
         os.utime(link, (1, 1), follow_symlinks=False)
     aged(target)
-    remove_abandoned(tmp_path)
-    assert all(link.is_symlink() for link in links)
-    assert (target / "lock").exists()
-    assert (tmp_path / "kept").exists()
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    pipe = tmp_path / LEFT
     os.mkfifo(pipe, mode=0o600)
     aged(pipe)
     remove_abandoned(tmp_path)
-    assert pipe.exists()
+    assert all(link.is_symlink() for link in links)
+    assert all(path.exists() for path in (target / "lock", tmp_path / "kept", pipe))
 
 
 @pytest.mark.parametrize(
@@ -108,12 +100,6 @@ def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
     for one in (aged(other), aged(folder)):
         remove_abandoned(one.parent)
         assert one.exists()
-
-
-def test_a_file_that_others_may_read_is_not_ours(tmp_path, left):
-    left.chmod(0o644)
-    remove_abandoned(tmp_path)
-    assert left.exists()
 
 
 @pytest.fixture
@@ -134,18 +120,19 @@ def test_a_killed_export_s_directory_is_removed(tmp_path, folder_left, group_bit
     assert not folder_left.exists()
 
 
-@pytest.mark.parametrize("change", ["mode", "content", "folder", "lock", "no lock"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: folder.chmod(0o755),
+        lambda folder: (folder / "precious").touch(),
+        lambda folder: (folder / "a.sqlite").mkdir(),
+        lambda folder: (folder / "lock").write_text("a user's"),
+        lambda folder: (folder / "lock").unlink(),
+    ],
+    ids=["mode", "content", "folder", "lock", "no lock"],
+)
 def test_a_directory_with_anything_else_stays(tmp_path, folder_left, change):
-    if change == "mode":
-        folder_left.chmod(0o755)
-    elif change == "content":
-        (folder_left / "precious").touch()
-    elif change == "folder":
-        (folder_left / "a.sqlite").mkdir()
-    elif change == "lock":
-        (folder_left / "lock").write_text("a user's")
-    else:
-        (folder_left / "lock").unlink()
+    change(folder_left)
     aged(folder_left)
     remove_abandoned(tmp_path)
     assert (folder_left / "run_0.sqlite").exists()
@@ -164,18 +151,16 @@ def job_left(tmp_path, monkeypatch):
     return job
 
 
-def test_the_next_job_removes_a_killed_job_s_directory(job_left):
+@pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678", None])
+def test_the_next_job_removes_a_killed_job_s_directory_unless_one_of_its_processes_holds_it(job_left, holder):
+    if holder is not None:
+        lock = claim(job_left / holder)
+        aged(job_left / holder / "lock")
     with short_directory():
-        assert not job_left.exists()
-
-
-@pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678"])
-def test_a_job_s_directory_that_one_of_its_processes_holds_stays(job_left, holder):
-    lock = claim(job_left / holder)
-    aged(job_left / holder / "lock")
-    with short_directory():
+        assert job_left.exists() == (holder is not None)
+    if holder is not None:
         assert (job_left / "half").exists()
-    os.close(lock)
+        os.close(lock)
 
 
 @pytest.mark.parametrize("is_link", [False, True])
@@ -202,26 +187,28 @@ def test_a_capture_that_a_killed_job_left_stays(job_left):
         assert (job_left / "rank0.nsys-rep").exists()
 
 
-@pytest.mark.parametrize("change", ["mode", "name", "lock", "lock's mode", "no lock", "link"])
+def linked(job):
+    target = job.rename(job.with_name("elsewhere"))
+    job.symlink_to(target)
+    return target
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job: job.chmod(0o755),
+        lambda job: job.rename(job.with_name("nsyspipe-mine")),
+        lambda job: ((job / "lock").write_text("a user's"), aged(job / "lock"))[2:],
+        lambda job: (job / "lock").chmod(0o644),
+        lambda job: (job / "lock").unlink(),
+        linked,
+    ],
+    ids=["mode", "name", "lock", "lock's mode", "no lock", "link"],
+)
 def test_what_is_no_job_s_directory_stays(job_left, change):
-    kept = job_left
-    if change == "mode":
-        job_left.chmod(0o755)
-    elif change == "name":
-        kept = job_left.rename(job_left.with_name("nsyspipe-mine"))
-    elif change == "lock":
-        (job_left / "lock").write_text("a user's")
-        aged(job_left / "lock")
-    elif change == "lock's mode":
-        (job_left / "lock").chmod(0o644)
-    elif change == "no lock":
-        (job_left / "lock").unlink()
-    else:
-        target = job_left.rename(job_left.with_name("elsewhere"))
-        job_left.symlink_to(target)
-        kept = target
+    there = change(job_left) or job_left
     with short_directory():
-        assert (kept / "half").exists()
+        assert (there / "half").exists()
 
 
 def test_the_directory_of_a_running_job_stays(job_left):
@@ -232,18 +219,9 @@ def test_the_directory_of_a_running_job_stays(job_left):
     assert list(job_left.parent.iterdir()) == []
 
 
-def test_the_next_sidecar_removes_a_killed_one_s_draft(tmp_path, left):
-    write_sidecar(tmp_path / "run.nsyspipe.json", {})
-    assert [path.name for path in tmp_path.iterdir()] == ["run.nsyspipe.json"]
-
-
-def n_descriptors():
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def test_a_redaction_keeps_no_descriptor_per_report(steady, tmp_path):
     places = [Place(steady / "steady_0.sqlite", tmp_path / f"{n}.sqlite") for n in range(50)]
     with staged(places) as files:
-        before = n_descriptors()
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         assert len(files) == len(places)
-    assert before - n_descriptors() <= 1
+    assert before - len(os.listdir("/proc/self/fd")) <= 1  # noqa: PTH208

@@ -30,20 +30,12 @@ SCENARIOS = {
 }
 
 
-@pytest.fixture
-def load(tmp_path):
-    def load_run(run=SINGLE):
-        return nsyspipe.load(run.write(tmp_path / "run"), jobs=1)
-
-    return load_run
-
-
 def told(table):
     return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in table.to_pylist()}
 
 
-def test_it_is_worked_out_for_one_bucket_after_backward(load):
-    found = told(load(SINGLE.changed(late=(0, LATE))).findings())
+def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
+    found = told(loaded(SINGLE.changed(late=(0, LATE))).findings())
     assert set(found) == {"comm-bound", "single-bucket", "straggler"}
     gained = [row["expected_ns_per_step"] for name, row in found.items() if name != "comm-bound"]
     assert gained == sorted(gained, reverse=True)
@@ -58,16 +50,9 @@ def test_it_is_worked_out_for_one_bucket_after_backward(load):
     assert gains["straggler"] == pytest.approx(LATE)
 
 
-def test_it_is_what_whatif_answers(load):
-    check_against_whatif(load(SINGLE.changed(late=(0, LATE))))
-
-
-@pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler"])
-def test_it_is_what_whatif_answers_of_a_real_run(runs, name):
-    check_against_whatif(runs(name))
-
-
-def check_against_whatif(run):
+@pytest.mark.parametrize("capture", ["ddp-4gpu-shm", "ddp-2gpu-straggler", None])
+def test_it_is_what_whatif_answers(runs, loaded, capture):
+    run = runs(capture) if capture else loaded(SINGLE.changed(late=(0, LATE)))
     answers = {one.id: one for one in whatif(run).scenarios}
     found = told(run.findings())
     assert set(found) & set(SCENARIOS)
@@ -89,8 +74,8 @@ def check_against_whatif(run):
         assert evidence["replay_step_time_high_ns"] == answer.high_ns
 
 
-def test_bounds_order_and_all_else_stay(load):
-    run = load()
+def test_bounds_order_and_all_else_stay(loaded):
+    run = loaded(SINGLE)
     before, after = run.judged_findings(), run.findings()
     assert before["expected_ns_per_step"].null_count == before.num_rows
     kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]
@@ -99,8 +84,8 @@ def test_bounds_order_and_all_else_stay(load):
         assert one["evidence"].items() <= other["evidence"].items()
 
 
-def test_a_run_that_cannot_be_replayed_says_why(load):
-    found = told(load(SINGLE.changed(n_steps=2)).findings())
+def test_a_run_that_cannot_be_replayed_says_why(loaded):
+    found = told(loaded(SINGLE.changed(n_steps=2)).findings())
     assert set(found) == {"comm-bound", "single-bucket"}
     for row in found.values():
         assert row["expected_ns_per_step"] is None
@@ -108,8 +93,8 @@ def test_a_run_that_cannot_be_replayed_says_why(load):
         assert "replay_step_time_ns" not in row["evidence"]
 
 
-def test_what_is_expected_is_not_cut_to_the_bound(load):
-    run = load()
+def test_what_is_expected_is_not_cut_to_the_bound(loaded):
+    run = loaded(SINGLE)
     rows = run.judged_findings().to_pylist()
     low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in rows])
     column = with_expected_savings(run, low)["expected_ns_per_step"]
@@ -117,8 +102,8 @@ def test_what_is_expected_is_not_cut_to_the_bound(load):
     assert min(column.to_pylist()) > 1e6
 
 
-def test_reports_that_are_gone_leave_the_findings_that_rules_gave(load, tmp_path):
-    run = load()
+def test_reports_that_are_gone_leave_the_findings_that_rules_gave(tmp_path):
+    run = nsyspipe.load(SINGLE.write(tmp_path / "run"), jobs=1)
     run.steps()
     for report in (tmp_path / "run").iterdir():
         report.unlink()
@@ -137,8 +122,8 @@ def test_an_executor_that_was_shut_down_is_done_without(tmp_path):
 
 
 @pytest.mark.parametrize("n_bytes", [0, -1])
-def test_copies_of_no_bytes_say_nothing_of_the_gradients(load, tmp_path, n_bytes):
-    run = load()
+def test_copies_of_no_bytes_say_nothing_of_the_gradients(tmp_path, n_bytes):
+    run = nsyspipe.load(SINGLE.write(tmp_path / "run"), jobs=1)
     for report in (tmp_path / "run").iterdir():
         edit(report, f"update CUPTI_ACTIVITY_KIND_MEMCPY set bytes = {n_bytes}")
     found = told(run.findings())
@@ -146,10 +131,10 @@ def test_copies_of_no_bytes_say_nothing_of_the_gradients(load, tmp_path, n_bytes
     assert "bytes of the gradients were not recorded" in found["single-bucket"]["evidence"]["replay_refused"]
 
 
-def test_a_large_run_is_left_to_whatif(load, monkeypatch):
+def test_a_large_run_is_left_to_whatif(tmp_path, monkeypatch):
     monkeypatch.setattr(expected, "_MOST_OPERATIONS", 10)
     monkeypatch.setattr(expected, "opened_replay", None)  # not even tried
-    found = told(load().findings())
+    found = told(nsyspipe.load(SINGLE.write(tmp_path / "run"), jobs=1).findings())
     assert found["comm-bound"]["expected_ns_per_step"] is None
     assert "nsyspipe whatif" in found["comm-bound"]["evidence"]["replay_refused"]
 
@@ -166,7 +151,4 @@ def test_a_slow_link_is_replayed_with_the_fastest_that_it_speaks_of():
     for promised, link in ((900e9, "nvlink5"), (450e9, "nvlink4"), (63e9, "pcie5x16")):
         assert advised_change("slow-link", promised) == Knobs(link=link)
     assert advised_change("slow-link", None) is None
-
-
-def test_an_advice_that_no_replay_knows_is_none():
-    assert advised_change("launch-bound", None) is None
+    assert advised_change("launch-bound", None) is None  # an advice that no replay knows

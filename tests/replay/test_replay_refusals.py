@@ -5,29 +5,44 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.replay import refusals
+from nsyspipe.replay import knobs
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
-from tests.build.make_replay import SINGLE, STEP, asked, forget_launches, launch_first, only, refusal
+from tests.build.make_replay import SINGLE, STEP, forget_launches, launch_first, only, refusal
+from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
 from tests.build.trace import TraceBuilder
 
-
-@pytest.fixture
-def ask(tmp_path):
-    def answer(run, **changes):
-        return asked(tmp_path / "run", run, **changes)
-
-    return answer
+VIEW = SINGLE.changed(has_copies=False)
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def test_one_rank_has_nothing_to_change(ask):
-    assert "1 rank: nothing is communicated" in refusal(ask(SINGLE.changed(n_ranks=1)))
+@pytest.mark.parametrize(
+    ("run", "changes", "reason"),
+    [
+        (SINGLE.changed(n_ranks=1), {}, "the run has 1 rank: nothing is communicated"),
+        (SINGLE.changed(n_steps=2), {}, "no complete step after the first"),
+        (SINGLE.changed(n_steps=1), {}, "the run has no steps"),  # one range alone makes none
+        (SINGLE.changed(datatype="bf16"), {"gradient_dtype": "fp16"},
+         "gradients are sent as bf16: only f32 ones can be halved"),
+        (SINGLE.changed(n_micro_batches=3), {"bucket_mb": 25},
+         "gradients are all-reduced 3 times per step, with other work between"),
+        (VIEW, {"bucket_mb": 25}, "the bytes of the gradients were not recorded (--gradient-bytes N says them)"),
+        (VIEW, {"link": "shm"}, "message bytes were not recorded, so the captured bandwidth is not known (--gradient-bytes N"),
+        (VIEW, {"no_grad_copy": True}, "no copies between buckets and gradients"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_has_a_reason(ask, run, changes, reason):
+    assert refusal(ask(run, **changes)).startswith(reason)
+
+
+def test_only_a_cut_off_step_is_no_step(tmp_path):
+    run = nsyspipe.load(SINGLE.changed(n_steps=1).write(tmp_path / "run"), step=".*")
+    assert "no step is complete" in refusal(whatif(run))
 
 
 def test_one_rank_of_several_is_answered_what_it_allows(tmp_path):
-    SINGLE.write(tmp_path / "run")
-    run = nsyspipe.load(str(tmp_path / "run" / "ddp_0.sqlite"))
-    by_id = {one.id: one for one in whatif(run).scenarios}
+    SINGLE.write(tmp_path)
+    by_id = {one.id: one for one in whatif(nsyspipe.load(tmp_path / "ddp_0.sqlite")).scenarios}
     answered = {name for name, one in by_id.items() if one.refused is None}
     assert answered == {"bucket-25", "bucket-100", "no-grad-copy"}
     assert by_id["no-grad-copy"].step_time_ns == pytest.approx(STEP - 400 * US, abs=US)
@@ -38,160 +53,147 @@ def test_one_rank_of_several_is_answered_what_it_allows(tmp_path):
 
 def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path):
     # Rank 2 is late by all that the others seem to transfer: of that no link and no datatype gives anything back.
-    SINGLE.changed(n_ranks=4, late=(0, 0, 60 * MS, 0)).write(tmp_path / "run")
-    there = [str(tmp_path / "run" / f"ddp_{rank}.sqlite") for rank in (0, 1, 3)]
-    found = only(whatif(nsyspipe.load(there), bucket_mb=25))
-    assert found.assumptions[0] == (
+    reports = SINGLE.changed(n_ranks=4, late=(0, 0, 60 * MS, 0)).write(tmp_path)
+    there = nsyspipe.load([str(tmp_path / f"ddp_{rank}.sqlite") for rank in (0, 1, 3)])
+    assert only(whatif(there, bucket_mb=25)).assumptions[0] == (
         "1 rank is missing: a step is taken to be as long as that of the 3 of 4 that are there, and they wait for no other"
     )
-    whole = only(whatif(nsyspipe.load(str(tmp_path / "run")), bucket_mb=25))
+    whole = only(whatif(nsyspipe.load(reports), bucket_mb=25))
     assert not any("missing" in one for one in whole.assumptions)
     for change in ({"no_wait": True}, {"bandwidth": "10GB/s"}, {"gradient_dtype": "bf16"}, {"perfect_overlap": True}):
-        answer = whatif(nsyspipe.load(there), **change)
+        answer = whatif(there, **change)
         assert refusal(answer).startswith("3 of 4 ranks are there: how much of their communication is waiting")
         assert answer.limit_step_time_ns is None
 
 
-def test_whole_graphs_hide_communication_and_the_answer_says_so(tmp_path):
-    for rank in range(2):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
-        builder.env(RANK=rank, WORLD_SIZE=2)
-        for at in range(MS, 200 * MS, 30 * MS):
-            builder.range(at - 20 * US, at + 29 * MS, f"step {at // (30 * MS)}")
-            builder.graph(at, at + 25 * MS, launch=at - 10 * US)
-            builder.kernel(at + 25 * MS, at + 26 * MS, launch=at - 5 * US)
-        builder.write(tmp_path / f"graph_{rank}.sqlite")
-    reason = refusal(whatif(nsyspipe.load(str(tmp_path / "graph_*.sqlite"))))
-    assert reason.startswith("7 CUDA graphs were captured as a whole: communication inside them")
-    assert "--cuda-graph-trace=node" in reason
-
-
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
-    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 11)
+    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 11)
     reason = refusal(ask(SINGLE, bucket_mb=25))
     assert reason.startswith("4 buckets in each of ")
     assert "--skip-first" in reason
-    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 20)
+    monkeypatch.setattr(knobs, "_MOST_REPLAYED", 20)
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
-def test_a_straggler_is_one_also_where_the_last_gap_of_a_step_is_its_own(tmp_path):
-    # Rank 1 launches the first kernel of each step 30 ms late: its window ends with that gap.
-    run = SINGLE.changed(n_steps=3)
-    builders = [late_launcher(run, rank, 30 * MS if rank else 0) for rank in range(2)]
-    for rank, builder in enumerate(builders):
-        builder.write(tmp_path / f"late_{rank}.sqlite")
-    found = whatif(nsyspipe.load(str(tmp_path / "late_*.sqlite")), link="shm")
-    assert "one rank alone stands idle" in refusal(found)
+# --- built ranks ------------------------------------------------------------------------------------
 
 
-def late_launcher(run, rank, pause):
-    """Return a rank whose every step waits so long for its first launch, and whose all-reduces end with the others'."""
-    builder = TraceBuilder(pid=1000 + rank)
-    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
-    at = 1000 * MS
-    for step in range(run.n_steps):
-        # Both hosts are ahead of their devices but for the pause.
-        first = at + (30 * MS if rank else 0)
-        launch = first - (10 * US if pause else 900 * MS)
-        builder.range(launch - 2 * US, launch + 50 * US, f"step {step}")
-        builder.kernel(first, first + 10 * MS, "forward", launch=launch)
-        start = first + 10 * MS
-        end = at + 60 * MS
-        builder.nccl(start, end, launch=launch + 2 * US)
-        builder.kernel(end, end + 4 * MS, "optimizer", launch=launch + 3 * US)
-        at = end + 4 * MS
+def builder_of(rank):
+    builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
+    return builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+
+
+def whole_graphs(rank):
+    builder = builder_of(rank)
+    for at in range(MS, 200 * MS, 30 * MS):
+        builder.range(at - 20 * US, at + 29 * MS, f"step {at // (30 * MS)}")
+        builder.graph(at, at + 25 * MS, launch=at - 10 * US)
+        builder.kernel(at + 25 * MS, at + 26 * MS, launch=at - 5 * US)
     return builder
 
 
-def test_gradients_of_two_bytes_cannot_be_halved(ask):
-    reason = refusal(ask(SINGLE.changed(datatype="bf16"), gradient_dtype="fp16"))
-    assert reason == "gradients are sent as bf16: only f32 ones can be halved"
+def late_launcher(rank):
+    """Return a rank that, if it is the second, launches the first kernel of each step 30 ms late: its window ends with that."""
+    builder, at = builder_of(rank), 1000 * MS
+    for step in range(3):
+        # Both hosts are ahead of their devices but for the pause; all-reduces end at the same time.
+        first = at + (30 * MS if rank else 0)
+        launch = first - (10 * US if rank else 900 * MS)
+        builder.range(launch - 2 * US, launch + 50 * US, f"step {step}")
+        builder.kernel(first, first + 10 * MS, "forward", launch=launch)
+        builder.nccl(first + 10 * MS, at + 60 * MS, launch=launch + 2 * US)
+        builder.kernel(at + 60 * MS, at + 64 * MS, "optimizer", launch=launch + 3 * US)
+        at += 64 * MS
+    return builder
 
 
-def test_a_run_that_waits_for_launches(ask, tmp_path):
-    builders = [launch_bound(rank) for rank in range(2)]
-    for rank, builder in enumerate(builders):
-        builder.write(tmp_path / f"slow_{rank}.sqlite")
-    found = whatif(nsyspipe.load(str(tmp_path / "slow_*.sqlite")))
-    assert refusal(found).startswith("launch- or input-bound: GPUs stand idle")
+def launch_bound(rank, *, late=True):
+    """Return a rank with steps of 12 ms: 10 ms of work, an all-reduce of 2; late ones launch half of the work 4 ms late."""
+    builder, shift = builder_of(rank), 1000 * MS
+    length = 16 * MS if late else 12 * MS
+    for step in range(5):
+        host = step * length + shift if late else 10 * MS * step
+        begin = shift + step * length
+        builder.range(host - US if late else host, host + length - 2 * US if late else host + 9 * MS, f"step {step}")
+        builder.kernel(begin, begin + 5 * MS, "first", launch=host + 1 if late else host + 100)
+        second = begin + 5 * MS + (4 * MS if late else 0)
+        builder.kernel(second, second + 5 * MS, "second", launch=second - 1 if late else host + 200)
+        builder.nccl(second + 5 * MS, second + 7 * MS, launch=second + US if late else host + 300)
+    return builder
 
 
-def test_a_straggler_that_waits_for_launches_can_be_balanced(tmp_path):
-    for rank in range(2):
-        launch_bound(rank, late=rank == 1).write(tmp_path / f"late_{rank}.sqlite")
-    run = nsyspipe.load(str(tmp_path / "late_*.sqlite"))
+def shared_stream(rank):
+    at = 1000 * MS + 30 * MS
+    return launch_bound(rank, late=False).kernel(at, at + MS, "orthogonalise", launch=15 * MS, stream=19)
+
+
+def two_communicators(rank):
+    builder = launch_bound(rank, late=False)
+    for step in range(5):
+        at = 1000 * MS + 12 * MS * step + MS
+        builder.nccl(at, at + MS, launch=10 * MS * step + 500, stream=23)
+    return builder
+
+
+def unmatched(rank):
+    builder = launch_bound(rank, late=False)
+    return builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500) if rank else builder
+
+
+@pytest.mark.parametrize(
+    ("build", "changes", "words"),
+    [
+        (
+            whole_graphs,
+            {},
+            ("7 CUDA graphs were captured as a whole: communication inside them", "--cuda-graph-trace=node"),
+        ),
+        (late_launcher, {"link": "shm"}, ("one rank alone stands idle",)),
+        (launch_bound, {}, ("launch- or input-bound: GPUs stand idle",)),
+        (shared_stream, {}, ("compute kernels run on the stream of the communication",)),
+        (two_communicators, {}, ("several communicators",)),
+        (unmatched, {}, ("collectives could not be matched",)),
+    ],
+)
+def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes, words):
+    reason = refusal(whatif(written(build(0), build(1)), **changes))
+    assert reason.startswith(words[0])
+    assert all(one in reason for one in words)
+
+
+def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
+    run = written(launch_bound(0, late=False), launch_bound(1))
     assert "--no-wait" in refusal(whatif(run, gradient_dtype="bf16"))
     # Rank 0's own work is 10 ms, then the all-reduce of 2 ms.
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
 
 
-def test_compute_on_the_stream_of_the_communication(tmp_path):
-    for rank in range(2):
-        builder = launch_bound(rank, late=False)
-        builder.kernel(1000 * MS + 30 * MS, 1000 * MS + 31 * MS, "orthogonalise", launch=15 * MS, stream=19)
-        builder.write(tmp_path / f"shared_{rank}.sqlite")
-    found = whatif(nsyspipe.load(str(tmp_path / "shared_*.sqlite")))
-    assert "compute kernels run on the stream of the communication" in refusal(found)
-
-
-def test_two_communicators(tmp_path):
-    for rank in range(2):
-        builder = launch_bound(rank, late=False)
-        for step in range(5):
-            at = 1000 * MS + 12 * MS * step + MS
-            builder.nccl(at, at + MS, launch=10 * MS * step + 500, stream=23)
-        builder.write(tmp_path / f"two_{rank}.sqlite")
-    found = whatif(nsyspipe.load(str(tmp_path / "two_*.sqlite")))
-    assert "several communicators" in refusal(found)
-
-
-def test_collectives_that_do_not_match(tmp_path):
-    for rank in range(2):
-        builder = launch_bound(rank, late=False)
-        if rank:
-            builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500)
-        builder.write(tmp_path / f"odd_{rank}.sqlite")
-    assert "could not be matched" in refusal(whatif(nsyspipe.load(str(tmp_path / "odd_*.sqlite"))))
-
-
-LONG = SINGLE.changed(n_steps=20)
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
-
-@pytest.fixture
-def long_run(tmp_path):
-    """Return the glob of a run of which single launches may be missing."""
-    return LONG.write(tmp_path / "long")
-
-
-def test_collectives_without_a_launch_are_refused_however_few_they_are(long_run, tmp_path):
-    # Two of one rank: the first is of the step that is skipped.
-    forget_launches(tmp_path / "long" / "ddp_1.sqlite", NCCL, 2)
-    reason = refusal(whatif(nsyspipe.load(long_run)))
-    # Steps 1 to 18 count: the last one is cut off.
-    assert reason.startswith("launches of collectives were not recorded (1 of 36)")
-
-
-def test_no_launches_at_all_are_a_matter_of_the_capture(long_run, tmp_path):
-    for rank in range(2):
-        for name, n in ((NCCL, 20), ("layer_backward", 80)):
-            forget_launches(tmp_path / "long" / f"ddp_{rank}.sqlite", name, n)
-    assert "--trace=cuda,nvtx" in refusal(whatif(nsyspipe.load(long_run)))
-
-
-def test_a_kernel_without_a_launch_was_launched_with_the_one_before_it(long_run, tmp_path):
-    before = only(whatif(nsyspipe.load(long_run), bucket_mb=25)).step_time_ns
-    # One of the skipped step, and the next: 1 of 504 operations.
-    forget_launches(tmp_path / "long" / "ddp_0.sqlite", "optimizer", 2)
-    assert only(whatif(nsyspipe.load(long_run), bucket_mb=25)).step_time_ns == before
+@pytest.mark.parametrize(
+    ("forgotten", "reason"),
+    [
+        # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
+        ([(1, NCCL, 2)], "launches of collectives were not recorded (1 of 36)"),
+        ([(rank, *of) for rank in range(2) for of in ((NCCL, 20), ("layer_backward", 80))],
+         "launches were not recorded (capture with --trace=cuda,nvtx)"),
+        # One of the skipped step, and the next: 1 of 504 operations was launched with the one before it.
+        ([(0, "optimizer", 2)], None),
+    ],
+)  # fmt: skip
+def test_launches_that_are_missing(ask, tmp_path, forgotten, reason):
+    run = SINGLE.changed(n_steps=20)
+    reports = run.write(tmp_path)
+    for rank, name, n in forgotten:
+        forget_launches(tmp_path / f"ddp_{rank}.sqlite", name, n)
+    if reason is None:
+        found, whole = whatif(nsyspipe.load(reports), bucket_mb=25), ask(run, bucket_mb=25)
+        assert only(found).step_time_ns == only(whole).step_time_ns
+    else:
+        assert refusal(whatif(nsyspipe.load(reports))).startswith(reason)
 
 
 def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path):
     """Launched before the forward pass, an all-reduce waits for something else: 30.4 ms long, for 10 on the link."""
-
-    run = SINGLE.changed(transfer=(10 * MS,))
-    reports = run.write(tmp_path)
+    reports = SINGLE.changed(transfer=(10 * MS,)).write(tmp_path)
     for rank in range(2):
         launch_first(tmp_path / f"ddp_{rank}.sqlite", NCCL, every=10 * MS)
     found = {one.id: one.refused for one in whatif(nsyspipe.load(reports)).scenarios}
@@ -199,19 +201,38 @@ def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path):
     assert found["no-wait"] is None
 
 
-def launch_bound(rank, *, late=True):
-    """Return a rank with steps of 12 ms: 10 ms of work, an all-reduce of 2; late ones launch half of the work 4 ms late."""
-    builder = TraceBuilder(pid=1000 + rank)
+# --- sharded runs: two collectives on two streams, gathered parameters and scattered gradients --------
+
+
+def sharded_rank(rank):
+    """Return a rank that gathers (2 ms), works (10), scatters (3), works (1), in steps of 16 ms."""
+    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).domain("NCCL", 1)
     builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
-    length = 16 * MS if late else 12 * MS
-    shift = 1000 * MS
+    init = {"NCCL communicator ID": 5, "No. of ranks": 2, "Rank": rank, "CUDA device": 0}
+    builder.nccl_payload(-1000, "ncclCommInitRankConfig", init, COMM_INIT)
     for step in range(5):
-        host = step * length + shift if late else 10 * MS * step
-        begin = shift + step * length
-        builder.range(host - US if late else host, host + length - 2 * US if late else host + 9 * MS, f"step {step}")
-        builder.kernel(begin, begin + 5 * MS, "first", launch=host + 1 if late else host + 100)
-        gap = 4 * MS if late else 0
-        second = begin + 5 * MS + gap
-        builder.kernel(second, second + 5 * MS, "second", launch=second - 1 if late else host + 200)
-        builder.nccl(second + 5 * MS, second + 7 * MS, launch=second + US if late else host + 300)
+        host, at = step * 10 * MS, 1000 * MS + step * 16 * MS
+        builder.range(host, host + 9 * MS, f"step {step}")
+        for number, (call, begin, end) in enumerate((("AllGather", 0, 2), ("ReduceScatter", 12, 15))):
+            launch = host + (1 + 2 * number) * 1000
+            name = f"ncclDevKernel_{call}_RING_LL"
+            builder.nccl(at + begin * MS, at + end * MS, launch=launch, stream=24 + number, name=name)
+            fields = {"NCCL communicator ID": 5, "Message size [bytes]": 1 << 20}
+            builder.nccl_payload(launch - 100, f"nccl{call}", fields, NCCL_2_21, end=launch + 100)
+        builder.kernel(at + 2 * MS, at + 12 * MS, "work", launch=host + 2000)
+        builder.kernel(at + 15 * MS, at + 16 * MS, "optimizer", launch=host + 4000)
     return builder
+
+
+def test_a_sharded_run_is_answered_where_communication_gets_faster(written):
+    run = written(sharded_rank(0), sharded_rank(1))
+    own = run.summary()["busbw_bytes_per_s"][0].as_py()
+    found = whatif(run, perfect_overlap=True)
+    assert found.step_time_ns == 16 * MS
+    assert found.limit_step_time_ns is None  # by how much communication slows the work is not known
+    assert only(found).step_time_ns == pytest.approx(11 * MS, abs=US)
+    # Twice the bandwidth: half of 5 ms less 2 x 30 us, and those.
+    faster = only(whatif(run, bandwidth=2 * own))
+    assert faster.step_time_ns == pytest.approx(11 * MS + 60 * US + 2470 * US, abs=2 * US)
+    assert "only faster links can be answered" in refusal(whatif(run, bandwidth=own / 2))
+    assert "there are no buckets" in refusal(whatif(run, bucket_mb=25))

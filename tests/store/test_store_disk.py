@@ -13,14 +13,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import RUN_ID, TABLES, contents, left_behind, new_run, old_run, other_run, stored
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Return two versions of a run, and another run."""
-    folder = tmp_path_factory.mktemp("runs")
-    return old_run(folder), new_run(folder), other_run(folder)
+from tests.store.store_tools import RUN_ID, TABLES, contents, left_behind, new_run, stored
 
 
 @pytest.fixture
@@ -78,12 +71,6 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mo
     assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(new.steps())
 
 
-def test_a_full_disk_leaves_nothing_where_there_was_no_store(runs, mounted):
-    disk = mounted("-t", "tmpfs", "-o", "size=40k", "none")
-    refused(runs[0], disk / "a" / "store", "its disk is full")
-    assert everything(disk) == []
-
-
 def test_no_more_files_are_a_full_disk_too(runs, mounted):
     disk = mounted("-t", "tmpfs", "-o", "size=10m,nr_inodes=200", "none")
     save(runs[2], disk / "store")
@@ -133,36 +120,25 @@ def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted
     assert nsyspipe.load(place).steps().equals(runs[0].steps())
 
 
-def test_a_file_in_place_of_the_store_stays(runs, tmp_path):
-    (tmp_path / "store").write_text("mine")
-    refused(runs[0], tmp_path / "store", "is no directory")
-    assert (tmp_path / "store").read_text() == "mine"
-
-
-def test_a_file_in_place_of_the_stores_parent_stays(runs, tmp_path):
-    (tmp_path / "folder").write_text("mine")
-    refused(runs[0], tmp_path / "folder" / "store", "cannot be written (Not a directory")
-    assert (tmp_path / "folder").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
-    "name", ["steps", "steps/run_id=nightly", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
+    ("mine", "words"),
+    [
+        ("store", "is no directory"),
+        ("folder", "cannot be written (Not a directory"),
+        *(
+            (f"folder/store/{name}", f"has a file at {name}, where a store has a directory")
+            for name in ("steps", f"steps/run_id={RUN_ID}", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch")
+        ),
+        (f"folder/store/steps/run_id={RUN_ID}/part-0.parquet", "has steps of run nightly, and no such run"),
+    ],
 )
-def test_a_file_in_place_of_a_directory_of_the_store_stays(runs, tmp_path, name):
-    path = tmp_path / "store" / name
-    path.parent.mkdir(parents=True)
+def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
+    path = tmp_path / mine
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
-    refused(runs[0], tmp_path / "store", f"has a file at {name}, where a store has a directory")
-    assert [one for one in everything(tmp_path / "store") if Path(one).is_file()] == [str(path)]
+    refused(runs[0], path if mine == "store" else tmp_path / "folder" / "store", words)
+    assert [one for one in everything(tmp_path) if Path(one).is_file()] == [str(path)]
     assert path.read_text() == "mine"
-
-
-def test_a_file_of_the_users_under_a_name_of_ours_stays(runs, tmp_path):
-    path = tmp_path / "store" / "steps" / f"run_id={RUN_ID}" / "part-0.parquet"
-    path.parent.mkdir(parents=True)
-    path.write_text("mine")
-    refused(runs[0], tmp_path / "store", "has steps of run nightly, and no such run")
-    assert everything(tmp_path / "store") == [str(path.parents[1]), str(path.parent), str(path)]
 
 
 def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
@@ -180,11 +156,14 @@ def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
     assert nsyspipe.load(store).steps().equals(runs[0].steps())
 
 
-def test_an_empty_directory_that_was_there_is_there_after_an_error(runs, mounted):
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_full_disk_leaves_nothing_but_an_empty_directory_that_was_there(runs, mounted, is_there):
     disk = mounted("-t", "tmpfs", "-o", "size=40k", "none")
-    (disk / "store").mkdir()
-    refused(runs[0], disk / "store", "its disk is full")
-    assert everything(disk) == [str(disk / "store")]
+    store = disk / "store" if is_there else disk / "a" / "store"
+    if is_there:
+        store.mkdir()
+    refused(runs[0], store, "its disk is full")
+    assert everything(disk) == [str(store)] * is_there
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -196,11 +175,8 @@ def test_a_link_to_a_store_is_the_store(runs, tmp_path, is_there):
     assert (tmp_path / "link").is_symlink()
     for path in (tmp_path / "link", tmp_path / "real"):
         assert nsyspipe.load(path, run_id=RUN_ID).steps().equals(runs[0].steps())
-
-
-def test_a_link_to_itself_is_an_error(runs, tmp_path):
-    (tmp_path / "link").symlink_to("link")
-    refused(runs[0], tmp_path / "link", "cannot be written")
+    (tmp_path / "itself").symlink_to("itself")
+    refused(runs[0], tmp_path / "itself", "cannot be written")
 
 
 def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
@@ -219,36 +195,18 @@ def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
     assert nsyspipe.load(".").header == runs[2].header
 
 
-def test_a_path_that_is_no_text_is_a_path(runs, tmp_path):
-    store = tmp_path / os.fsdecode(b"st\xffore")
-    save(runs[0], store)
+def test_a_path_may_be_no_text_and_no_file_is_shared_by_hard_links(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", None)  # there are file systems without them
+    store = stored(tmp_path / os.fsdecode(b"st\xffore"), runs[0])
     save(runs[1], store)
     assert nsyspipe.load(store).steps().equals(runs[1].steps())
-
-
-def test_no_file_is_shared_by_hard_links(runs, tmp_path, monkeypatch):
-    # There are file systems without them.
-    monkeypatch.setattr(os, "link", None)
-    store = stored(tmp_path / "store", runs[0])
-    save(runs[1], store)
     assert {path.stat().st_nlink for path in store.glob("*/*/*.parquet")} == {1}
 
 
-# --- copies ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copied(runs, tmp_path):
-    """Return a plain copy of the tables of a store of the old run and the other one, without what is hidden."""
+def test_a_plain_copy_without_what_is_hidden_is_a_store(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     save(runs[2], store)
-    subprocess.run(["cp", "-r", store, tmp_path / "copy"], check=True)
-    shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
-    shutil.rmtree(store)
-    return tmp_path / "copy"
-
-
-def test_a_plain_copy_is_a_store(runs, copied, tmp_path):
+    copied = Path(shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns(".nsyspipe")))
     before = contents(copied)
     third = new_run(tmp_path, run_id="third")
     for _ in range(2):

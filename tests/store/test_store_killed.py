@@ -13,18 +13,7 @@ from nsyspipe.store.commit import locked, staged_run
 from nsyspipe.store.write import save
 from tests.store.store_child import INTERRUPTED, REFUSED, Saver
 from tests.store.store_expected import Expected
-from tests.store.store_tools import (
-    RUN_ID,
-    TABLES,
-    contents,
-    copied,
-    left_behind,
-    new_run,
-    old_run,
-    other_run,
-    places,
-    stored,
-)
+from tests.store.store_tools import RUN_ID, TABLES, contents, copied, left_behind, places, stored
 
 pytestmark = pytest.mark.slow
 KILLED = -9
@@ -198,12 +187,6 @@ def test_a_reader_never_fails_while_two_writers_replace_what_it_reads(expected, 
     assert expected.whole(store) == "new"
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return old_run(folder), new_run(folder), other_run(folder)
-
-
 def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_path):
     old, new, other = runs
     store = stored(tmp_path / "store", old, events=True)
@@ -222,11 +205,13 @@ def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_p
     assert opened.steps().equals(old.steps())
 
 
-def copy_of(run, folder, staged):
-    """Put the files of a run where a writer puts its own."""
+def commit_copy_of(run, folder, staged):
+    """Put the files of a run where a writer puts its own, and end as it does."""
     for name, path in places(stored(folder, run)).items():
         with staged.tables.create(f"{name}.parquet") as file:
             file.write(path.read_bytes())
+    with locked(staged.store) as opened:
+        opened.commit(staged, ())
 
 
 def test_a_writer_that_was_killed_is_cleared_up_after_but_not_one_that_lives(runs, tmp_path):
@@ -240,9 +225,7 @@ def test_a_writer_that_was_killed_is_cleared_up_after_but_not_one_that_lives(run
         (own,) = staging.iterdir()
         save(runs[1], store)
         assert list(staging.iterdir()) == [own]
-        copy_of(runs[1], tmp_path / "alone", staged)
-        with locked(staged.store) as opened:
-            opened.commit(staged, ())
+        commit_copy_of(runs[1], tmp_path / "alone", staged)
     assert left_behind(store) == []
     assert nsyspipe.load(store, run_id="slow").steps().equals(runs[1].steps())
 
@@ -252,9 +235,7 @@ def test_a_writer_that_fails_does_not_take_away_the_store_of_one_that_lives(runs
     with staged_run(store, "slow") as staged:
         with pytest.raises(KeyboardInterrupt), staged_run(store, "fast"):
             raise KeyboardInterrupt
-        copy_of(runs[0], tmp_path / "alone", staged)
-        with locked(staged.store) as opened:
-            opened.commit(staged, ())
+        commit_copy_of(runs[0], tmp_path / "alone", staged)
     assert nsyspipe.load(store, run_id="slow").steps().equals(runs[0].steps())
     with pytest.raises(KeyboardInterrupt), staged_run(tmp_path / "new" / "store", "fast"):
         raise KeyboardInterrupt

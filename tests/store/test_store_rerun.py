@@ -17,19 +17,11 @@ from tests.store.store_tools import (
     TABLES,
     contents,
     left_behind,
-    new_run,
     old_run,
-    other_run,
     places,
     stored,
     write_reports,
 )
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return old_run(folder), new_run(folder), other_run(folder)
 
 
 def of_run(found, run_id):
@@ -43,20 +35,15 @@ def files(store):
 
 
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
-    store = tmp_path / "store"
-    save(runs[0], store, events=True)
+    store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)
     assert len(before) == len(TABLES) + 4
-    for _ in range(2):
-        save(runs[0], store, events=True)
+    # Saved again, what was saved, and elsewhere; and of reports that are analyzed again.
+    for run in (runs[0], runs[0], nsyspipe.load(store)):
+        save(run, store, events=True)
         assert contents(store) == before
-    assert contents(stored(tmp_path / "elsewhere", runs[0], events=True)) == before
-
-
-def test_reports_that_are_analyzed_again_give_the_same_bytes(runs, tmp_path):
-    again = old_run(tmp_path)
-    first, second = (stored(tmp_path / f"store{at}", run) for at, run in enumerate((runs[0], again)))
-    assert contents(first) == contents(second)
+    for number, run in enumerate((runs[0], old_run(tmp_path))):
+        assert contents(stored(tmp_path / f"elsewhere{number}", run, events=True)) == before
 
 
 def test_a_rerun_replaces_its_run_and_touches_no_other(runs, tmp_path):
@@ -128,24 +115,22 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
     assert contents(store) == before
 
 
-def test_operations_of_a_run_whose_own_tables_cannot_be_read_are_not_lost(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0], events=True)
-    places(store)["steps"].write_bytes(b"damaged")
-    with pytest.raises(OutputError, match="has events, phase_ranges"):
-        save(runs[0], store)
-    save(runs[0], store, events=True, force=True)
-    assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=True))
-
-
-def test_files_of_no_run_are_lost_only_by_force(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
-    places(store)["runs"].unlink()
+@pytest.mark.parametrize(
+    ("events", "damage", "words"),
+    [
+        (True, lambda files: files["steps"].write_bytes(b"damaged"), "has events, phase_ranges"),
+        (False, lambda files: files["runs"].unlink(), "of run nightly, and no such run"),
+    ],
+)
+def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(runs, tmp_path, events, damage, words):
+    store = stored(tmp_path / "store", runs[0], events=events)
+    damage(places(store))
     before = contents(store)
-    with pytest.raises(OutputError, match="of run nightly, and no such run"):
+    with pytest.raises(OutputError, match=words):
         save(runs[0], store)
     assert contents(store) == before
-    save(runs[0], store, force=True)
-    assert contents(store) == contents(stored(tmp_path / "alone", runs[0]))
+    save(runs[0], store, events=events, force=True)
+    assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=events))
 
 
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
@@ -175,26 +160,13 @@ def test_a_dataset_of_somebody_else_is_no_reason_to_refuse_and_stays(runs, tmp_p
     assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
 
 
-def test_a_damaged_run_can_be_replaced(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
+def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(runs, tmp_path):
+    store, alone = stored(tmp_path / "store", runs[0]), stored(tmp_path / "new", runs[1])
+    before = contents(store)
+    with pytest.raises(nsyspipe.NsyspipeError, match="saved without its operations"):
+        save(nsyspipe.load(alone), store, events=True)
+    assert (contents(store), left_behind(store)) == (before, [])
     for path in places(store).values():
         path.write_bytes(b"x" * 5000)
     save(runs[1], store)
-    assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
-    assert left_behind(store) == []
-
-
-def test_a_saved_run_saved_where_it_is_stays_as_it_is(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0], events=True)
-    before = contents(store)
-    save(nsyspipe.load(store), store, events=True)
-    assert contents(store) == before
-
-
-def test_a_run_whose_operations_fail_leaves_the_store_as_it_was(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
-    before = contents(store)
-    without = nsyspipe.load(stored(tmp_path / "alone", runs[1]))
-    with pytest.raises(nsyspipe.NsyspipeError, match="saved without its operations"):
-        save(without, store, events=True)
-    assert (contents(store), left_behind(store)) == (before, [])
+    assert (contents(store), left_behind(store)) == (contents(alone), [])

@@ -24,7 +24,7 @@ from tests.build.tools import blank
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.conftest import SAMPLES
-from tests.store.store_tools import OTHER_ID, RUN_ID, copied, old_run, other_run, places, unlisted
+from tests.store.store_tools import OTHER_ID, RUN_ID, copied, places, unlisted
 
 
 def check_same(run, saved):
@@ -57,8 +57,8 @@ def check_saves(run, store):
 # One without communication, one of another program, several in one file, and plain ones of two ranks and four.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "ddp-2gpu-straggler", "ddp-4gpu-onefile", "fsdp-4gpu"])
-def test_real_runs_come_back_as_they_are(runs, tmp_path, name):
-    check_saves(runs(name), tmp_path / "store")
+def test_real_runs_come_back_as_they_are(captures, tmp_path, name):
+    check_saves(captures.run(name), tmp_path / "store")
 
 
 @pytest.mark.slow
@@ -72,42 +72,25 @@ def test_a_sample_run_comes_back_as_it_is(tmp_path):
     check_saves(run, tmp_path / "store")
 
 
-def alone(folder):
-    steady_rank(0, world_size=1).write(folder / "alone.sqlite")
-    return {}
-
-
-def without_steps(folder):
-    for rank in range(2):
-        builder = steady_rank(rank)
-        builder.rows.pop("NVTX_EVENTS")
+def written(folder, *builders, **options):
+    """Write a report per builder; return the options that go with them."""
+    for rank, builder in enumerate(builders):
         builder.write(folder / f"a_{rank}.sqlite")
-    return {}
+    return options
+
+
+def without(*tables):
+    """Return two ranks that lack tables."""
+    builders = [steady_rank(rank) for rank in range(2)]
+    for builder in builders:
+        for table in tables:
+            builder.rows.pop(table, None)
+    return builders
 
 
 def without_launches(folder):
     for rank in range(2):
         steady_rank(rank).write(folder / f"a_{rank}.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
-    return {}
-
-
-def nothing_known_of_them(folder):
-    for rank in range(2):
-        builder = steady_rank(rank)
-        for table in (
-            "META_DATA_CAPTURE",
-            "TARGET_INFO_SESSION_START_TIME",
-            "TARGET_INFO_GPU",
-            "TARGET_INFO_SYSTEM_ENV",
-        ):
-            builder.rows.pop(table, None)
-        builder.write(folder / f"a_{rank}.sqlite")
-    return {"run_id": "unknown"}
-
-
-def blank_copies(folder):
-    for rank in range(2):
-        blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY").write(folder / f"a_{rank}.sqlite")
     return {}
 
 
@@ -121,51 +104,47 @@ def hostile_names(folder):
     return {"label": name}
 
 
-def skipped_and_named(folder):
-    for rank in range(2):
-        steady_rank(rank, n_steps=8).write(folder / f"a_{rank}.sqlite")
-    return {"skip_first": 3, "step": "^step", "label": "three skipped", "run_id": "x"}
-
-
 def sick(folder):
     write_sick(folder)
     return {"nccl_log": LOG, "topology": TOPOLOGY}
 
 
 def far_from_zero(folder):
-    for rank in range(2):
-        builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_790_000_000 * 10**9)
+    builders = [TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2) for rank in range(2)]
+    for builder in builders:
+        builder.session(1_790_000_000 * 10**9)
         for step in range(4):
             at = 2**60 + 1001 * step
             builder.range(at, at + 900, f"step {step}").kernel(at + 100, at + 201, launch=at + 10)
             builder.nccl(at + 200, at + 301, launch=at + 80)
-        builder.write(folder / f"a_{rank}.sqlite")
-    return {}
+    return written(folder, *builders)
 
 
-def steps_of_no_length(folder):
-    builder = TraceBuilder(pid=1000).kernel(0, 0)
-    for step in range(2):
-        builder.range(0, 0, f"step {step}")
-    builder.write(folder / "a_0.sqlite")
-    return {}
+UNKNOWN = (
+    "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV",
+)  # fmt: skip
+BUILT = {
+    "alone": lambda folder: written(folder, steady_rank(0, world_size=1)),
+    "steps of no length": lambda folder: written(
+        folder, TraceBuilder(pid=1000).kernel(0, 0).range(0, 0, "step 0").range(0, 0, "step 1")
+    ),
+    "without steps": lambda folder: written(folder, *without("NVTX_EVENTS")),
+    "without launches": without_launches,
+    "nothing known of them": lambda folder: written(folder, *without(*UNKNOWN), run_id="unknown"),
+    "blank copies": lambda folder: written(
+        folder, *(blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY") for rank in range(2))
+    ),
+    "hostile names": hostile_names,
+    "skipped and named": lambda folder: written(
+        folder, *(steady_rank(rank, n_steps=8) for rank in range(2)),
+        skip_first=3, step="^step", label="three skipped", run_id="x",
+    ),
+    "sick": sick,
+    "far from zero": far_from_zero,
+}  # fmt: skip
 
 
-BUILT = [
-    alone,
-    steps_of_no_length,
-    without_steps,
-    without_launches,
-    nothing_known_of_them,
-    blank_copies,
-    hostile_names,
-    skipped_and_named,
-    sick,
-    far_from_zero,
-]
-
-
-@pytest.mark.parametrize("build", BUILT, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", BUILT.values(), ids=BUILT)
 def test_built_runs_come_back_as_they_are(tmp_path, build):
     (tmp_path / "reports").mkdir()
     options = build(tmp_path / "reports")
@@ -176,9 +155,8 @@ def test_built_runs_come_back_as_they_are(tmp_path, build):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made")
-    return old_run(folder), other_run(folder)
+def made(runs):
+    return runs[0], runs[2]
 
 
 @pytest.fixture(scope="module")
@@ -370,55 +348,48 @@ def rewrite(path, change):
     pq.write_table(table, path)
 
 
-@pytest.mark.parametrize("version", [str(SCHEMA_VERSION + 1), "99", "x", "", "1.5", "-1", "é"])
+VERSIONS = [str(SCHEMA_VERSION + 1), "99", "x", "", "1.5", "-1", "é", None]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_columns_of_a_later_version_are_refused(damaged, version):
     tables, refused = damaged
-    rewrite(tables["steps"], lambda table: table.replace_schema_metadata({"schema_version": version}))
+    metadata = None if version is None else {"schema_version": version}
+    rewrite(tables["steps"], lambda table: table.replace_schema_metadata(metadata))
     message = refused("steps")
     assert f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}" in message
 
 
-def test_a_file_without_a_version_is_refused(damaged):
-    tables, refused = damaged
-    rewrite(tables["steps"], lambda table: table.replace_schema_metadata(None))
-    assert "has columns of version unknown" in refused("steps")
-
-
-def test_a_column_that_was_added_since_is_null(damaged, made, tmp_path):
-    rewrite(damaged[0]["steps"], lambda table: table.drop_columns(["wait_ns", "dtod_bytes"]))
+def test_a_column_that_was_added_since_is_null_and_one_that_is_unknown_left_out(damaged, made, tmp_path):
+    added = ["wait_ns", "dtod_bytes"]
+    rewrite(damaged[0]["steps"], lambda table: table.drop_columns(added).append_column("later", pa.nulls(len(table))))
     found = nsyspipe.load(tmp_path / "store").steps()
     assert found.schema.equals(made[0].steps().schema, check_metadata=True)
-    assert found["wait_ns"].null_count == found.num_rows
-    assert found["dtod_bytes"].null_count == found.num_rows
-    kept = [name for name in found.column_names if name not in ("wait_ns", "dtod_bytes")]
-    assert found.select(kept).equals(made[0].steps().select(kept))
+    assert {found[name].null_count for name in added} == {found.num_rows}
+    assert found.drop_columns(added).equals(made[0].steps().drop_columns(added))
 
 
-def test_a_column_that_is_unknown_is_left_out(damaged, made, tmp_path):
-    rewrite(damaged[0]["steps"], lambda table: table.append_column("later", pa.nulls(len(table))))
-    assert nsyspipe.load(tmp_path / "store").steps().equals(made[0].steps())
+def replaced(table, name, values):
+    return table.set_column(table.column_names.index(name), name, values)
 
 
-def test_a_column_that_is_never_null_must_be_there(damaged):
+@pytest.mark.parametrize(
+    "values", [pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10), None]
+)
+def test_a_column_of_another_kind_is_an_error_and_one_that_is_never_null_must_be_there(damaged, values):
     tables, refused = damaged
-    rewrite(tables["steps"], lambda table: table.drop_columns(["wall_ns", "rank"]))
-    assert "lacks the columns rank, wall_ns" in refused("steps")
-
-
-@pytest.mark.parametrize("values", [pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10)])
-def test_a_column_of_another_kind_is_an_error(damaged, values):
-    tables, refused = damaged
-    rewrite(tables["steps"], lambda table: table.set_column(table.column_names.index("wall_ns"), "wall_ns", values))
-    assert "cannot be read" in refused("steps")
+    if values is None:
+        rewrite(tables["steps"], lambda table: table.drop_columns(["wall_ns", "rank"]))
+        assert "lacks the columns rank, wall_ns" in refused("steps")
+    else:
+        rewrite(tables["steps"], lambda table: replaced(table, "wall_ns", values))
+        assert "cannot be read" in refused("steps")
 
 
 @pytest.mark.parametrize("details", ["", "{}", "[]", "null", '{"header": {}}', '{"header": 3, "link": null}'])
 def test_details_that_say_nothing_are_an_error(damaged, details):
     tables, refused = damaged
-    rewrite(
-        tables["runs"],
-        lambda table: table.set_column(table.column_names.index("details"), "details", pa.array([details])),
-    )
+    rewrite(tables["runs"], lambda table: replaced(table, "details", pa.array([details])))
     assert "has no usable details" in refused("runs")
 
 
@@ -428,7 +399,7 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_pat
         for name in ("header", "nccl", "link"):
             assert f'"{name}": {{' in text
             text = text.replace(f'"{name}": {{', f'"{name}": {{"later": [1], ')
-        return table.set_column(table.column_names.index("details"), "details", pa.array([text]))
+        return replaced(table, "details", pa.array([text]))
 
     rewrite(damaged[0]["runs"], add)
     run = nsyspipe.load(tmp_path / "store")

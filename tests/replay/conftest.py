@@ -1,0 +1,38 @@
+"""Runs of which every time is known, written once for the tests of a file, and asked."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.replay.answer import whatif
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Return a function that writes a run's reports and loads them, each run once."""
+    runs = {}
+
+    def load(run):
+        if run not in runs:
+            runs[run] = nsyspipe.load(run.write(tmp_path_factory.mktemp("run")), jobs=1)
+        return runs[run]
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def ask(loaded):
+    return lambda run, **changes: whatif(loaded(run), **changes)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a report per builder and loads them."""
+
+    def load(*builders):
+        for rank, builder in enumerate(builders):
+            builder.write(tmp_path / f"built_{rank}.sqlite")
+        return nsyspipe.load(str(tmp_path / "built_*.sqlite"), jobs=1)
+
+    return load
