@@ -9,8 +9,7 @@ import pytest
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.difference import _is_alike, surroundings
-from nsyspipe.model.fabric import NcclFacts
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import NcclFacts, RunCapture
 from tests.build.changed_run import Changed
 
 STEPS = [(1000, 100, 40, 60)] * 3

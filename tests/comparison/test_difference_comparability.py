@@ -10,7 +10,7 @@ import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.trace import TraceBuilder, steady_rank

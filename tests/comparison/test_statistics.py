@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.interval import critical_value, two_sided_tails
+from nsyspipe.comparison.series import critical_value, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
