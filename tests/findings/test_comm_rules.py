@@ -210,10 +210,7 @@ SINGLE_BUCKET = of(
     ),
     case("all compute is the bound", evidence([step(exposed=600)], collective(1, (0,), 600)), saving=400),
     *threshold("a tenth hidden", hiding(33), hiding(34)),  # 9.9 % of 333, 10.2 % of 334
-    *threshold(
-        *("1 % of step time",),
-        *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9)),
-    ),
+    *threshold(*("1 % of step time",), *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9))),
     # The loss is averaged once per step: 295 of 300 are waiting for the other rank, 5 transfer.
     case(
         "a loss that waits",

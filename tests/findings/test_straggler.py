@@ -69,11 +69,7 @@ LATE = of(
     case("they rarely meet", evidence(steps(2, *range(1, 13), exposed=300), RARELY), saving=50),
     # Ranks 1 and 2 start 400 and 440 after rank 0, which waits 440.
     case("whoever comes between", each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
-    case(
-        "a world of many",
-        evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR),
-        rank=LAST,
-    ),
+    case("a world of many", evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR), rank=LAST),
     *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),
     *threshold("10 % of two steps", run(100, 100), run(100, 99)),
     *threshold("10 % of one step", run(100), run(99)),
