@@ -209,6 +209,21 @@ def assert_named_with_units(figures):
             assert _UNIT.search(name), name
 
 
+def assert_in_order(rows):
+    """Check that rows of findings stand by what they are worth, and `comm-bound` after what causes it."""
+    ids = [row["id"] for row in rows]
+    causes = [ids.index(one) for one in ("straggler", "slow-link", "single-bucket") if one in ids]
+    if "comm-bound" in ids and causes:
+        assert ids.index("comm-bound") > max(causes)
+    worth = [
+        row["saving_ns_per_step"] if row["expected_ns_per_step"] is None else row["expected_ns_per_step"]
+        for row in rows
+        if row["id"] != "comm-bound" or not causes
+    ]
+    known = [one for one in worth if one is not None]
+    assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known)), ids
+
+
 def not_judged(rule, given):
     """Return why a rule could not be judged, after checking that the run says so."""
     found = rule(given)

@@ -18,7 +18,7 @@ OF_BUCKETS = {"single-bucket", "too-many-buckets"}
 OF_LINK = {"slow-link", "compress-gradients"}
 OF_COMMUNICATION = {"comm-bound", "grad-copy", "straggler", "comm-slows-compute", *OF_BUCKETS, *OF_LINK}
 # Capture, files beside its reports -> what is found, what is not, and what is left open.
-CASES = [
+ON_CAPTURES = [
     *(
         ("ddp-4gpu-shm", files, {"comm-bound", "single-bucket", "slow-link", "grad-copy"}, {"straggler"}, set())
         for files in ({}, SHM)
@@ -54,7 +54,7 @@ def left_open(run):
     return {name for one in names for name in one.split(", ")}
 
 
-@pytest.mark.parametrize(("name", "files", "present", "absent", "open_rules"), CASES)
+@pytest.mark.parametrize(("name", "files", "present", "absent", "open_rules"), ON_CAPTURES)
 def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, files, present, absent, open_rules):
     run = runs(name, **files)
     found, unjudged = set(findings(run)), left_open(run)
