@@ -19,7 +19,7 @@ from nsyspipe.model.canonical import UNIFIED_KINDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # The launch time of an operation without a launch: after all others.

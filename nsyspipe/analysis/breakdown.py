@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.problems import Recorded
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
     Phases = NDArray[np.int8] | NDArray[np.int32]
 

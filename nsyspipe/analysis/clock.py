@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # Collectives that no rank leaves before all have arrived.

@@ -17,7 +17,7 @@ from nsyspipe.analysis.intervals import run_starts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
 
 UNGROUPED = -1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
     Messages = NDArray[np.void]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.steps import Windows
-    from nsyspipe.model.types import Flags, Int32, Int64
+    from nsyspipe.model.table import Flags, Int32, Int64
 
     Hashes = NDArray[np.uint64]
 

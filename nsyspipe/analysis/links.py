@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.fabric import Communicator, NcclLog, Topology
+    from nsyspipe.model.side_files import Communicator, NcclLog, Topology
 
 
 _NO_NAMES: Mapping[int, str | None] = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.phases import PhaseRanges
     from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # In order of the alphabet.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.breakdown import DeviceTime
     from nsyspipe.analysis.steps import Members, TextFamilies, Windows
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:

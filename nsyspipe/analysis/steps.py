@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, so that no

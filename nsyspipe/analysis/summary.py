@@ -20,7 +20,7 @@ from nsyspipe.model.names import PHASES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
 
 _NS_PER_S = 1e9

@@ -20,7 +20,7 @@ from nsyspipe.model import schema
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
 
 
 NO_SEQ = -1

@@ -19,7 +19,7 @@ from nsyspipe.capture.sidecar import (
     write_topology,
 )
 from nsyspipe.errors import NsyspipeError
-from nsyspipe.model.sidecar import CapturedRank
+from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key

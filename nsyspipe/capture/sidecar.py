@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.capture.rank import NOTHING
 from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
-from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.names import decoded, printable
+from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
 from nsyspipe.nsys.command_words import recorded_command, recorded_environment, recorded_value
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.nsys.machine import Gpu, gpus, topology

@@ -21,7 +21,7 @@ from nsyspipe.cli.options import (
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, text_of, write_stdout
 from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
 from nsyspipe.errors import OptionError
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
     from nsyspipe.cli.inputs import NamedRuns

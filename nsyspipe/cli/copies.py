@@ -10,7 +10,7 @@ import typer
 
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 
 _FAILED = 2
 _TIMEOUT_S = 1800.0

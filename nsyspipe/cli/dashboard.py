@@ -12,7 +12,7 @@ import typer
 from nsyspipe.cli.options import QuietOptions, flag, option, with_options
 from nsyspipe.cli.outputs import STDOUT, progress, write_stdout
 from nsyspipe.errors import OptionError, OutputError
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
     from nsyspipe.cli.outputs import Stage

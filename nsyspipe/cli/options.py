@@ -20,9 +20,8 @@ from nsyspipe.comparison.gate import (
     read_settings,
     settled,
 )
-from nsyspipe.model.names import PHASE_PATTERNS
+from nsyspipe.model.names import PHASE_PATTERNS, printable
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
-from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ import typer
 
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import NsyspipeError, OptionError, OutputError
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.export import FORMATS
 
 if TYPE_CHECKING:

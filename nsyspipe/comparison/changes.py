@@ -19,7 +19,7 @@ from nsyspipe.model.schema import IDLE_CAUSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsyspipe.model.types import Float64, Int64
+    from nsyspipe.model.table import Float64, Int64
     from nsyspipe.run.run import Run
 
 

@@ -18,8 +18,7 @@ from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
 from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
-from nsyspipe.model.fabric import NcclFacts
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.summary import Evenness
     from nsyspipe.comparison.changes import StepTable
     from nsyspipe.model.figures import Figure
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.table import Float64
 
 
 DEFAULT_METRIC = "step_time"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.comparability import Check
     from nsyspipe.comparison.difference import Side
     from nsyspipe.comparison.statistics import Judgement
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.table import Float64
 
 
 REFERENCE = "reference"

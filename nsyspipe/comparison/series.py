@@ -1,4 +1,4 @@
-"""What one side's steps say: a centre per capture, and how far it may be off for each correlation of neighbouring steps.
+"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t.
 
 Steps of two kinds that come regularly (every fifth one slow, two in turn) are no spread: no chance is in which kind comes.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +19,7 @@ from nsyspipe.analysis.summary import levels_of, period_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.model.table import Flags, Float64
 
 
 # A variance of two values is no estimate; definitions.md, section 7.
@@ -130,7 +132,7 @@ class Series:
         found: Float64 = spread * self._cost(correlations, self.n * longer)
         return found
 
-    def is_beside_gap(self, inflated: float) -> bool:
+    def is_beside_gap(self, correlation: float) -> bool:
         """Whether the median stands beside a gap, so that it may jump across: between two levels.
 
         Told by the order statistics about 2 standard errors around the median (Bonett and Price 2002), of the steps
@@ -140,7 +142,7 @@ class Series:
             return False
         cut = self.deviations - self.deviations.mean()
         normal = _MEDIAN_COST * float(cut @ cut) / (self.n - 1)
-        wider = max(self._reach_of_ranks(1.0), self._reach_of_ranks(inflated))
+        wider = max(self._reach_of_ranks(1.0), self._reach_of_ranks(float(inflation(self.n, np.asarray(correlation)))))
         return wider > _GAP * normal
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
@@ -182,7 +184,7 @@ class MeanSeries(Series):
         found: Float64 = above - float(above.mean())
         return found
 
-    def is_beside_gap(self, inflated: float) -> bool:  # noqa: ARG002 - a mean does not jump
+    def is_beside_gap(self, correlation: float) -> bool:  # noqa: ARG002 - a mean does not jump
         """Return False."""
         return False
 
@@ -335,3 +337,108 @@ def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
+    """Return both sides with means as their centres; regular patterns are no spread.
+
+    A pattern counts where all captures of both sides have the same one, or where all of one side have
+    it four times or more, and no capture of the other has two levels.
+    """
+    sides = (one.of_kind(MeanSeries), other.of_kind(MeanSeries))
+    periods = [{series.period for series in side.series} for side in sides]
+    has_one = [len(found) == 1 and 0 not in found for found in periods]
+    is_shared = has_one[0] and periods[0] == periods[1]
+    before, after = (
+        side.of_kind(RegularSeries)
+        if is_shared
+        or (
+            has_one[at]
+            and all(series.is_sure for series in side.series)
+            and not any(series.is_long.any() for series in sides[1 - at].series)
+        )
+        else side
+        for at, side in enumerate(sides)
+    )
+    return before, after
+
+
+# Student's t distribution, which neither numpy nor the standard library has.
+
+
+_NODES, _PARTS = np.polynomial.legendre.leggauss(12)
+# In units of t: pieces on which these give 9 digits of the integral from 3 degrees of freedom on, and 4 below 2.
+_PIECES = (0.0, 2.0, 7.0, math.inf)
+_CLOSE_ENOUGH, _ROUNDS = 1e-9, 60
+# Of a series: where its terms are less than the last bit of a float, by the logarithm; and close enough for a quantile.
+_DIGITS, _CLOSE = 40.0, 1e-14
+
+
+def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
+    """Return P(|T| > t) of many t at once, each with its degrees of freedom, and the density of |T| there.
+
+    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant: integrated piecewise
+    by Gauss and Legendre.
+    """
+    root = np.sqrt(freedom)
+    at = np.arctan(t / root)
+    below, whole = np.zeros_like(at), np.zeros_like(at)
+    for low, high in pairwise(_PIECES):
+        left, right = np.arctan(low / root), np.arctan(high / root)
+        end = np.clip(at, left, right)
+        below += _of_cosine(left, end, freedom)
+        whole += _of_cosine(left, right, freedom)
+    return 1 - below / whole, np.cos(at) ** (freedom + 1) / root / whole
+
+
+def _of_cosine(low: Float64, high: Float64, freedom: Float64) -> Float64:
+    width = (high - low) / 2
+    angles = low[:, None] + width[:, None] * (_NODES + 1)
+    found: Float64 = width * (np.cos(angles) ** (freedom[:, None] - 1) @ _PARTS)
+    return found
+
+
+def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float) -> float:
+    """Return h with sum of weights P(|T| > h / errors) = error: Newton on the tail's logarithm, within brackets."""
+    low, high = 0.0, math.inf
+    half = 2 * float(weights @ errors)
+    for _ in range(_ROUNDS):
+        tails, densities = two_sided_tails(half / errors, freedom)
+        tail, slope = float(weights @ tails), float(weights @ (densities / errors))
+        low, high = (half, high) if tail > error else (low, half)
+        step = tail * math.log(max(tail, _CLOSE_ENOUGH) / error) / slope if slope > 0 else math.inf
+        wanted = half + step
+        if abs(step) <= _CLOSE_ENOUGH * half:
+            return wanted
+        inside = (low + high) / 2 if math.isfinite(high) else 2 * half
+        half = wanted if low < wanted < min(high, 4 * half) else inside
+    return half
+
+
+@lru_cache(maxsize=4096)
+def critical_value(confidence: float, freedom: float) -> float:
+    """Return t such that P(|T| <= t) is `confidence`: what a two-sided interval multiplies its error by.
+
+    Degrees of freedom are of captures: few, at least 1, and not whole (Welch). The tail is I_x(freedom/2, 1/2) at
+    x = freedom / (freedom + t^2), a power series in x. It is convex and falls, and the normal quantile is too small:
+    Newton climbs to the root.
+
+    Examples
+    --------
+    >>> round(critical_value(0.95, 10), 4)
+    2.2281
+    """
+    tail, half = 1 - confidence, freedom / 2
+    t = -NormalDist().inv_cdf(tail / 2)
+    front = math.exp(math.lgamma(half + 0.5) - math.lgamma(half)) / math.sqrt(math.pi)
+    for _ in range(_ROUNDS):
+        x = freedom / (freedom + t * t)
+        n = np.arange(1, math.ceil(_DIGITS / -math.log(x)))
+        series = 1 + float(np.cumprod(x * (half + n - 0.5) / (half + n)).sum())
+        found = front / half * x**half * math.sqrt(1 - x) * series
+        slope = 2 * front / math.sqrt(freedom) * x ** (half + 0.5)
+        step = (found - tail) / slope
+        t += step
+        if step <= _CLOSE * t:
+            break
+    return t

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nsyspipe.comparison.interval import Interval, mean_interval
-from nsyspipe.comparison.series import Captures, MeanSeries, Series, why_undecided
+import numpy as np
+
+from nsyspipe.comparison.series import Captures, MeanSeries, Series, critical_value, half_width, of_means, why_undecided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.model.figures import Better
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.table import Float64
 
 MEDIAN, MEAN = "median", "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
@@ -35,6 +36,141 @@ _BORROWED = (
     f"{_METHOD}; not less than pooled t of captures, the side of one capture taken to spread "
     "between captures like the other side"
 )
+
+
+# What a correlation is taken for before any step is seen: anything from 0 to here.
+_MOST = 0.97
+# Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
+_FINENESS = ((160, 12), (800, 36), (math.inf, 108))
+# What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
+# step of a side, to a third. Of fewer steps more correlations are left open, which is caution enough.
+_CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """Half-widths around the difference of two centres; the same whichever side comes first.
+
+    `added` is what comes to it that no spread shows. It is as if each capture went on to so many times its steps
+    (`longer`), or there were so many `times` the captures, all like these.
+    """
+
+    sides: tuple[Captures, Captures]
+    confidence: float
+    added: float = 0.0
+    longer: float = 1.0
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            msg = f"confidence must be between 0 and 1, not {self.confidence!r}"
+            raise ValueError(msg)
+
+    @cached_property
+    def half(self) -> float:
+        """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
+        broken = abs(self.sides[0].broken - self.sides[1].broken)
+        return max(self._within, self._between) + (broken + self.added)
+
+    @property
+    def has_between(self) -> bool:
+        """Whether the spread between captures is in: one side has several."""
+        return max(self._counts) > 1
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether one side has several captures, and the other is taken to spread like it."""
+        return min(self._counts) == 1 < max(self._counts)
+
+    @property
+    def is_beside_gap(self) -> bool:
+        """Whether the centre of a capture may jump from one level of its steps to the other."""
+        correlation = float(self._weights @ self._prior[0])
+        return any(series.is_beside_gap(correlation) for side in self.sides for series in side.long)
+
+    @cached_property
+    def is_same(self) -> bool:
+        """Whether both sides are the same steps: then nothing is left to chance."""
+        one, other = (side.series for side in self.sides)
+        return len(one) == len(other) and all(
+            np.array_equal(a.values, b.values) for a, b in zip(one, other, strict=True)
+        )
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return [len(side.series) * self.times for side in self.sides]
+
+    @property
+    def _steps(self) -> float:
+        return (self.sides[0].n + self.sides[1].n) * self.longer
+
+    @property
+    def _prior(self) -> tuple[Float64, Float64]:
+        return _prior(next(count for most, count in _FINENESS if self._steps <= most))
+
+    @cached_property
+    def _weights(self) -> Float64:
+        """How likely each correlation is, of all steps of both sides: prior times likelihood."""
+        correlations, prior = self._prior
+        parts = [
+            sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1)) for side in self.sides
+        ]
+        # Both sides first: swapped, they sum to exactly the same.
+        likely = np.log(prior) + self.times * (parts[0] + parts[1])
+        weights: Float64 = np.exp(likely - likely.max())
+        weights /= weights.sum()
+        return weights
+
+    def _variances(self, times: int) -> tuple[Float64, Float64]:
+        """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
+        one, other = (side.variances(self._prior[0], self.longer, times) for side in self.sides)
+        return one[0] + other[0], one[1] + other[1]
+
+    @cached_property
+    def _within(self) -> float:
+        """Half-width from the steps: where the tails of Welch's t, weighted over correlations, are the error, less caution."""
+        if not any(side.varying for side in self.sides):
+            return 0.0
+        variance, squares = self._variances(self.times)
+        # Of spreads too small to be squared nothing is known but that there are some.
+        freedom = np.ones_like(variance)
+        np.divide(variance**2, squares, out=freedom, where=squares > 0)
+        caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
+        error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
+        return half_width(self._weights, np.sqrt(variance), freedom, error)
+
+    @cached_property
+    def _between(self) -> float:
+        """Half-width from the captures' centres: the wider of pooled t and Welch's; 0 with one capture a side.
+
+        Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two
+        captures agree by chance. One capture shows no spread: there is only pooled t, and of one on each side that go on
+        as several as much as their steps let expect.
+        """
+        counts, times = self._counts, self.times
+        if not self.has_between:
+            return 0.0
+        freedom = sum(counts) - 2
+        t = critical_value(self.confidence, freedom)
+        if max(counts) == times:
+            return t * math.sqrt(float(self._weights @ self._variances(1)[0]) / times)
+        pooled = times * sum(side.squares_between for side in self.sides) / freedom
+        half = t * math.sqrt(pooled * (1 / counts[0] + 1 / counts[1]))
+        if min(counts) == times:
+            return half
+        (one, squares), (other, more) = (side.between for side in self.sides)
+        variance = (one + other) / times
+        if not variance:
+            return half
+        welch = max(variance**2 / ((squares + more) / times**3), 1.0)
+        return max(half, critical_value(self.confidence, welch) * math.sqrt(variance))
+
+
+@lru_cache(maxsize=8)
+def _prior(count: int) -> tuple[Float64, Float64]:
+    """Correlations and their weights before any step is seen: nodes of Gauss and Legendre."""
+    nodes, parts = np.polynomial.legendre.leggauss(count)
+    return _MOST * (nodes + 1) / 2, parts / 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +227,7 @@ def difference_of_centres(
 
     Where the median stands beside a gap, it may jump from one level of the steps to the other, and no spread says
     so: then h is that of the means and how far the two differences are apart. A regular pattern (every fifth step
-    slow, `mean_interval`) is no spread of the means; levels that come by chance are.
+    slow, `of_means`) is no spread of the means; levels that come by chance are.
 
     With several captures on a side the interval is not narrower than two-sample t intervals of the
     captures' centres: pooled, s sqrt(1/k1 + 1/k2) with k1 + k2 - 2 degrees of freedom, and Welch's,
@@ -147,10 +283,9 @@ def difference_of_centres(
     half = math.nan if undecided else 0.0
     if not undecided and not interval.is_same:
         if statistic == MEAN:
-            interval = mean_interval(one, other, confidence)
+            interval = Interval(of_means(one, other), confidence)
         elif interval.is_beside_gap:
-            means = mean_interval(one, other, confidence)
-            interval = replace(means, added=means.added + abs(delta - other_delta))
+            interval = Interval(of_means(one, other), confidence, added=abs(delta - other_delta))
         half = interval.half
     return Difference(
         statistic=statistic,
@@ -212,11 +347,8 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     before, after = (
         Captures.of([series.values * (1 / side.centre) for series in side.series], MeanSeries) for side in (one, other)
     )
-    half = 0.0 if is_same else mean_interval(before, after, confidence).half
+    half = 0.0 if is_same else Interval(of_means(before, after), confidence).half
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)
-
-
-# What a difference means: a regression, an improvement, no change, or nothing that can be said yet.
 
 
 # Nobody captures more for one answer.

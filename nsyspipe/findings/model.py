@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.model.names import listed
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.table import Float64
 
 
 @dataclass(frozen=True)

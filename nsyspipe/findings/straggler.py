@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
-from nsyspipe.model.text import listed
+from nsyspipe.model.names import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
 
 NEEDS = OF_COMM
 

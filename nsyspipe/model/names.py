@@ -5,11 +5,12 @@ The default names of phases (backward, forward, optimizer, data) stand here, and
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
@@ -211,3 +212,24 @@ def is_operator(family: str) -> bool:
 def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
     """Return the first phase whose pattern matches a normalised text, or None."""
     return next((phase for phase in PHASES if patterns[phase].search(family)), None)
+
+
+# Any name from a trace or a file system may hold any bytes at all, until it is made fit to show.
+
+
+def printable(text: str) -> str:
+    """Replace control characters, so that a name can neither drive a terminal nor break a line."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def decoded(name: str) -> str:
+    """Return a file name as text: bytes that are not UTF-8 are replaced."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def listed(names: Iterable[object], most: int | None = None) -> str:
+    """Return names as ``a, b and c``; of more than `most` the first, and how many more there are."""
+    *some, last = words = [str(name) for name in names]
+    if most is not None and len(words) > most:
+        some, last = words[:most], f"{len(words) - most} more"
+    return f"{', '.join(some)} and {last}" if some else last

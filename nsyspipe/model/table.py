@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
+# Arrays by what they hold.
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Float64 = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 SCHEMA_VERSION = 1
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
-from nsyspipe.model.sidecar import SIDECAR_SUFFIX
+from nsyspipe.model.side_files import SIDECAR_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

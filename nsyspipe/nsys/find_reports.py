@@ -26,7 +26,7 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import Nsys, by_number, find

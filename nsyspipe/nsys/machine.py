@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.nsys.programs import (
     GET_NSYS,
     ROOT,

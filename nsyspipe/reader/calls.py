@@ -19,7 +19,7 @@ from nsyspipe.reader.report import as_int, process_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
     from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.report import Report
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nsyspipe.errors import InputError
-from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.names import decoded, printable
+from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.nsys.files import readable
 
 if TYPE_CHECKING:

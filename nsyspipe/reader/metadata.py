@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
 
 
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Mapping
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
     from nsyspipe.reader.report import Report
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
     from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 

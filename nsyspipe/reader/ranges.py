@@ -18,7 +18,7 @@ from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of, process_of_th
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nsyspipe.model.types import Flags
+    from nsyspipe.model.table import Flags
     from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 

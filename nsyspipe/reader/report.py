@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"

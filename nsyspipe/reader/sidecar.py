@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import InputError
-from nsyspipe.model.names import DIGITS_PATTERN
+from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture, Sidecar
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture, Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nsyspipe.model.fabric import NcclLog, Topology
+    from nsyspipe.model.side_files import NcclLog, Topology
 
 
 _LONGEST_TEXT = 500
@@ -59,7 +58,7 @@ class Field(NamedTuple):
 
 
 _TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
-# By annotation of the dataclasses in `model.sidecar`.
+# By annotation of the dataclasses in `model.side_files`.
 _KINDS = {
     **dict.fromkeys(("str", "str | None"), _TEXT),
     **dict.fromkeys(("int", "int | None"), _NUMBER),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
-from nsyspipe.model.text import decoded
+from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
 from nsyspipe.reader.metadata import host_of

@@ -11,7 +11,7 @@ from nsyspipe.model.names import PHASES
 from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 
 if TYPE_CHECKING:
-    from nsyspipe.model.types import Float64, Int64
+    from nsyspipe.model.table import Float64, Int64
 
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
     from nsyspipe.run.run import Run
 
 # The launch of what has none: before everything.

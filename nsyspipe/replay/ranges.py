@@ -15,7 +15,7 @@ from nsyspipe.replay.gradients import GradientCopies, Gradients, bucket_ends, gr
 from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.table import Float64
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.program import Captured, RankMarkers, RankTimeline
 

@@ -14,7 +14,7 @@ from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, Slowing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
 # Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
 _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06

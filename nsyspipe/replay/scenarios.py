@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.model.table import Flags, Float64
     from nsyspipe.run.run import Run
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
 WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import (
     Facts,
     Heading,

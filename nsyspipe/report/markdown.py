@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Tiles, Troubles, left_out, words_of
 from nsyspipe.report.files import head_of
 from nsyspipe.version import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.names import decoded, printable
 from nsyspipe.redact.copy import UNKNOWN
 from nsyspipe.report.words import few
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.comparison.scoreboard import REFERENCE
 from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.model.figures import shown
+from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.model.text import listed, printable
 from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.document import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
+from nsyspipe.model.names import printable
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.text import printable
 from nsyspipe.report.units import absent, bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.sidecar import RunCapture
+    from nsyspipe.model.side_files import RunCapture
     from nsyspipe.run.run import Run
 
 

@@ -33,8 +33,8 @@ from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from nsyspipe.model.fabric import NcclLog
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.side_files import NcclLog
+    from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest
     from nsyspipe.run.process import HostDigest, ProcessDigest
     from nsyspipe.run.sidecars import RunSidecars

@@ -30,7 +30,7 @@ from nsyspipe.model.problems import Problem, problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
     from nsyspipe.run.gather import Rank
     from nsyspipe.run.process import ProcessDigest
 

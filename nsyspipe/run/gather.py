@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
     from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.payload import CommRank
     from nsyspipe.reader.sidecar import FoundSidecars

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.steps import TextFamilies
     from nsyspipe.model.options import Reading
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.assemble import RunTables
     from nsyspipe.run.gather import Rank
     from nsyspipe.run.process import ProcessDigest

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
     from nsyspipe.model.problems import Recorded
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # A larger error of figures that compare device and host is told.

@@ -22,8 +22,8 @@ from nsyspipe.run.sidecars import RunSidecars
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.model.fabric import NcclLog, Topology
     from nsyspipe.model.options import Reading
+    from nsyspipe.model.side_files import NcclLog, Topology
     from nsyspipe.reader.metadata import Counts
     from nsyspipe.run.gather import ReportDigest
     from nsyspipe.run.ranks import Ranks

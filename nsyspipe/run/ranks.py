@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.fabric import NcclLog
-    from nsyspipe.model.sidecar import Sidecar
+    from nsyspipe.model.side_files import NcclLog, Sidecar
     from nsyspipe.run.collectives import CrossRank
     from nsyspipe.run.gather import Rank, ReportDigest
     from nsyspipe.run.process import HostDigest, ProcessDigest

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from nsyspipe.model.fabric import NcclFacts, NcclLog, Topology
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
+    from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 
 
 def _links_of(

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.summary import Evenness
     from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.fabric import NcclFacts
-    from nsyspipe.model.sidecar import RunCapture
+    from nsyspipe.model.side_files import NcclFacts, RunCapture
     from nsyspipe.run.assemble import RunTables
     from nsyspipe.run.gather import Gathered, ReportDigest
 

@@ -9,16 +9,16 @@ from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.sidecar import RunCapture
-from nsyspipe.model.text import decoded, printable
+from nsyspipe.model.side_files import RunCapture
 from nsyspipe.nsys.command_words import PER_CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nsyspipe.analysis.steps import Candidate
-    from nsyspipe.model.sidecar import CapturedRank, Sidecar
+    from nsyspipe.model.side_files import CapturedRank, Sidecar
     from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,10 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
-from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.model.names import decoded
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
-from nsyspipe.model.text import decoded
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids

@@ -25,7 +25,7 @@ from nsyspipe.capture.sidecar import (
 )
 from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import OutputError
-from nsyspipe.model.sidecar import CapturedRank
+from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from tests.build.programs import TOPOLOGY, printing, program

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar, write_topology
-from nsyspipe.model.sidecar import CapturedRank
+from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank

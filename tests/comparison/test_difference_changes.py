@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.difference import _is_alike, surroundings
-from nsyspipe.model.fabric import NcclFacts
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import NcclFacts, RunCapture
 from tests.build.changed_run import Changed
 
 STEPS = [(1000, 100, 40, 60)] * 3
@@ -139,30 +139,21 @@ def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, command
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
 
-def test_a_hashed_variable_may_have_changed_too(run):
-    sides = [
-        captured(run, environment={"NCCL_ALGO": value, "NCCL_PROTO": "LL"}, hash_key="capture")
+def test_hashes_that_say_nothing_may_have_changed_and_look_the_same_in_captures_of_one_side(run):
+    one, other = (
+        captured(run, command=["--a", value, "--lr", "1"], environment={"NCCL_ALGO": value}, hash_key="capture")
         for value in (HASHED, OTHER)
-    ]
-    assert changes(*sides) == {("capture", "NCCL_ALGO, which may have changed"): ("hmac:?", "hmac:?")}
-
-
-def test_captures_of_one_side_whose_hashes_say_nothing_look_the_same(run):
-    one, other = (captured(run, command=["--a", value, "--lr", "1"], hash_key="capture") for value in (HASHED, OTHER))
+    )
+    assert changes(one, other)["capture", "NCCL_ALGO, which may have changed"] == ("hmac:?", "hmac:?")
     found = changes([one, other], captured(run, command=["--lr", "1"], hash_key="aa"))
     assert found["capture", "command"] == ("--a hmac:? --lr 1", "--lr 1")
 
 
 def test_the_link_and_what_nccl_was_told(run):
     shm = SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
-    nvlink = replace(shm, kind="nvlink")
-
-    class Link:
-        def __init__(self, slowest):
-            self.slowest = slowest
-
-    before = Changed(run, link=Link(shm), nccl=NcclFacts("2.21", {"NCCL_P2P_DISABLE": "1"}, False))
-    after = Changed(run, link=Link(nvlink), nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))
+    links = [SimpleNamespace(slowest=one) for one in (shm, replace(shm, kind="nvlink"))]
+    before = Changed(run, link=links[0], nccl=NcclFacts("2.21", {"NCCL_P2P_DISABLE": "1"}, False))
+    after = Changed(run, link=links[1], nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))
     assert changes(before, after) == {
         ("link", "slowest link"): ("shm", "nvlink"),
         ("link", "NVLink SHARP"): ("off", "on"),
@@ -196,8 +187,9 @@ def test_means_that_look_the_same_are_no_change(made):
     assert changes(before, copies(7977, 7977, 7977)) == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
 
 
-def test_one_more_of_many_is_a_change():
-    assert not _is_alike("count", 5000.0, 5001.0)
-    assert _is_alike("count", 5000.25, 5000.5)
-    assert _is_alike("bytes", 0.0, 0.0)
-    assert not _is_alike("bytes", 0.0, 1.0)
+@pytest.mark.parametrize(
+    ("unit", "one", "other", "is_alike"),
+    [("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False)],
+)  # fmt: skip
+def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
+    assert _is_alike(unit, one, other) == is_alike

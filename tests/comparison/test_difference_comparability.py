@@ -10,7 +10,7 @@ import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
-from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.model.side_files import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.trace import TraceBuilder, steady_rank
@@ -64,6 +64,9 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made):
     assert found["recorded"] == (False, "none", "ranks-missing")
     # Where both lack the same, they are alike.
     assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}
+    # Many are counted.
+    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)
+    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
 
 
 def test_what_blocks_stands_first(run, made):
@@ -127,11 +130,6 @@ def test_other_traces_are_named_where_both_sides_say_theirs(run):
         "traces": (False, "cuda, nvtx", "cuda, nvtx, osrt")
     }
     assert checks(traced("cuda"), run) == {}
-
-
-def test_many_missing_ranks_are_counted(made):
-    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)
-    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
 
 
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):

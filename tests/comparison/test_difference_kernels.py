@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -61,11 +63,14 @@ def warnings(before, after):
     return {check.check: check for check in checks}
 
 
-def test_a_run_has_the_same_kernels_as_itself(run):
+def test_a_run_has_the_same_kernels_as_itself_and_none_without_steps_of_figures(run):
     found = kernel_changes(tables(run), tables(run), min_effect=0.02)
     assert set(found["status"].to_pylist()) == {"same"}
     assert set(found["delta_ns_per_step"].to_pylist()) == {0.0}
     assert top_kernels(found).num_rows == 0
+    empty = StepTable(run)
+    vars(empty)["rows"] = StepTable(run).rows.slice(0, 0)
+    assert kernel_changes(tables(run), [empty], min_effect=0.02).num_rows == 0
 
 
 def test_what_starts_in_summary_steps_counts_and_nothing_else(made):
@@ -80,18 +85,13 @@ def test_what_starts_in_summary_steps_counts_and_nothing_else(made):
 
 def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     # Windows begin at 1600, 2800, 4000 and, cut off, 5200.
-    kernels = (
-        (1599, 2000, "early", 1500),
-        (2799, 2900, "over", 2700),
-        (3000, 3000, "empty", 2900),
-        (5199, 9000, "late", 5100),
-    )
-    run = run_with(*kernels)
-    found = rows(tables(run), tables(run))
-    costs = {key[1]: row["baseline_ns_per_step"] for key, row in found.items()}
+    early, over = (1599, 2000, "early", 1500), (2799, 2900, "over", 2700)
+    run = run_with(early, over, (3000, 3000, "empty", 2900), (5199, 9000, "late", 5100))
+    found = {key[1]: row for key, row in rows(tables(run), tables(run)).items()}
+    costs = {name: row["baseline_ns_per_step"] for name, row in found.items()}
     assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "empty": 0, "late": 3801 / 3}
     # Of no length it is there.
-    row = next(row for key, row in found.items() if key[1] == "empty")
+    row = found["empty"]
     assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)
 
 
@@ -101,17 +101,15 @@ def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     ids=["before-the-first-step", "in-the-skipped-step", "in-the-cut-off-step"],
 )
 def test_what_runs_outside_of_the_summary_steps_does_not_appear(made, run_with, kernel):
-    before, after = made(STEPS), run_with(kernel)
-    assert "other" in after.kernels()["name"].to_pylist()
-    found = rows(tables(before), tables(after))
+    before, after = tables(made(STEPS)), tables(run_with(kernel))
+    assert "other" in after[0].run.kernels()["name"].to_pylist()
+    found = rows(before, after)
     assert {key[1]: row["status"] for key, row in found.items()} == {"gemm": "same", NCCL: "same"}
     # As compute of the same steps says.
     assert found["backward", "gemm"]["delta_ns_per_step"] == 0
-
-
-def test_a_kernel_that_runs_once_a_side_only_outside_of_the_steps_vanished(run_with):
-    before, after = run_with((3000, 3030, "other", 2900)), run_with((100, 600, "other", 50))
-    row = next(row for key, row in rows(tables(before), tables(after)).items() if key[1] == "other")
+    # What ran there on the other side inside of them vanished.
+    found = rows(tables(run_with((3000, 3030, "other", 2900))), after)
+    row = next(row for key, row in found.items() if key[1] == "other")
     assert (row["status"], row["delta_ns_per_step"]) == ("vanished", -10)
 
 
@@ -147,17 +145,6 @@ def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(run, t
     assert "kernel-times" not in warnings(run, run)
 
 
-def test_a_saved_run_has_the_same_changes_as_its_reports(run, made, tmp_path):
-    runs = run, made([(1500, 90, 40, 60)] * 3, STEPS)
-    saved = []
-    for name, one in zip("ab", runs, strict=True):
-        save(one, tmp_path / f"store-{name}")
-        saved.append(nsyspipe.load(tmp_path / f"store-{name}"))
-    of_reports, of_store = (kernel_changes(tables(one), tables(other), min_effect=0.02) for one, other in (runs, saved))
-    assert of_reports.equals(of_store)
-    assert of_reports["delta_ns_per_step"].to_pylist() == [250, -5]
-
-
 @pytest.mark.parametrize(("n_skipped", "is_known"), [(1, True), (2, True), (3, False), (4, True)])
 def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(made, monkeypatch, n_skipped, is_known):
     # Twelve windows, eight groups: two windows alone at either end, those between in pairs.
@@ -172,41 +159,36 @@ def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(made, 
     assert row["baseline_ns_per_step"] == pytest.approx(1000)
 
 
-def test_kernels_appear_and_vanish_by_name(run, made):
+def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
     found = rows(tables(run), tables(made(STEPS, STEPS, kernel="conv")))
     gone, new = found["backward", "gemm"], found["backward", "conv"]
     assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == ("vanished", 0.0, None)
     assert (new["status"], new["baseline_n_per_step"]) == ("appeared", 0.0)
     assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == 1000
 
-
-def test_one_kernel_in_another_phase_is_another(made):
     def all_forward(builder):
         for row in builder.rows["NVTX_EVENTS"]:
             if row["textId"] == builder.string("backward"):
                 row["textId"] = builder.string("forward")
 
     found = rows(tables(made(STEPS)), tables(made(STEPS, edit=all_forward)))
-    assert found["backward", "gemm"]["status"] == "vanished"
-    assert found["forward", "gemm"]["status"] == "appeared"
+    assert [found[phase, "gemm"]["status"] for phase in ("backward", "forward")] == ["vanished", "appeared"]
 
 
 @pytest.mark.parametrize(
-    ("compute", "status"),
-    [(1010, "changed"), (1001, "same"), (1030, "changed")],
-    # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
+    ("before", "after", "status"),
+    [
+        # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
+        *((STEPS, [(compute, 100, 40, 60)] * 3, status) for compute, status in ((1010, "changed"), (1001, "same"))),
+        (STEPS, [(1030, 100, 40, 60)] * 3, "changed"),
+        # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
+        ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
+    ],
 )
-def test_little_change_is_none_unless_the_step_feels_it(made, compute, status):
-    after = made([(compute, 100, 40, 60)] * 3)
-    assert rows(tables(made(STEPS)), tables(after))["backward", "gemm"]["status"] == status
-
-
-def test_swapped_sides_have_the_same_statuses(made):
-    # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
-    before, after = made([(10_000, 100, 0, 300_000)] * 3), made([(10_203, 100, 0, 500_000)] * 3)
-    there, back = rows(tables(before), tables(after)), rows(tables(after), tables(before))
+def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_first(made, before, after, status):
+    there, back = (rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after))))
     for key, row in there.items():
-        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else "changed")
+        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else status)
         assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
 
 
@@ -221,10 +203,3 @@ def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):
     apart = [abs(delta) for delta in found["delta_ns_per_step"].to_pylist()]
     assert apart == sorted(apart, reverse=True)
     assert top_kernels(found).num_rows == 10
-
-
-def test_a_side_without_steps_of_figures_has_no_kernels_to_compare(made):
-    table = tables(made(STEPS))
-    empty = StepTable(table[0].run)
-    vars(empty)["rows"] = table[0].rows.slice(0, 0)
-    assert kernel_changes(table, [empty], min_effect=0.02).num_rows == 0

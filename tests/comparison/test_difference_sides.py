@@ -1,4 +1,4 @@
-"""What a difference takes for a side, and what it refuses."""
+"""What a difference takes for a side, and what it refuses; differences of real captures and of saved runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
+from nsyspipe.report.difference import difference_document, verdict_text
+from nsyspipe.store.write import save
 
 STEPS = [(1000 + 3 * (number % 2), 100, 40, 60) for number in range(8)]
 
@@ -91,3 +93,39 @@ def test_a_side_is_shown_by_its_label_or_what_tells_it_from_the_other(run):
     assert Side("x", (run,)).name == "x"
     assert Side("x", (run,), "runs/x").name == "runs/x"
     assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
+
+
+def test_reports_and_the_saved_runs_give_the_same_document(run, made, tmp_path):
+    runs = run, made([(1500, 90, 40, 60)] * 3, STEPS)
+    for one in runs:
+        save(one, tmp_path)
+    saved = diff(*(tmp_path / "runs" / f"run_id={one.header.run_id}" for one in runs))
+    assert difference_document(saved) == difference_document(diff(*runs))
+
+
+def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):
+    before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
+    kernels = diff(before, after).kernels.to_pylist()
+    for side, one in (("baseline", before), ("candidate", after)):
+        steps = one.breakdown()
+        for is_comm, column in ((True, "comm_ns"), (False, "compute_ns")):
+            total = sum(row[f"{side}_ns_per_step"] for row in kernels if row["name"].startswith("nccl") == is_comm)
+            assert total == pytest.approx(sum(steps[column].to_pylist()) / steps.num_rows, rel=0.02)
+
+
+def test_one_step_is_too_few_and_more_are_asked_for(runs):
+    found = diff(runs("ddp-4gpu"), runs("ddp-4gpu-shm"))
+    row = found.metrics.to_pylist()[0]
+    assert (row["n_baseline"], row["n_candidate"], row["ci_low"], row["ci_high"]) == (1, 1, None, None)
+    assert (row["verdict"], row["delta"] > 0) == ("inconclusive", True)
+    assert verdict_text(found).endswith("1 step, needs 3; capture more steps")
+
+
+@pytest.mark.slow
+def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
+    before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
+    found = diff(Side("both", (before, after)), after)
+    # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms.
+    row = found.metrics.to_pylist()[0]
+    assert row["ci_low"] < 0 < row["ci_high"]
+    assert found.has_spread_between_captures

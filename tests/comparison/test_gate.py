@@ -53,16 +53,12 @@ def test_a_metric_without_direction_fails_only_where_any_change_does():
     with pytest.raises(OptionError, match="comm is neither better lower nor higher") as caught:
         gate(judged, "regression")
     assert caught.value.fix == "--fail-on any-change"
-
-
-def test_a_gate_that_could_never_fail_names_all_that_have_no_direction():
     check_can_fail("any-change", {"comm": "neither"})
     check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
     better = {"comm": "neither", "idle": "lower", "collectives": "neither"}
     with pytest.raises(OptionError, match="comm, collectives are neither") as caught:
         check_can_fail("regression", better, "x.toml: fail-on", 'fail-on = "any-change"')
-    assert caught.value.subject == "x.toml: fail-on"
-    assert caught.value.fix == 'fail-on = "any-change"'
+    assert (caught.value.subject, caught.value.fix) == ("x.toml: fail-on", 'fail-on = "any-change"')
 
 
 def test_a_gate_says_which_metrics_failed_and_which_are_open():
@@ -89,16 +85,17 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(text):
         assert parse_min_effect(answer) >= 0
 
 
-@pytest.mark.parametrize("text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400])
-def test_what_is_no_percentage_is_refused(text):
-    with pytest.raises(OptionError, match="no percentage"):
-        parse_min_effect(text)
-
-
-@pytest.mark.parametrize("text", ["0.5", "1", "95", "95%", "", "nan", "-0.9"])
-def test_a_confidence_out_of_range_is_refused(text):
-    with pytest.raises(OptionError, match=r"between 0\.5 and 1"):
-        parse_confidence(text)
+@pytest.mark.parametrize(
+    ("parse", "problem", "texts"),
+    [
+        (parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
+        (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
+    ],
+)
+def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
+    for text in texts:
+        with pytest.raises(OptionError, match=problem):
+            parse(text)
 
 
 def test_metrics_are_names_separated_by_commas():
@@ -109,13 +106,6 @@ def test_metrics_are_names_separated_by_commas():
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def write(folder, name, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(text)
-    return path
 
 
 OURS, PROJECT = "nsyspipe.toml", "pyproject.toml"
@@ -177,38 +167,34 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
         ("diff = 3", "no table of settings"),
         ("[diff", "is no TOML"),
         ("# \ud800", "is no TOML"),
+        ("[tool.nsyspipe.diff]\nfail-on = regression\n", "is no TOML"),  # a broken project that may be ours
         ("#" * (2**20 + 1), "too large"),
     ],
 )
 def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
-    path = tmp_path / "nsyspipe.toml"
+    path = tmp_path / (PROJECT if text.startswith("[tool.") else OURS)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(OptionError, match=problem) as caught:
         read_settings(tmp_path)
     assert str(path) in str(caught.value)
 
 
-def test_a_broken_pyproject_that_may_be_ours_is_an_error(tmp_path):
-    write(tmp_path, "pyproject.toml", "[tool.nsyspipe.diff]\nfail-on = regression\n")
-    with pytest.raises(OptionError, match="is no TOML"):
-        read_settings(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("nsyspipe.toml", "[diff]\nmin-effect = 'x'"),
-        ("nsyspipe.toml", "[diff]\nconfidence = 2"),
-        ("nsyspipe.toml", "[diff]\nmetric = 3"),
-        ("nsyspipe.toml", "diff = 3"),
-        ("pyproject.toml", "tool.nsyspipe.diff = 3"),
+        *(
+            (OURS, text)
+            for text in ("[diff]\nmin-effect = 'x'", "[diff]\nconfidence = 2", "[diff]\nmetric = 3", "diff = 3")
+        ),
+        (PROJECT, "tool.nsyspipe.diff = 3"),
     ],
 )
 def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
-    write(tmp_path, name, text)
+    path = tmp_path / name
+    path.write_text(text)
     with pytest.raises(OptionError) as caught:
         read_settings(tmp_path)
     fix = caught.value.fix
-    table = "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if "py" in name[:2] else "[diff]\n"
-    write(tmp_path, name, table + fix)
-    assert read_settings(tmp_path).path == tmp_path / name
+    table = "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n"
+    path.write_text(table + fix)
+    assert read_settings(tmp_path).path == path

@@ -16,8 +16,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.interval import two_sided_tails
-from nsyspipe.comparison.series import Series, inflation
+from nsyspipe.comparison.series import Series, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres
 
 pytestmark = pytest.mark.slow
@@ -92,9 +91,9 @@ def many_judged(ones, others, effect):
             ~is_within(np.abs(delta - effect)),
         ]
     )
-    inflated = inflation(n, weights @ correlations)
+    correlation = weights @ correlations
     for at, (one, other) in enumerate(zip(ones, others, strict=True)):
-        if any(Series(x).is_beside_gap(float(inflated[at])) for x in (one, other)):
+        if any(Series(x).is_beside_gap(float(correlation[at])) for x in (one, other)):
             found[at] = judged(one, other, effect)
     return found
 

@@ -1,13 +1,18 @@
-"""Student's t; the difference of medians and the ratio of means, of one capture a side and of several: worked out by hand."""
+"""Student's t; the difference of medians and the ratio of means, of one capture a side and of several: worked out by hand.
+
+What a difference is called, by its interval; what would settle it; uneven steps and patterns.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.interval import critical_value, two_sided_tails
+from nsyspipe.analysis.summary import evenness
+from nsyspipe.comparison.series import critical_value, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
@@ -51,17 +56,14 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate", "point", "verdict"),
-    [
-        ([5] * 3, [6] * 4, 1, "regression"),
-        ([5] * 3, [5] * 4, 0, NO_CHANGE),
-        (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0, NO_CHANGE),  # a trend against itself
-    ],
+    ("baseline", "candidate", "point"),
+    [([5] * 3, [6] * 4, 1), ([5] * 3, [5] * 4, 0), (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0)],
+    ids=["constant", "equal", "a trend against itself"],
 )
-def test_constant_and_equal_steps_give_a_point(baseline, candidate, point, verdict):
+def test_constant_and_equal_steps_give_a_point(baseline, candidate, point):
     result = difference(baseline, candidate)
     assert (result.delta, result.low, result.high) == (point, point, point)
-    assert Judgement(result, least=0).verdict == verdict
+    assert Judgement(result, least=0).verdict == ("regression" if point else NO_CHANGE)
 
 
 def test_two_trends_are_not_told_apart_by_a_narrow_interval():
@@ -103,52 +105,48 @@ def test_sides_are_called_by_their_names_and_without_steps_have_no_median():
     assert (result.baseline, result.candidate, result.delta) == (None, 2, None)
 
 
-@pytest.mark.parametrize("bad", [[1, math.nan, 3], [1, math.inf, 3], [[1, 2, 3]]])
-def test_values_that_are_no_figures_per_step_are_refused(bad):
-    with pytest.raises(ValueError, match="finite and in one dimension"):
-        difference(bad, [1, 2, 3])
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 95, math.nan])
-def test_a_confidence_outside_its_range_is_refused(confidence):
-    with pytest.raises(ValueError, match="confidence must be between 0 and 1"):
-        difference([1, 1, 1], [1, 1, 1], confidence=confidence)
+@pytest.mark.parametrize(
+    ("steps", "confidence", "problem"),
+    [
+        *((bad, 0.95, "finite and in one dimension") for bad in ([1, math.nan, 3], [1, math.inf, 3], [[1, 2, 3]])),
+        *(([1, 1, 1], bad, "confidence must be between 0 and 1") for bad in (0, 1, 95, math.nan)),
+    ],
+)
+def test_what_is_no_figure_per_step_and_a_confidence_outside_its_range_are_refused(steps, confidence, problem):
+    with pytest.raises(ValueError, match=problem):
+        difference(steps, [1, 1, 1], confidence=confidence)
 
 
 # Several captures on a side: what they spread by.
 
 
-def test_captures_without_steps_are_left_out():
+def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing():
     with_empty = difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6]))
     assert with_empty == difference([1, 2, 3], [4, 5, 6])
+    short = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
+    assert short.undecided == "baseline: no capture of 3 steps"
 
 
-def test_the_spread_between_captures_is_in_the_interval():
-    # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; t = 4.302653;
-    # error sqrt(2 (1/2 + 1/2)).
-    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [22] * 4), confidence=0.95)
-    half = 4.302653 * math.sqrt(2)
-    assert (result.baseline, result.candidate, result.delta) == (11, 21, 10)
-    assert (result.low, result.high) == pytest.approx((10 - half, 10 + half), rel=1e-6)
+TWO_APART, BORROWED = ([10] * 3, [12] * 3), "taken to spread between captures like the other side"
+SPREAD = [
+    # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; error sqrt(2 (1/2 + 1/2)).
+    (TWO_APART, ([20] * 3, [22] * 4), 10, 4.302653 * math.sqrt(2)),
+    # Squares 2 over 1 degree of freedom; error sqrt(2 (1/2 + 1)).
+    (TWO_APART, ([31] * 3,), 20, 12.706205 * math.sqrt(3)),
+    # Welch: 2 / 2 + 0 / 3 = 1 with 1 degree of freedom; pooled were 3.182 x 0.745.
+    (TWO_APART, ([20] * 3,) * 3, 9, 12.706205),
+    # Three captures of one step: squares 2 + 2 over 4; error sqrt(1 (1/3 + 1/3)).
+    (([9], [10], [11]), ([19], [20], [21]), 10, 2.776445 * math.sqrt(2 / 3)),
+]
+
+
+@pytest.mark.parametrize(("baseline", "candidate", "delta", "half"), SPREAD)
+def test_the_spread_between_captures_is_in_the_interval(baseline, candidate, delta, half):
+    result = difference_of_centres(captures(*baseline), captures(*candidate))
+    assert result.delta == delta
+    assert (result.low, result.high) == pytest.approx((delta - half, delta + half), rel=1e-6)
     assert result.interval.has_between
-    assert not result.interval.is_borrowed
-    assert result.method.endswith("not less than pooled and Welch's t of captures")
-
-
-def test_one_capture_borrows_the_spread_of_the_other_side():
-    # Squares 2 over 1 degree of freedom, t = 12.706205; error sqrt(2 (1/2 + 1)).
-    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([31] * 3))
-    half = 12.706205 * math.sqrt(3)
-    assert (result.low, result.high) == pytest.approx((20 - half, 20 + half), rel=1e-6)
-    assert result.interval.is_borrowed
-    assert "the side of one capture taken to spread between captures like the other" in result.method
-    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "inconclusive"
-
-
-def test_a_few_captures_that_spread_more_than_many_are_not_pooled_with_them():
-    # Welch: 2 / 2 + 0 / 3 = 1 with 1 degree of freedom, t = 12.706205; pooled were 3.182 x 0.745.
-    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [20] * 3, [20] * 3))
-    assert (result.low, result.high) == pytest.approx((9 - 12.706205, 9 + 12.706205), rel=1e-6)
+    assert result.interval.is_borrowed == result.method.endswith(BORROWED) == (len(candidate) == 1)
 
 
 def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
@@ -159,44 +157,34 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
     assert several.high > 6
 
 
-def test_captures_of_one_step_decide_when_there_are_three():
-    # Squares 2 + 2 over 4; t = 2.776445; error sqrt(1 (1/3 + 1/3)).
-    result = difference_of_centres(captures([9], [10], [11]), captures([19], [20], [21]))
-    half = 2.776445 * math.sqrt(2 / 3)
-    assert (result.low, result.high) == pytest.approx((10 - half, 10 + half), rel=1e-6)
-
-
-def test_two_short_captures_do_not_decide():
-    result = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
-    assert result.undecided == "baseline: no capture of 3 steps"
-
-
 # The ratio of means.
 
 
-def test_speedup_of_constant_steps_is_a_point_and_of_a_run_over_itself_one():
-    result = ratio_of_means(captures([200] * 3), captures([100] * 4))
-    assert (result.ratio, result.low, result.high) == (2, 2, 2)
+def test_speedup_of_a_run_over_itself_is_one():
     steps = captures([101.3, 99.9, 107.2, 98.1])
     result = ratio_of_means(steps, steps)
     assert (result.ratio, result.low, result.high) == (1, 1, 1)
 
 
-def test_speedup_of_three_steps_by_hand():
-    # Of independent steps the error is sqrt(17e-4 / 3); steps alike by 0.97 have a far larger one.
-    result = ratio_of_means(captures([198, 200, 202]), captures([96, 100, 104]))
-    error = math.sqrt(17e-4 / 3)
+@pytest.mark.parametrize(
+    ("reference", "run", "half"),
+    [
+        (([200] * 3,), ([100] * 4,), 0),
+        # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
+        # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
+        (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
+        # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
+        (([198, 200, 202],), ([96, 100, 104],), None),
+    ],
+)
+def test_speedup_by_hand(reference, run, half):
+    result = ratio_of_means(captures(*reference), captures(*run))
     assert result.ratio == 2
-    assert math.log(result.high / 2) > 3.1824 * error
     assert result.low * result.high == pytest.approx(4)
-
-
-def test_speedup_with_captures_by_hand():
-    # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
-    # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
-    result = ratio_of_means(captures([90] * 3, [110] * 3), captures([45] * 3, [55] * 3))
-    assert result.ratio == 2
-    assert result.high == pytest.approx(2 * math.exp(4.302653 * math.sqrt(0.02)), rel=1e-6)
+    if half is None:
+        assert math.log(result.high / 2) > 3.1824 * math.sqrt(17e-4 / 3)
+    else:
+        assert math.log(result.high / 2) == pytest.approx(half, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +207,109 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
     means = [ratio_of_means(captures(calm), captures(steps)) for steps in (calm[::-1], stalled)]
     assert means[1].high / means[1].low > 1.5 * means[0].high / means[0].low
     assert difference_of_centres(captures(calm), captures(stalled)).high < 5
+
+
+# What a difference is called.
+
+
+@pytest.mark.parametrize(
+    ("candidate", "better", "expected"),
+    [
+        (102, "lower", "regression"),
+        (98, "lower", "improvement"),
+        (102, "higher", "improvement"),
+        (98, "higher", "regression"),
+        (102, "neither", "change"),
+        (101, "lower", NO_CHANGE),
+        (100, "lower", NO_CHANGE),
+    ],
+)
+def test_verdict_by_direction_and_size(candidate, better, expected):
+    assert Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("delta", "half", "said", "passes"),
+    [
+        (0.0, 1.9, NO_CHANGE, True),
+        (0.0, 2.1, INCONCLUSIVE, False),  # what no interval excludes is not shown to be nothing
+        (-1.0, 2.5, INCONCLUSIVE, True),  # no regression, whatever else it is
+        (1.0, 0.5, NO_CHANGE, True),
+        (1.9, 0.5, INCONCLUSIVE, False),
+        (3.0, 2.5, "regression", False),
+        (3.0, 3.5, INCONCLUSIVE, False),
+        (-3.0, 2.5, "improvement", True),
+    ],
+)
+def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
+    point = difference([100] * 3, [100 + delta] * 3)
+    found = replace(point, low=delta - half, high=delta + half)
+    assert Judgement(found, least=2).verdict == said
+    assert Judgement(found, least=2, better="lower").is_worse_excluded == passes
+    mirrored = replace(found, delta=-delta, other_delta=-delta, low=-found.high, high=-found.low)
+    assert Judgement(mirrored, least=2, better="higher").is_worse_excluded == passes
+
+
+def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
+    point = difference([100] * 3, [95] * 3)
+    assert Judgement(replace(point, other_delta=1.0), least=2).verdict == INCONCLUSIVE
+    assert not Judgement(replace(point, other_delta=1.0), least=2, better="lower").is_worse_excluded
+    small = difference([100] * 3, [99.9] * 3)
+    assert Judgement(replace(small, other_delta=0.1), least=2).verdict == NO_CHANGE
+
+
+def test_what_is_said_to_settle_it_does():
+    noise = 4 * np.random.default_rng(1).standard_normal((2, 10))
+    found = difference(*(100 + noise - np.median(noise, axis=1, keepdims=True)))
+    assert Judgement(found, least=2).verdict == INCONCLUSIVE
+    settled = Judgement(found, least=2).settled()
+    assert found.half(settled.steps / 10) < 2
+    assert found.half(1.0, settled.captures) < 2
+    assert found.half(0.8 * settled.steps / 10) > 1.9
+
+
+def test_what_no_number_of_steps_settles_has_no_number():
+    found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
+    settled = Judgement(replace(found, other_delta=found.delta), least=2).settled()
+    assert (settled.steps, settled.captures) == (None, None)
+
+
+@pytest.mark.parametrize("n", [8, 10, 16])
+def test_levels_in_turn_that_vanish_are_an_improvement(n):
+    rng = np.random.default_rng(n)
+    before = np.where(np.arange(n) % 2, 1400.0, 132.0) + rng.standard_normal(n)
+    after = 146 + rng.standard_normal(n)
+    assert evenness(before).is_uneven
+    assert Judgement(difference(before, after, statistic="mean"), least=15).verdict == "improvement"
+    speed = ratio_of_means([before], [after])
+    assert speed.low > 3
+    assert ratio_of_means([after], [before]).high < 1 / 3
+
+
+@pytest.mark.parametrize("noise", [0.2, 1.0])
+def test_every_fifth_step_slow_hides_no_change_of_all(noise):
+    rng = np.random.default_rng(5)
+    steps = np.where(np.arange(10) % 5 == 4, 110.0, 100.0)
+    found = difference(steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10))
+    assert Judgement(found, least=2).verdict == "regression"
+
+
+def test_uneven_steps_say_their_pattern():
+    one = evenness(np.array([132.0, 1400.0] * 5))
+    assert (one.mean, one.median, one.is_uneven, one.is_median_nobodys) == (766, 766, True, True)
+    assert (one.levels, one.n_long, one.period) == ((132.0, 1400.0), 5, 2)
+    fifth = evenness(np.array([100.0, 100, 100, 100, 300] * 3))
+    assert (fifth.is_uneven, fifth.period, fifth.n_long) == (True, 5, 3)
+    by_chance = evenness(np.array([100.0, 300, 300, 100, 300, 100, 100, 100]))
+    assert (by_chance.levels, by_chance.period) == ((100.0, 300.0), None)
+    even = evenness(100 + np.random.default_rng(1).standard_normal(12))
+    assert (even.is_uneven, even.is_median_nobodys) == (False, False)
+
+
+def test_a_run_is_uneven_beyond_ten_per_cent():
+    assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
+    assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
+    assert evenness(np.array([50.0, 60, 95, 100, 105, 140, 150])).is_uneven  # 3 of 7 near the median
 
 
 # Student's t against printed tables and the two cases that have a closed form.
@@ -249,6 +340,5 @@ def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
 
 @pytest.mark.parametrize("t", [0.0, 1e-9, 0.3, 1.0, 5.0, 1e6])
 def test_tails_of_one_and_two_degrees_of_freedom_have_closed_forms(t):
-    (one, two), _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
-    assert one == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
-    assert two == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+    tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
+    assert tails == pytest.approx([1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12)

@@ -144,33 +144,20 @@ def test_an_addition_touches_few_files(what):
 
 
 @pytest.mark.slow
-def test_a_finding_is_found(document):
+def test_each_addition_works(document, reports):
     assert "any-step" in [one["id"] for one in document["findings"]]
-
-
-@pytest.mark.slow
-def test_a_column_of_the_steps_stands_in_document_and_dataset(document, reports):
-    for row in document["steps"]:
-        assert row["busy_ns"] == row["wall_ns"] - row["idle_ns"]
+    # The column.
+    assert all(row["busy_ns"] == row["wall_ns"] - row["idle_ns"] for row in document["steps"])
     assert "busy_ns" in {row["metric"] for row in rows(reports, "metrics")}
     assert "busy_ns" in rows(reports, "steps")[0]
-
-
-@pytest.mark.slow
-def test_a_table_stands_in_document_and_dataset(document, reports):
+    # The table.
     longest = {step: max(row["wall_ns"] for row in document["steps"] if row["step"] == step) for step in (1, 2)}
     assert {row["step"]: row["step_time_ns"] for row in document["step_times"] if row["step"] in (1, 2)} == longest
     assert rows(reports, "step_times") == [{"run_id": "x", **row} for row in document["step_times"]]
-
-
-@pytest.mark.slow
-def test_a_format_is_an_option_and_a_file(document, reports):
+    # The format is an option and a file.
     first, *lines = (reports / "run.rows").read_text().splitlines()
     assert first == document["run"]["run_id"]
     assert lines == [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in document["steps"]]
-
-
-@pytest.mark.slow
-def test_an_export_version_is_tested_then_and_not_before(document, reports):
+    # The export version is tested then and not before.
     assert "untested-version" not in [one["code"] for one in document["problems"]]
     assert "untested-version" in nsyspipe.load(reports, jobs=1).problems["code"].to_pylist()

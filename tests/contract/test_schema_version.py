@@ -90,23 +90,20 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("now", "said"),
-    [
-        ({}, "table steps is gone"),
-        (steps(WALL), "steps.comm_share is gone"),
-        (steps(Column("wall_ns", FLOAT, "ns", "retyped"), SHARE), "steps.wall_ns was int64 in ns, is double in ns"),
-        (steps(Column("wall_ns", INT, "us", "unit"), SHARE), "steps.wall_ns was int64 in ns, is int64 in us"),
-    ],
-    ids=["table", "column", "retyped", "unit"],
-)
-@pytest.mark.parametrize("is_update", [False, True], ids=["test", "update"])
-def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(folder, now, said, is_update):
+LOST = [
+    ({}, "table steps is gone"),
+    (steps(WALL), "steps.comm_share is gone"),
+    (steps(Column("wall_ns", FLOAT, "ns", "retyped"), SHARE), "steps.wall_ns was int64 in ns, is double in ns"),
+    (steps(Column("wall_ns", INT, "us", "unit"), SHARE), "steps.wall_ns was int64 in ns, is int64 in us"),
+]
+
+
+@pytest.mark.parametrize(("now", "said"), LOST)
+def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(folder, now, said):
     kept = (folder / "schema_v1.json").read_text()
-    with pytest.raises(pytest.fail.Exception) as failed:
-        check(folder, 1, now, is_update=is_update)
-    assert said in str(failed.value)
-    assert "raise SCHEMA_VERSION" in str(failed.value)
+    for is_update in (False, True):
+        with pytest.raises(pytest.fail.Exception, match=rf"{said}.*raise SCHEMA_VERSION"):
+            check(folder, 1, now, is_update=is_update)
     assert (folder / "schema_v1.json").read_text() == kept
 
 
@@ -132,12 +129,9 @@ def test_a_new_version_may_lose_columns_once_it_has_a_snapshot(folder):
     }
 
 
-@pytest.mark.parametrize("change", ["drop", "unit"])
-def test_a_change_of_the_real_tables_is_seen(tmp_path, monkeypatch, change):
+def test_a_change_of_the_real_tables_is_seen(tmp_path, monkeypatch):
     check(tmp_path, SCHEMA_VERSION, real_tables(), is_update=True)
     first, *others = DESCRIBED["summary"].columns
-    changed = [] if change == "drop" else [Column(first.name, first.type, "other", first.doc)]
-    table = TableSchema("summary", "One row.", (), (*changed, *others))
-    monkeypatch.setitem(DESCRIBED, "summary", table)
-    with pytest.raises(pytest.fail.Exception, match=rf"summary\.{first.name} (is gone|was int64 in count)"):
+    monkeypatch.setitem(DESCRIBED, "summary", TableSchema("summary", "One row.", (), tuple(others)))
+    with pytest.raises(pytest.fail.Exception, match=rf"summary\.{first.name} is gone"):
         check(tmp_path, SCHEMA_VERSION, real_tables())

@@ -14,6 +14,7 @@ from tests.findings.make import (
     IDS,
     LONGEST_ACTION,
     WALL,
+    assert_in_order,
     assert_named_with_units,
     collective,
     evidence,
@@ -80,9 +81,6 @@ def runs(draw):
     )
 
 
-CAUSES_OF_EXPOSURE = ("straggler", "slow-link", "single-bucket")
-
-
 @pytest.mark.slow
 @examples(150)
 @given(runs())
@@ -91,14 +89,7 @@ def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     rows = table.to_pylist()
     assert {row["id"] for row in rows} <= set(IDS)
     assert len({row["id"] for row in rows}) == len(rows)
-    ids = [row["id"] for row in rows]
-    causes = [ids.index(one) for one in CAUSES_OF_EXPOSURE if one in ids]
-    if "comm-bound" in ids and causes:  # after what causes it, whatever it is worth
-        assert ids.index("comm-bound") > max(causes)
-    in_turn = [row for row in rows if row["id"] != "comm-bound" or not causes]
-    savings = [row["saving_ns_per_step"] for row in in_turn]
-    known = [one for one in savings if one is not None]
-    assert savings == sorted(known, reverse=True) + [None] * (len(savings) - len(known))
+    assert_in_order(rows)
     for row in rows:
         assert 0 <= (row["saving_ns_per_step"] or 0) <= run.mean("wall_ns")
         assert 0 < len(row["action"]) <= LONGEST_ACTION

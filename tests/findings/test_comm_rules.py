@@ -17,6 +17,7 @@ from tests.findings.make import (
     evidence,
     kernel,
     link,
+    of,
     phase,
     step,
     steps,
@@ -25,8 +26,6 @@ from tests.findings.make import (
 )
 
 UNKNOWN_WAIT = {"wait_ns": None, "transfer_ns": None}
-WAITING_APART = "communication is exposed (waiting apart)"
-WAITING_INCLUDED = "communication is exposed (waiting included, which is not known)"
 
 
 def exposing(*exposed, **more):
@@ -51,80 +50,36 @@ THIRDS = [step(rank, wall=100, exposed=exposed) for rank, exposed in enumerate((
 OF_THIRDS = [phase("backward", 0, exposed_comm_ns=101), phase("forward", 1, exposed_comm_ns=2)]
 SIDE_BY_SIDE = [phase(name, exposed_comm_ns=60) for name in ("backward", "forward")]
 
-COMM_BOUND = [
+COMM_BOUND = of(
+    comm_bound,
     # Rank 1 has most of it: 200, where rank 0 has 80 and of its 50 hidden 50 x 0.8 / 1.8 at most.
+    case("all that hiding it could save", BOTH, saving=200),
+    *threshold("5 % of step time", exposing(50, 50), exposing(50, 49)),
+    case("no phases", exposing(400), exposed_comm_ns_per_step_by_phase={"no phase": 400}),
     case(
-        *("all that hiding it could save", comm_bound, BOTH),
-        saving=200,
-        title=f"{WAITING_APART}, launched in backward",
-        evidence={
-            "exposed_comm_ns_per_step": 150,
-            "exposed_comm_share": 0.15,
-            "exposed_transfer_ns_per_step": 140,
-            "slowdown_ratio": None,
-            "assumed_slowdown_ratio": pytest.approx(0.8),
-            "wait_ns_per_step": 10,
-            "exposed_wait_ns_per_step": 10,
-            "exposed_comm_ns_per_step_by_phase": {"backward": 135, "forward": 5, "no phase": 10},
-        },
-    ),
-    *threshold("5 % of step time", comm_bound, exposing(50, 50), exposing(50, 49)),
-    case(
-        *("no phases", comm_bound, exposing(400)),
-        title=WAITING_APART,
-        exposed_comm_ns_per_step_by_phase={"no phase": 400},
-    ),
-    case(
-        *("no rounding error", comm_bound, evidence(THIRDS, phases=OF_THIRDS)),
+        "no rounding error",
+        evidence(THIRDS, phases=OF_THIRDS),
         exposed_comm_ns_per_step_by_phase={"backward": 101 / 3, "forward": 2 / 3},
     ),
     # Two collectives of 60 side by side, launched by two phases: exposed once, 60 in each.
-    case(
-        *("two streams", comm_bound, exposing(60, phases=SIDE_BY_SIDE)),
-        saving=60,
-        exposed_comm_ns_per_step_by_phase={"backward": 60, "forward": 60},
-    ),
+    case("two streams", exposing(60, phases=SIDE_BY_SIDE), saving=60),
     # Gradient accumulation: 200 of 1000 in one step of four is 50 per step.
     case(
         "steps without communication count",
-        comm_bound,
         evidence([step(0, number, exposed=200 * (number == 4)) for number in range(1, 5)]),
         saving=50,
     ),
-    case("hidden", comm_bound, evidence(steps(2, hidden=900))),
-    case("none", comm_bound, evidence(steps(2))),
-    case("not recorded", comm_bound, evidence([step(exposed_comm_ns=None, comm_ns=None)])),
-    case("not on one rank", comm_bound, evidence([step(0, exposed=300), step(1, exposed_comm_ns=None)])),
-    case("windows without length", comm_bound, evidence([step(wall=0)])),
-    case(
-        *("waiting not known", comm_bound, evidence([step(exposed=300, **UNKNOWN_WAIT)])),
-        saving=300,
-        title=f"{WAITING_INCLUDED}...",
-        wait_ns_per_step=None,
-    ),
-    case("waiting is not its business", comm_bound, evidence(WAITS)),  # 40 of 1000
+    case("hidden", evidence(steps(2, hidden=900))),
+    case("waiting not known", evidence([step(exposed=300, **UNKNOWN_WAIT)]), saving=300),
+    case("waiting is not its business", evidence(WAITS)),  # 40 of 1000
     # A third rank may be later than both.
-    case(
-        *("ranks are missing", comm_bound, evidence(WAITS, world_size=3)),
-        saving=300,
-        title=WAITING_INCLUDED,
-        exposed_transfer_ns_per_step=None,
-    ),
-    case("what it slows down goes too", comm_bound, SLOWED, saving=110, slowdown_ratio=0.2),
-    case(
-        *("a slowdown is assumed", comm_bound, evidence([step(exposed=100, hidden=90)], kernels=ALONE)),
-        saving=140,
-        slowdown_ratio=None,
-        assumed_slowdown_ratio=0.8,
-    ),
+    case("ranks are missing", evidence(WAITS, world_size=3), saving=300),
+    case("what it slows down goes too", SLOWED, saving=110),
+    case("a slowdown is assumed", evidence([step(exposed=100, hidden=90)], kernels=ALONE), saving=140),
     # The only step is the capture's first: of 200 exposed 150 are waiting, and 50 are 5 % of 1000.
-    case(
-        *("profilers that start apart", comm_bound, evidence(steps(2, 0, exposed=200, wait=150))),
-        saving=50,
-        exposed_comm_ns_per_step=200,
-    ),
-    case("profilers further apart", comm_bound, evidence(steps(2, 0, exposed=200, wait=151))),
-]
+    case("profilers that start apart", evidence(steps(2, 0, exposed=200, wait=150)), saving=50),
+    case("profilers further apart", evidence(steps(2, 0, exposed=200, wait=151))),
+)
 
 
 def slowing(*kernels, hidden=220):
@@ -138,24 +93,17 @@ MIXED = (
 )
 SEVEN = [kernel(f"k{number}", 10, 1000 + 100 * number, 1000) for number in range(1, 8)]
 TWICE = [kernel("gemm", 50, 2000, 1000)]
-COMM_SLOWS_COMPUTE = [
+COMM_SLOWS_COMPUTE = of(
+    comm_slows_compute,
     # 1100 under communication for 1000 without it: c = 0.1, at most 0.13. Of 226 overlapped 226 x 0.13 / 1.13 = 26 are lost.
+    case("what kernels are slower", slowing(*MIXED, hidden=226), saving=26),
     case(
-        *("what kernels are slower", comm_slows_compute, slowing(*MIXED, hidden=226)),
-        saving=26,
-        slowdown_ratio=0.1,
-        n_kernels_compared=50,
-        overlap_compute_ns_per_step=226,
-        slowdown_ratio_by_kernel={"gemm": 0.5, "norm": 0},
-    ),
-    case(
-        *("what begins later, on the rank with most", comm_slows_compute),
+        "what begins later, on the rank with most",
         evidence(LATER, kernels=[kernel("gemm", 30, 1100, 1000)]),
         saving=26 + 1.3 * 20,
-        comm_delay_ns_per_step=15,
     ),
     case(
-        *("five by what they lose", comm_slows_compute, slowing(*SEVEN)),
+        *("five by what they lose", slowing(*SEVEN)),
         slowdown_ratio_by_kernel={f"k{number}": pytest.approx(number / 10) for number in (7, 6, 5, 4, 3)},
     ),
     *(  # slowed by, hidden: of 1000 it must cost 0.25 %, and 2 % must be hidden
@@ -163,22 +111,18 @@ COMM_SLOWS_COMPUTE = [
         for fires, silent in [((1020, 220), (1019, 220)), ((1100, 28), (1100, 27)), ((1200, 20), (1200, 19))]
         for pair in threshold(
             f"{fires[0] - 1000} of 1000, {fires[1]} hidden",
-            comm_slows_compute,
             slowing(kernel("gemm", 30, fires[0], 1000), hidden=fires[1]),
             slowing(kernel("gemm", 30, silent[0], 1000), hidden=silent[1]),
         )
     ),
-    case("faster", comm_slows_compute, slowing(kernel("gemm", 30, 900, 1000))),
-    case("30 kernels", comm_slows_compute, slowing(kernel("gemm", 30, 1100, 1000)), FIRES),
-    case("29 kernels", comm_slows_compute, slowing(kernel("gemm", 29, 1100, 1000)), "only 29 kernels"),
-    case("no equal kernels", comm_slows_compute, slowing(kernel("gemm", 0, 0, 0)), "only 0 kernels"),
-    case("no kernels", comm_slows_compute, slowing(), "only 0 kernels"),
-    case("no communication", comm_slows_compute, evidence(steps(2), kernels=TWICE)),
-    case("none hidden", comm_slows_compute, evidence(steps(2, exposed=500), kernels=TWICE)),
-    case("not recorded", comm_slows_compute, evidence([step(comm_ns=None, overlap_compute_ns=None)])),
-    case("not on one rank", comm_slows_compute, evidence([step(hidden=500), step(1, overlap_compute_ns=None)])),
-    case("no time", comm_slows_compute, evidence([step(wall=0)])),
-]
+    case("faster", slowing(kernel("gemm", 30, 900, 1000))),
+    case("30 kernels", slowing(kernel("gemm", 30, 1100, 1000)), FIRES),
+    case("29 kernels", slowing(kernel("gemm", 29, 1100, 1000)), "only 29 kernels"),
+    case("no equal kernels", slowing(kernel("gemm", 0, 0, 0)), "only 0 kernels"),
+    case("no kernels", slowing(), "only 0 kernels"),
+    case("no communication", evidence(steps(2), kernels=TWICE)),
+    case("none hidden", evidence(steps(2, exposed=500), kernels=TWICE)),
+)
 
 SHM = [link("shm", "SHM/direct/direct")]
 
@@ -199,54 +143,32 @@ WIDE_AND_NARROW = collective(1, (0, 0), 200) + collective(1, (300, 300), 500, da
 SHARDED_AND_NORM = collective(1, (0, 0), 280, kind="reduce_scatter") + collective(1, (300, 300), 500, seq=1)
 ALL = collective(1, (0, 0), 300)
 NOT_KNOWN = "neither NCCL's log nor message sizes"
-COMPRESS_GRADIENTS = [
+COMPRESS_GRADIENTS = of(
+    compress_gradients,
     # bf16 halves it, PowerSGD leaves next to nothing.
-    case(
-        *("all that is exposed", compress_gradients, compressible(300)),
-        saving=300,
-        evidence={
-            "link_kind": "shm",
-            "link": "SHM through host memory",
-            "link_nominal_bytes_per_s": None,
-            "nvlink_nominal_bytes_per_s": None,
-            "busbw_bytes_per_s": None,
-            "busbw_source": None,
-            "exposed_transfer_ns_per_step": 300,
-            "slowdown_ratio": None,
-            "assumed_slowdown_ratio": None,
-        },
-    ),
+    case("all that is exposed", compressible(300), saving=300),
     # 350 hidden, by how much is not known: 0.8 at most.
-    case("what is hidden slows", compress_gradients, compressible(500, 150), saving=150 + 350 * 0.8 / 1.8),
-    *threshold("a tenth of step time", compress_gradients, compressible(100), compressible(99)),
-    case("f64", compress_gradients, compressible(300, datatype="f64"), FIRES),
-    case("bf16", compress_gradients, compressible(300, datatype="bf16")),
-    case("type not known", compress_gradients, compressible(300, datatype=None)),
-    case("a wide loss", compress_gradients, over_shm(steps(2, exposed=300), NARROW_AND_LOSS)),
-    case("what is narrow stays", compress_gradients, over_shm(steps(2, exposed=400), WIDE_AND_NARROW), saving=200),
-    case("the norm of shards", compress_gradients, over_shm(steps(2, exposed=480), SHARDED_AND_NORM)),
+    case("what is hidden slows", compressible(500, 150), saving=150 + 350 * 0.8 / 1.8),
+    *threshold("a tenth of step time", compressible(100), compressible(99)),
+    case("f64", compressible(300, datatype="f64"), FIRES),
+    case("bf16", compressible(300, datatype="bf16")),
+    case("type not known", compressible(300, datatype=None)),
+    case("a wide loss", over_shm(steps(2, exposed=300), NARROW_AND_LOSS)),
+    case("what is narrow stays", over_shm(steps(2, exposed=400), WIDE_AND_NARROW), saving=200),
+    case("the norm of shards", over_shm(steps(2, exposed=480), SHARDED_AND_NORM)),
     # Rank 0 waits 250 of its 300 for rank 1: 50 transfer.
     case(
-        *("waiting does not shrink", compress_gradients),
+        "waiting does not shrink",
         over_shm([step(0, exposed=300, wait=250), step(1, exposed=50)], collective(1, (0, 250), 300)),
     ),
-    case(
-        *("waiting not known", compress_gradients),
-        over_shm(steps(2, exposed=300, **UNKNOWN_WAIT), unmatched(ALL)),
-        saving=300,
-    ),
-    case("a fast link", compress_gradients, compressible(300, links=[link("nvlink", "P2P/CUMEM", "NV18")])),
-    case("hidden", compress_gradients, compressible(300, 50)),
-    case("all-gathers", compress_gradients, compressible(300, kind="all_gather")),
-    case("one rank", compress_gradients, over_shm([step(exposed=300)], collective(1, (0,), 300))),
-    case("no communication", compress_gradients, evidence(steps(2))),
-    case("not recorded", compress_gradients, over_shm(steps(2, exposed_comm_ns=None), ALL)),
-    *(
-        case(f"links {links}", compress_gradients, compressible(300, links=links), NOT_KNOWN)
-        for links in (None, [], [link("unknown")])
-    ),
-    case("little over an unknown link", compress_gradients, compressible(90, links=None)),
-]
+    case("waiting not known", over_shm(steps(2, exposed=300, **UNKNOWN_WAIT), unmatched(ALL)), saving=300),
+    case("a fast link", compressible(300, links=[link("nvlink", "P2P/CUMEM", "NV18")])),
+    case("hidden", compressible(300, 50)),
+    case("all-gathers", compressible(300, kind="all_gather")),
+    case("one rank", over_shm([step(exposed=300)], collective(1, (0,), 300))),
+    *(case(f"links {links}", compressible(300, links=links), NOT_KNOWN) for links in (None, [], [link("unknown")])),
+    case("little over an unknown link", compressible(90, links=None)),
+)
 
 # Rank 0 starts its all-reduce at 500, rank 1 at 520, both end at 800: exposed 300 and 280, waiting 20 and 0. So 290 are
 # exposed per step, 10 of them waiting, which nothing hides, 280 transfer.
@@ -272,22 +194,12 @@ def hiding(hidden):
 
 ACCUMULATING = [step(0, number, exposed=300 * (number == 4)) for number in range(1, 5)]
 NORM_BESIDE = collective(1, (0,), 250, kind="all_gather") + collective(1, (400,), 450)
-SINGLE_BUCKET = [
-    case(
-        *("what backward could hide", single_bucket, evidence(ROWS, ONE, phases=backward(600, 600))),
-        saving=280,
-        title="the gradients go in one all-reduce after the backward pass",
-        evidence={
-            "collectives_per_step": 1,
-            "overlap_ratio": 0,
-            "exposed_comm_ns_per_step": 290,
-            "transfer_ns_per_step": 280,
-            "all_reduce_ns_per_step": 290,
-        },
-    ),
+SINGLE_BUCKET = of(
+    single_bucket,
+    case("what backward could hide", evidence(ROWS, ONE, phases=backward(600, 600)), saving=280),
     # Where backward is not known, any compute might hide: 700 and 720, more than there is to hide.
     *(
-        case(what, single_bucket, evidence(ROWS, ONE, phases=phases), saving=saving)
+        case(what, evidence(ROWS, ONE, phases=phases), saving=saving)
         for what, phases, saving in [
             ("short backward", backward(200, 100), 150),
             ("one rank's not known", backward(200, None), 200),
@@ -296,41 +208,26 @@ SINGLE_BUCKET = [
             ("no phases", [], 280),
         ]
     ),
-    case(
-        *("all compute is the bound", single_bucket, evidence([step(exposed=600)], collective(1, (0,), 600))),
-        saving=400,
-        title="the gradients go in one all-reduce that no compute hides",
-        action="lower bucket_cap_mb: one all-reduce that nothing hides",
-    ),
-    *threshold("a tenth hidden", single_bucket, hiding(33), hiding(34)),  # 9.9 % of 333, 10.2 % of 334
-    *threshold(
-        *("1 % of step time", single_bucket),
-        *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9)),
-    ),
+    case("all compute is the bound", evidence([step(exposed=600)], collective(1, (0,), 600)), saving=400),
+    *threshold("a tenth hidden", hiding(33), hiding(34)),  # 9.9 % of 333, 10.2 % of 334
+    *threshold(*("1 % of step time",), *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9))),
     # The loss is averaged once per step: 295 of 300 are waiting for the other rank, 5 transfer.
     case(
-        *("a loss that waits", single_bucket),
+        "a loss that waits",
         evidence([step(0, exposed=300, wait=295), step(1, exposed=5)], collective(1, (500, 795), 800)),
     ),
-    *threshold("a loss and a norm, and one more", single_bucket, beside(5, 5), beside(5, 5, 5)),
-    *threshold("95 %", single_bucket, beside(15), beside(16)),
-    case("FSDP with a norm", single_bucket, evidence([step(exposed=300)], NORM_BESIDE)),
+    *threshold("a loss and a norm, and one more", beside(5, 5), beside(5, 5, 5)),
+    *threshold("95 %", beside(15), beside(16)),
+    case("FSDP with a norm", evidence([step(exposed=300)], NORM_BESIDE)),
+    case("in one step of four", evidence(ACCUMULATING, collective(4, (0,), 300)), saving=75),
     case(
-        *("in one step of four", single_bucket, evidence(ACCUMULATING, collective(4, (0,), 300))),
-        saving=75,
-        all_reduce_ns_per_step=75,
-    ),
-    case(
-        *("waiting not known", single_bucket),
+        *("waiting not known",),
         evidence([one | UNKNOWN_WAIT | {"exposed_wait_ns": None} for one in ROWS], ONE),
         saving=290,
     ),
-    case("none", single_bucket, evidence(steps(2))),
-    case("not recorded", single_bucket, evidence([step(comm_ns=None, exposed_comm_ns=None)])),
-    case("a window without length", single_bucket, evidence([step(wall=0)])),
-    case("of no step", single_bucket, exposing(300)),
-    case("no compute to hide it", single_bucket, evidence([one | {"compute_ns": 0} for one in ROWS], ONE)),
-]
+    case("of no step", exposing(300)),
+    case("no compute to hide it", evidence([one | {"compute_ns": 0} for one in ROWS], ONE)),
+)
 
 WALL, FLOOR, PLENTY = 10_000_000, 100_000, 3_000_000
 
@@ -346,41 +243,26 @@ def buckets(rows, *numbers, exposed=PLENTY):
 
 
 AT_LIMITS = buckets(all_reduces(20, message_bytes=4_000_000), exposed=WALL // 100)
-TOO_MANY_BUCKETS = [
+TOO_MANY_BUCKETS = of(
+    too_many_buckets,
     # 20 of 100 us are 2 ms, 3 ms are exposed. The rows of two ranks are counted per rank.
-    case(
-        *("what they leave exposed", too_many_buckets, buckets(all_reduces(20))),
-        saving=2_000_000,
-        evidence={
-            "all_reduces_per_step": 20,
-            "median_transfer_ns": FLOOR,
-            "median_message_bytes": None,
-            "exposed_comm_ns_per_step": PLENTY,
-        },
-    ),
-    case("no more than is exposed", too_many_buckets, buckets(all_reduces(20), exposed=300_000), saving=300_000),
-    case("all thresholds at once", too_many_buckets, AT_LIMITS, median_message_bytes=4_000_000),
-    case("19 of them", too_many_buckets, buckets(all_reduces(19))),
-    case("longer than the floor", too_many_buckets, buckets(all_reduces(20, FLOOR + 1))),
-    case("over 4 MB each", too_many_buckets, buckets(all_reduces(20, message_bytes=4_000_001))),
-    case("less than 1 %", too_many_buckets, buckets(all_reduces(20), exposed=WALL // 100 - 1)),
-    case("10 per step", too_many_buckets, buckets(all_reduces(20), 1, 2)),
-    case("all-gathers", too_many_buckets, buckets(all_reduces(20, kind="all_gather"))),
-    case("one rank", too_many_buckets, evidence(steps(1, wall=WALL, exposed=PLENTY), all_reduces(20)[::2])),
-    case(
-        *("a few large ones", too_many_buckets, buckets(all_reduces(30, 40_000) + all_reduces(5, 180_000, first=30))),
-        saving=35 * 40_000,
-        median_transfer_ns=40_000,
-    ),
+    case("what they leave exposed", buckets(all_reduces(20)), saving=2_000_000),
+    case("no more than is exposed", buckets(all_reduces(20), exposed=300_000), saving=300_000),
+    case("all thresholds at once", AT_LIMITS, median_message_bytes=4_000_000),
+    case("19 of them", buckets(all_reduces(19))),
+    case("longer than the floor", buckets(all_reduces(20, FLOOR + 1))),
+    case("over 4 MB each", buckets(all_reduces(20, message_bytes=4_000_001))),
+    case("less than 1 %", buckets(all_reduces(20), exposed=WALL // 100 - 1)),
+    case("10 per step", buckets(all_reduces(20), 1, 2)),
+    case("all-gathers", buckets(all_reduces(20, kind="all_gather"))),
+    case("one rank", evidence(steps(1, wall=WALL, exposed=PLENTY), all_reduces(20)[::2])),
+    case("a few large ones", buckets(all_reduces(30, 40_000) + all_reduces(5, 180_000, first=30)), saving=35 * 40_000),
     # Hybrid sharding: per layer a reduce-scatter within the host, an all-reduce across hosts.
-    case(
-        *("sharded training", too_many_buckets),
-        buckets(all_reduces(24) + all_reduces(24, first=24, kind="reduce_scatter")),
-    ),
-    case("not matched", too_many_buckets, buckets(unmatched(all_reduces(20))), "transfer times are not known"),
-    case("19 not matched", too_many_buckets, buckets(unmatched(all_reduces(19)))),
-    case("no communication", too_many_buckets, buckets([], exposed=0)),
-]
+    case("sharded training", buckets(all_reduces(24) + all_reduces(24, first=24, kind="reduce_scatter"))),
+    case("not matched", buckets(unmatched(all_reduces(20))), "transfer times are not known"),
+    case("19 not matched", buckets(unmatched(all_reduces(19)))),
+    case("no communication", buckets([], exposed=0)),
+)
 
 CASES = COMM_BOUND + COMM_SLOWS_COMPUTE + COMPRESS_GRADIENTS + SINGLE_BUCKET + TOO_MANY_BUCKETS
 

@@ -11,7 +11,7 @@ from nsyspipe.findings.launch_bound import launch_bound
 from nsyspipe.findings.profiler_overhead import profiler_overhead
 from nsyspipe.findings.sync_bound import sync_bound
 from nsyspipe.model.schema import IDLE_CAUSES
-from tests.findings.make import FIRES, answers, case, collective, evidence, phase, step, steps, threshold
+from tests.findings.make import FIRES, answers, case, collective, evidence, of, phase, step, steps, threshold
 
 DATA = [phase("data"), phase("forward")]
 
@@ -50,60 +50,52 @@ OWN_INPUT = [
     step(1, idle_input_ns=100, exposed=250, wait=250),
     step(2, idle_input_ns=60, wall=700),
 ]
-INPUT_BOUND = [
-    case(
-        *("the data phase", input_bound, idle(INPUT, 300, idle_launch_ns=50, idle_blocked_ns=10)),
-        saving=300,
-        evidence=per_step(idle_input_ns=300, idle_launch_ns=50, idle_blocked_ns=10)
-        | {"idle_between_steps_ns_per_step": 0},
-    ),
-    *threshold("2 % of step time", input_bound, idle(INPUT, 20), idle(INPUT, 19)),
+INPUT_BOUND = of(
+    input_bound,
+    case("the data phase", idle(INPUT, 300, idle_launch_ns=50, idle_blocked_ns=10), saving=300),
+    *threshold("2 % of step time", idle(INPUT, 20), idle(INPUT, 19)),
     *(
         case(
-            *(f"who is waited for, {by_rank}", input_bound, idle(INPUT, *by_rank)),
+            f"who is waited for, {by_rank}",
+            idle(INPUT, *by_rank),
             saving=max(by_rank),
             rank=by_rank.index(max(by_rank)),
-            judged_idle_input_ns_per_step=max(by_rank),
         )
         for by_rank in ((0, 20, 500), (20, 300), (0, 0, 0, 900), (40, 0, 40))
     ),
     # Rank 0 idles 300 for input, and still waits 100 for rank 1, which computes.
-    case("who waits longer", input_bound, evidence([step(0, idle_input_ns=300, exposed=100, wait=100), step(1)])),
-    case("in turn", input_bound, evidence(IN_TURN), saving=200),
+    case("who waits longer", evidence([step(0, idle_input_ns=300, exposed=100, wait=100), step(1)])),
+    case("in turn", evidence(IN_TURN), saving=200),
     # Rank 0 waits for nobody; rank 1 waits 150: no rank gets faster than its own work.
     case(
-        *("own work", input_bound),
+        "own work",
         evidence([step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=150, wait=150)]),
         saving=250,
     ),
     case(
-        *("waiting not known: the middle rank, and the one with most", input_bound),
+        *("waiting not known: the middle rank, and the one with most",),
         evidence([step(rank, idle_input_ns=own, wait_ns=None) for rank, own in enumerate((0, 20, 500))]),
         saving=500,
         rank=None,
     ),
     # Rank 0 computes 250 more than rank 1, which waits 300: 50 of them for that input.
     case(
-        *("waiting that another cause made", input_bound),
+        "waiting that another cause made",
         evidence([step(0, idle_input_ns=50), step(1, exposed=300, wait=300)]),
         saving=50,
     ),
-    case("no rank waits for its own input", input_bound, evidence(OWN_INPUT), saving=350),
+    case("no rank waits for its own input", evidence(OWN_INPUT), saving=350),
     case(
-        *("ranks are missing", input_bound),
+        "ranks are missing",
         evidence([step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=200, wait=200)], world_size=3),
         saving=300,
-        rank=None,
     ),
     *(
-        case(f"{between} between steps", input_bound, idle(INPUT, 300, idle_between_steps_ns=between), **words)
+        case(f"{between} between steps", idle(INPUT, 300, idle_between_steps_ns=between), **words)
         for between, words in ((200, PROBABLY), (150, SURELY), (0, SURELY))
     ),
-    case("not recorded", input_bound, idle(INPUT, None)),
-    case("not on one rank", input_bound, idle(INPUT, 300, None)),
-    case("launches are late", input_bound, evidence(steps(1, idle_launch_ns=500))),
-    case("no time", input_bound, evidence([step(wall=0)])),
-]
+    case("launches are late", evidence(steps(1, idle_launch_ns=500))),
+)
 
 PAUSING = {"action": "find what the host does when it launches nothing", "advice": "find what the host does there..."}
 LATE = {"action": "launch less: torch.compile, CUDA graphs, fused=True", "advice": "...torch.compile..."}
@@ -121,43 +113,31 @@ EACH_OTHER = [
 ]
 NO_IDLE = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
 NOBODY_KNOWS = "why the GPU idles is not known without "
-LAUNCH_BOUND = [
-    case(
-        *("want of launches", launch_bound, idle(LAUNCH, 250, idle_dependency_ns=30)),
-        saving=250,
-        action=LATE["action"],
-        evidence=per_step(idle_launch_ns=250, idle_dependency_ns=30) | {"idle_pause_ns_per_step": 0},
-    ),
+LAUNCH_BOUND = of(
+    launch_bound,
+    case("want of launches", idle(LAUNCH, 250, idle_dependency_ns=30), saving=250),
     *(
-        case(f"pauses of {pause}", launch_bound, idle(LAUNCH, 250, idle_pause_ns=pause), saving=250, **words)
+        case(f"pauses of {pause}", idle(LAUNCH, 250, idle_pause_ns=pause), saving=250, **words)
         for pause, words in ((125, PAUSING), (124, LATE), (None, LATE))
     ),
-    case("pauses of another rank", launch_bound, evidence(OTHERS_PAUSE, phases=DATA), **LATE),
-    *threshold("2 % of step time", launch_bound, idle(LAUNCH, 20), idle(LAUNCH, 19)),
+    case("pauses of another rank", evidence(OTHERS_PAUSE, phases=DATA), **LATE),
+    *threshold("2 % of step time", idle(LAUNCH, 20), idle(LAUNCH, 19)),
     *(
-        case(
-            *(f"who is waited for, {by_rank}", launch_bound, idle(LAUNCH, *by_rank)),
-            saving=900,
-            title=f"...launched late on rank {by_rank.index(900)}, which the others wait for",
-        )
+        case(f"who is waited for, {by_rank}", idle(LAUNCH, *by_rank), saving=900)
         for by_rank in ((20, 900), (900, 0, 20), (0, 900), (900, 0, 0))
     ),
-    case(
-        *("each waits for the other", launch_bound, evidence(EACH_OTHER, phases=DATA)),
-        title="...launched late on rank 0",
-        rank=0,
-    ),
-    case("all idle alike", launch_bound, idle(LAUNCH, 300, 290), title="...launched late"),
-    case("no phases", launch_bound, idle(LAUNCH, 250, phases=[]), **NO_DATA),
-    case("no data phase", launch_bound, idle(LAUNCH, 250, phases=[phase("forward")]), **NO_DATA),
+    case("each waits for the other", evidence(EACH_OTHER, phases=DATA), rank=0),
+    case("all idle alike", idle(LAUNCH, 300, 290), title="...launched late"),
+    case("no phases", idle(LAUNCH, 250, phases=[]), **NO_DATA),
+    case("no data phase", idle(LAUNCH, 250, phases=[phase("forward")]), **NO_DATA),
     *(
-        case(f"idle for {cause}", launch_bound, idle(LAUNCH, 0, **{f"idle_{cause}_ns": 300}))
+        case(f"idle for {cause}", idle(LAUNCH, 0, **{f"idle_{cause}_ns": 300}))
         for cause in ("input", "blocked", "dependency")
     ),
-    case("1.9 % of unknown cause", launch_bound, idle(LAUNCH, 300, idle_unknown_ns=19), FIRES),
-    case("2 % of unknown cause", launch_bound, idle(LAUNCH, 300, idle_unknown_ns=20), NOBODY_KNOWS),
+    case("1.9 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=19), FIRES),
+    case("2 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=20), NOBODY_KNOWS),
     *(
-        case(f"{missing} not known", launch_bound, evidence([step(**{missing: None})]), f"{NOBODY_KNOWS}{what}")
+        case(f"{missing} not known", evidence([step(**{missing: None})]), f"{NOBODY_KNOWS}{what}")
         for missing, what in [
             (LAUNCH, "the names of API calls, so input-bound and sync-bound are not either"),
             ("idle_unknown_ns", "copies and memsets, so input-bound and sync-bound are not either"),
@@ -165,36 +145,29 @@ LAUNCH_BOUND = [
     ),
     # 25 % of the step idles before operations without a launch; input-bound fires nevertheless.
     case(
-        *("what is missing is named", launch_bound, evidence([step(idle_input_ns=300, idle_unknown_ns=250)])),
+        "what is missing is named",
+        evidence([step(idle_input_ns=300, idle_unknown_ns=250)]),
         f"{NOBODY_KNOWS}the launches of kernels and copies that end 25 % of step time of it, so sync-bound is not either",
     ),
-    case("no copies", launch_bound, evidence(steps(2, **NO_IDLE)), f"{NOBODY_KNOWS}copies and memsets"),
-    case("not on one rank", launch_bound, idle(LAUNCH, 300, None), NOBODY_KNOWS),
-    case("windows without length", launch_bound, evidence([step(wall=0)])),
-]
+    case("no copies", evidence(steps(2, **NO_IDLE)), f"{NOBODY_KNOWS}copies and memsets"),
+    case("not on one rank", idle(LAUNCH, 300, None), NOBODY_KNOWS),
+)
 
 CALLS = {"cudaStreamSynchronize": 175.0, "cudaMemcpy": 30.0}  # as sorted, mean of both ranks
 NINE = {f"cudaFree{number}": 100 - number for number in range(9)}
-SYNC_BOUND = [
+SYNC_BOUND = of(
+    sync_bound,
+    case("the call that blocked longest", idle(BLOCKED, 200, 210, calls=CALLS), saving=210),
+    *threshold("2 % of step time", idle(BLOCKED, 20), idle(BLOCKED, 19)),
+    case("of three ranks", idle(BLOCKED, 20, 500, 600), saving=600),
+    case("five calls", idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
+    case("no names", idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
     case(
-        *("the call that blocked longest", sync_bound, idle(BLOCKED, 200, 210, calls=CALLS)),
-        saving=210,
-        title="the GPU idles because the host was blocked in cudaStreamSynchronize",
-        action="keep cudaStreamSynchronize out of the step",
-        evidence=per_step(idle_blocked_ns=205)
-        | {"rank": 1, "judged_idle_blocked_ns_per_step": 210, "idle_ns_per_step_by_call": CALLS},
-    ),
-    *threshold("2 % of step time", sync_bound, idle(BLOCKED, 20), idle(BLOCKED, 19)),
-    case("of three ranks", sync_bound, idle(BLOCKED, 20, 500, 600), saving=600),
-    case("five calls", sync_bound, idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
-    case("no names", sync_bound, idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
-    case(
-        *("a long name", sync_bound, idle(BLOCKED, 300, calls={"cudaMalloc" + "x" * 500: 300})),
+        "a long name",
+        idle(BLOCKED, 300, calls={"cudaMalloc" + "x" * 500: 300}),
         action=f"keep cudaMalloc{'x' * 25} out of the step",
     ),
-    case("not recorded", sync_bound, idle(BLOCKED, None)),
-    case("not on one rank", sync_bound, idle(BLOCKED, 300, None)),
-]
+)
 
 LONG, ONE = 100_000, collective(1, (500, 500), 800)
 DDP = {"exposed_grad_copy_ns": 40, "grad_copy_ns": 60, "grad_copy_bytes": 4000, "n_grad_copies": 8}
@@ -213,54 +186,33 @@ UNEVEN = [
     for rank in range(2)
     for number in (1, 2)
 ]
-GRAD_COPY = [
-    case(
-        *("the copies and the gaps between them", grad_copy, copying(400, copied=900, grad_copy_span_ns=990)),
-        saving=990,
-        action="gradient_as_bucket_view=True...",
-        evidence={
-            "grad_copy_ns_per_step": 900,
-            "exposed_grad_copy_ns_per_step": 400,
-            "grad_copy_span_ns_per_step": 990,
-            "grad_copy_bytes_per_step": 16e6,
-            "grad_copies_per_step": 8,
-        },
-    ),
-    *threshold("a thousandth of step time", grad_copy, copying(100), copying(99)),
-    case("the mean over steps of the rank with most", grad_copy, evidence(UNEVEN, ONE), saving=450),
-    *threshold("less than 16 MB", grad_copy, *(copying(ns, grad_copy_bytes=15_999_999) for ns in (500, 499))),
-    case("sizes not recorded", grad_copy, copying(100, grad_copy_bytes=None), grad_copy_bytes_per_step=None),
-    case("no collectives", grad_copy, copying(5000, [])),
-    case("no all-reduce", grad_copy, copying(5000, collective(1, (500, 500), 800, kind="broadcast"))),
-    case("sharded", grad_copy, copying(5000, ONE + collective(1, (900, 900), 990, kind="reduce_scatter", seq=1))),
-    case("copies not recorded", grad_copy, copying(None)),
-    case("all hidden", grad_copy, copying(0, copied=5000)),
-]
-DDP_SINGLE_GPU = [
-    case(
-        *("a world of one", ddp_single_gpu, evidence([step(**DDP, idle_launch_ns=25)])),
-        saving=65,
-        evidence={
-            "world_size": 1,
-            "idle_ns_per_step": 25,
-            "grad_copy_ns_per_step": 60,
-            "exposed_grad_copy_ns_per_step": 40,
-            "grad_copy_span_ns_per_step": 0,
-            "grad_copy_bytes_per_step": 4000,
-            "grad_copies_per_step": 8,
-        },
-    ),
-    case("hidden copies", ddp_single_gpu, evidence([step(**DDP | {"exposed_grad_copy_ns": 0})]), saving=0),
+GRAD_COPY = of(
+    grad_copy,
+    case("the copies and the gaps between them", copying(400, copied=900, grad_copy_span_ns=990), saving=990),
+    *threshold("a thousandth of step time", copying(100), copying(99)),
+    case("the mean over steps of the rank with most", evidence(UNEVEN, ONE), saving=450),
+    *threshold("less than 16 MB", *(copying(ns, grad_copy_bytes=15_999_999) for ns in (500, 499))),
+    case("sizes not recorded", copying(100, grad_copy_bytes=None), grad_copy_bytes_per_step=None),
+    case("no collectives", copying(5000, [])),
+    case("no all-reduce", copying(5000, collective(1, (500, 500), 800, kind="broadcast"))),
+    case("sharded", copying(5000, ONE + collective(1, (900, 900), 990, kind="reduce_scatter", seq=1))),
+    case("copies not recorded", copying(None)),
+    case("all hidden", copying(0, copied=5000)),
+)
+DDP_SINGLE_GPU = of(
+    ddp_single_gpu,
+    case("a world of one", evidence([step(**DDP, idle_launch_ns=25)]), saving=65),
+    case("hidden copies", evidence([step(**DDP | {"exposed_grad_copy_ns": 0})]), saving=0),
     # Inside backward only DDP copies that many tensors in a row; elsewhere it may be an average of weights.
-    case("unknown size, backward marked", ddp_single_gpu, evidence([step(**DDP)], world_size=None), world_size=None),
-    case("unknown size", ddp_single_gpu, evidence([step(**DDP, overlap_backward_ns=None)], world_size=None)),
-    case("one, nothing marked", ddp_single_gpu, evidence([step(**DDP, overlap_backward_ns=None)]), FIRES),
-    case("one report of four", ddp_single_gpu, evidence([step(**DDP)], world_size=4)),
-    case("two ranks", ddp_single_gpu, evidence(steps(2, **DDP))),
-    case("it communicates", ddp_single_gpu, evidence([step(exposed=30, **DDP)])),
-    case("no copies", ddp_single_gpu, evidence([step()])),
-    case("copies not recorded", ddp_single_gpu, evidence([step(**dict.fromkeys(DDP))])),
-]
+    case("unknown size, backward marked", evidence([step(**DDP)], world_size=None), world_size=None),
+    case("unknown size", evidence([step(**DDP, overlap_backward_ns=None)], world_size=None)),
+    case("one, nothing marked", evidence([step(**DDP, overlap_backward_ns=None)]), FIRES),
+    case("one report of four", evidence([step(**DDP)], world_size=4)),
+    case("two ranks", evidence(steps(2, **DDP))),
+    case("it communicates", evidence([step(exposed=30, **DDP)])),
+    case("no copies", evidence([step()])),
+    case("copies not recorded", evidence([step(**dict.fromkeys(DDP))])),
+)
 
 
 def capture(first, *others, skipped=True, **figures):
@@ -282,50 +234,38 @@ OF_TWO_RANKS += [step(rank, 1, wall=200) for rank in range(2)]
 THREE_LEFT_OUT = [step(0, number, wall=500 - 100 * number, in_summary=number > 2) for number in range(5)]
 # What the profiler did in the step left out is no matter.
 BUSY = [step(0, number, overhead_ns=ns, in_summary=number > 0) for number, ns in enumerate((900, 30, 50))]
-PROFILER_OVERHEAD = [
+PROFILER_OVERHEAD = of(
+    profiler_overhead,
     # The median of 100, 100, 120, 120 is 110.
     case(
-        *("twice the others", profiler_overhead, capture(220, 100, 120, 100, 120)),
-        saving=None,
+        "twice the others",
+        capture(220, 100, 120, 100, 120),
         title=f"the first step takes 2 times the others, {LEFT_OUT}",
-        evidence={"overhead_ns_per_step": 0, "first_step_to_median_ratio": 2, "first_step_is_skipped": True},
     ),
     case(
-        *("a first step that counts, not against itself", profiler_overhead, capture(300, 100, 100, skipped=False)),
-        title="the first step takes 3 times the others",
+        "a first step that counts, not against itself",
+        capture(300, 100, 100, skipped=False),
         first_step_is_skipped=False,
         first_step_to_median_ratio=3,
     ),
     *(
-        case(f"start of {wait} + {overhead}", profiler_overhead, started(wait, overhead), title=f"{title}, {LEFT_OUT}")
+        case(f"start of {wait} + {overhead}", started(wait, overhead), title=f"{title}, {LEFT_OUT}")
         for wait, overhead, title in [
             (55, 0, "the first step is distorted by the start of the capture"),
             (25, 30, "the first step is distorted by the start of the capture"),
             (54, 0, "the first step takes 2 times the others"),
         ]
     ),
-    *threshold("half as long again", profiler_overhead, *(capture(ns, 100, 100, 100) for ns in (150, 149))),
+    *threshold("half as long again", *(capture(ns, 100, 100, 100) for ns in (150, 149))),
     # Gradient accumulation: every third step communicates and takes twice as long.
-    case("like some others", profiler_overhead, capture(200, 100, 100, 200, 100, 100)),
-    case(
-        *("the slowest rank", profiler_overhead, evidence(OF_TWO_RANKS, skipped_steps=(0,))),
-        first_step_to_median_ratio=2,
-    ),
-    case(
-        *("several left out", profiler_overhead, evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2))),
-        first_step_to_median_ratio=500 / 150,
-    ),
-    *threshold("1 % of own work", profiler_overhead, *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
-    case(
-        *("own work", profiler_overhead, evidence(BUSY, skipped_steps=(0,))),
-        saving=40,
-        title="the profiler was busy during the steps",
-    ),
-    case("not recorded", profiler_overhead, capture(100, 100, 100, overhead_ns=None)),
-    case("one step", profiler_overhead, capture(500, skipped=False)),
-    case("windows without length", profiler_overhead, capture(0, 0, 0)),
-    case("one step, two ranks", profiler_overhead, evidence(steps(2))),
-]
+    case("like some others", capture(200, 100, 100, 200, 100, 100)),
+    case("the slowest rank", evidence(OF_TWO_RANKS, skipped_steps=(0,)), first_step_to_median_ratio=2),
+    case("several left out", evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2)), first_step_to_median_ratio=500 / 150),
+    *threshold("1 % of own work", *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
+    case("own work", evidence(BUSY, skipped_steps=(0,)), saving=40),
+    case("one step", capture(500, skipped=False)),
+    case("one step, two ranks", evidence(steps(2))),
+)
 
 CASES = INPUT_BOUND + LAUNCH_BOUND + SYNC_BOUND + GRAD_COPY + DDP_SINGLE_GPU + PROFILER_OVERHEAD
 

@@ -14,7 +14,8 @@ from nsyspipe.findings.judge import RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
-from tests.findings.make import IDS, collective, evidence, step, steps
+from tests.findings.make import IDS, collective, evidence, fired, step, steps
+from tests.golden.test_frozen import pinned  # noqa: F401 - the fixture
 
 COPIES = {
     "exposed_grad_copy_ns": 50,
@@ -54,11 +55,26 @@ def test_every_rule_is_in_its_own_file_under_its_own_id():
         assert getattr(module, rule.__name__) is rule
 
 
-def test_every_rule_is_tested_on_both_sides():
+@pytest.fixture(scope="module")
+def cases():
+    """Return the cases of all rules, each with what it is called: (rule, what the rule sees, what is expected)."""
     modules = [import_module(f"tests.findings.{one.name}") for one in iter_modules(tests.findings.__path__)]
-    cases = [one.values for module in modules for one in getattr(module, "CASES", ())]
-    assert {rule for rule, _, expected in cases if isinstance(expected, dict)} == set(RULES)
-    assert {rule for rule, _, expected in cases if expected is None} == set(RULES)
+    return [(one.id, *one.values) for module in modules for one in getattr(module, "CASES", ())]
+
+
+def test_every_rule_is_tested_on_both_sides(cases):
+    assert {rule for _, rule, _, expected in cases if isinstance(expected, dict)} == set(RULES)
+    assert {rule for _, rule, _, expected in cases if expected is None} == set(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_words_and_evidence_of_every_case_are_what_they_were(rule, cases, pinned):  # noqa: F811 - the fixture
+    blocks = []
+    for what, one, given, expected in cases:
+        if one is rule and isinstance(expected, dict):
+            found = vars(fired(rule, given))
+            blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
+    pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 
 
 # --- order and severity ---------------------------------------------------------------------------
@@ -161,13 +177,12 @@ def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     assert "not-judged" in CATALOGUE
 
 
-def test_nothing_recorded_is_nothing_found_and_no_error():
-    nothing = {
-        column.name: None
-        for column in schema.STEPS.columns
-        if column.nullable and column.unit in {"ns", "bytes", "count"}
-    }
-    table, problems = judge(evidence(steps(2, **nothing)))
+@pytest.mark.parametrize("lacking", [(0, 1), (1,)], ids=["both ranks", "one of them"])
+def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
+    nothing = {one.name: None for one in schema.STEPS.columns if one.nullable and one.unit in {"ns", "bytes", "count"}}
+    known = steps(2, exposed=300, idle_input_ns=100, idle_launch_ns=100, idle_blocked_ns=100, **COPIES)
+    rows = [row | (nothing if row["rank"] in lacking else {}) for row in known]
+    table, problems = judge(evidence(rows))
     assert table.num_rows == 0
     assert [one.message for one in problems] == [
         (

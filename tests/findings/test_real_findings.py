@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.conftest import REAL, SAMPLES
-from tests.findings.make import IDS, LONGEST_ACTION, assert_named_with_units
 
 MS = 1_000_000
 LOGS = REAL / "logs"
@@ -15,23 +14,32 @@ TOPOLOGY = LOGS / "topo-4gpu.txt"
 SHM = {"nccl_log": LOGS / "ddp-4gpu-shm.nccl.log", "topology": TOPOLOGY}
 NVLINK = {"nccl_log": LOGS / "ddp-4gpu.nccl.log", "topology": TOPOLOGY}
 AFTER = {"nccl_log": SAMPLES / "ddp-4gpu-after.nccl.log", "topology": SAMPLES / "topo-4gpu.txt"}
-GLOBS = (
-    "baseline",
-    "ddp-1gpu",
-    "ddp-2gpu",
-    "ddp-2gpu-straggler",
-    "ddp-2gpu-bucket100",
-    "ddp-4gpu",
-    "ddp-4gpu-shm",
-    "ddp-4gpu-shm-bucket100",
-    "ddp-4gpu-shm-powersgd",
-    "ddp-4gpu-onefile",
-    "fsdp-4gpu",
-)
-OF_COMMUNICATION = {
-    *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy"),
-    *("compress-gradients", "slow-link", "straggler", "comm-slows-compute"),
-}
+OF_BUCKETS = {"single-bucket", "too-many-buckets"}
+OF_LINK = {"slow-link", "compress-gradients"}
+OF_COMMUNICATION = {"comm-bound", "grad-copy", "straggler", "comm-slows-compute", *OF_BUCKETS, *OF_LINK}
+# Capture, files beside its reports -> what is found, what is not, and what is left open.
+ON_CAPTURES = [
+    *(
+        ("ddp-4gpu-shm", files, {"comm-bound", "single-bucket", "slow-link", "grad-copy"}, {"straggler"}, set())
+        for files in ({}, SHM)
+    ),
+    ("ddp-4gpu-shm-bucket100", {}, {"comm-bound"}, {"single-bucket", "grad-copy", *OF_LINK}, OF_LINK),
+    ("ddp-4gpu-shm-bucket100", SHM, OF_LINK, set(), set()),
+    ("ddp-4gpu-after", {}, {"comm-slows-compute"}, {"comm-bound", *OF_BUCKETS, *OF_LINK}, {"slow-link"}),
+    (
+        "ddp-4gpu-after",
+        AFTER,
+        {"comm-slows-compute", "slow-link"},
+        {"comm-bound", "compress-gradients", *OF_BUCKETS},
+        set(),
+    ),
+    *(("ddp-4gpu", files, {"single-bucket", "grad-copy"}, {"straggler", *OF_LINK}, set()) for files in ({}, NVLINK)),
+    ("ddp-2gpu", {}, set(), {"straggler"}, None),
+    ("fsdp-4gpu", {}, set(), {"straggler", "grad-copy", "compress-gradients", *OF_BUCKETS}, None),
+    ("ddp-2gpu-straggler", {}, {"straggler"}, {"slow-link", "single-bucket"}, None),
+    ("ddp-1gpu", {}, {"ddp-single-gpu"}, OF_COMMUNICATION, None),
+    ("baseline", {}, set(), {*OF_COMMUNICATION, "ddp-single-gpu"}, set()),
+]
 
 
 def findings(run):
@@ -46,36 +54,25 @@ def left_open(run):
     return {name for one in names for name in one.split(", ")}
 
 
-@pytest.mark.parametrize("name", GLOBS)
-def test_every_finding_keeps_to_the_contract(runs, name):
-    run = runs(name)
-    found = findings(run)
-    (figures,) = run.summary().to_pylist()
-    assert set(found) <= set(IDS)
-    worth = [
-        row["saving_ns_per_step"] if row["expected_ns_per_step"] is None else row["expected_ns_per_step"]
-        for row in found.values()
-        if row["id"] != "comm-bound"  # which stands after its causes
-    ]
-    known = [one for one in worth if one is not None]
-    assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known))
-    for row in found.values():
-        # The mean step of the slowest ranks is what throughput counts.
-        assert (row["saving_ns_per_step"] or 0) <= 1e9 / figures["throughput_steps_per_s"]
-        assert len(row["action"]) <= LONGEST_ACTION
-        assert_named_with_units(row["evidence"])
+@pytest.mark.parametrize(("name", "files", "present", "absent", "open_rules"), ON_CAPTURES)
+def test_what_is_wrong_is_found_and_what_is_right_is_not_blamed(runs, name, files, present, absent, open_rules):
+    run = runs(name, **files)
+    found, unjudged = set(findings(run)), left_open(run)
+    assert (present - found, absent & found) == (set(), set())
+    if open_rules is None:
+        assert not unjudged & {"straggler", *(OF_COMMUNICATION if name == "ddp-1gpu" else ())}
+    else:
+        assert unjudged == open_rules
+    for row in run.problems.to_pylist():
+        if row["code"] == "not-judged":
+            assert row["severity"] == "info"
+            assert "--nccl-log" in row["fix"]
+        assert name != "baseline" or not any(words in row["message"] for words in ("communicat", "message size"))
 
 
-# --- one bucket over shared memory ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, SHM], ids=["reports alone", "log and topology"])
-def test_one_bucket_over_shared_memory(runs, options):
-    run = runs("ddp-4gpu-shm", **options)
-    found = findings(run)
-    assert {"comm-bound", "single-bucket", "slow-link", "grad-copy"} <= set(found)
-    assert "straggler" not in found
-    assert left_open(run) == set()
+@pytest.mark.parametrize("files", [{}, SHM], ids=["reports alone", "log and topology"])
+def test_one_bucket_over_shared_memory(runs, files):
+    found = findings(runs("ddp-4gpu-shm", **files))
     exposed = found["comm-bound"]["saving_ns_per_step"]
     assert 70 * MS < exposed < 75 * MS
     assert found["comm-bound"]["evidence"]["exposed_comm_ns_per_step_by_phase"] == {
@@ -89,31 +86,15 @@ def test_one_bucket_over_shared_memory(runs, options):
     link = found["slow-link"]["evidence"]
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
     assert link["busbw_source"] == "gradient copies"
-    assert link["link_kind"] == ("shm" if options else None)
-    assert ("although the GPUs are connected by NV18" in str(link["link"])) == bool(options)
+    assert link["link_kind"] == ("shm" if files else None)
+    assert ("although the GPUs are connected by NV18" in str(link["link"])) == bool(files)
     # Compared with the same job over NVLink (93.2 ms): 66.5 ms of 159.7 went.
     assert 66.5 * MS < found["slow-link"]["saving_ns_per_step"] < exposed
 
 
-# --- buckets of 100 MB over shared memory ---------------------------------------------------------
-
-
-def test_buckets_without_copies_over_a_link_that_nothing_tells_of(runs):
-    run = runs("ddp-4gpu-shm-bucket100")
-    found = findings(run)
-    assert next(iter(found)) == "comm-bound"
-    assert not {"single-bucket", "grad-copy", "slow-link", "compress-gradients"} & set(found)
-    assert left_open(run) == {"slow-link", "compress-gradients"}
-    (row,) = [one for one in run.problems.to_pylist() if one["code"] == "not-judged"]
-    assert row["severity"] == "info"
-    assert "--nccl-log" in row["fix"]
-
-
-def test_the_log_settles_what_the_link_is(runs):
-    run = runs("ddp-4gpu-shm-bucket100", **SHM)
-    found = findings(run)
-    assert left_open(run) == set()
-    assert {"slow-link", "compress-gradients"} <= set(found)
+def test_the_log_settles_what_the_link_of_views_in_buckets_is(runs):
+    assert next(iter(findings(runs("ddp-4gpu-shm-bucket100")))) == "comm-bound"
+    found = findings(runs("ddp-4gpu-shm-bucket100", **SHM))
     assert found["slow-link"]["evidence"]["busbw_bytes_per_s"] is None
     exposed = found["comm-bound"]["saving_ns_per_step"]
     assert found["slow-link"]["saving_ns_per_step"] <= exposed
@@ -121,31 +102,13 @@ def test_the_log_settles_what_the_link_is(runs):
     assert found["compress-gradients"]["saving_ns_per_step"] == exposed
 
 
-@pytest.mark.parametrize("options", [{}, AFTER], ids=["reports alone", "log and topology"])
-def test_small_buckets_hide_a_slow_link_but_slow_compute(runs, options):
-    run = runs("ddp-4gpu-after", **options)
-    found = findings(run)
-    (figures,) = run.summary().to_pylist()
-    assert figures["overlap_ratio"] > 0.9
-    assert not {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients"} & set(found)
+def test_small_buckets_hide_a_slow_link_but_slow_compute(runs):
+    run = runs("ddp-4gpu-after", **AFTER)
+    assert run.summary()["overlap_ratio"][0].as_py() > 0.9
     # whatif.md: kernels +4 % on this capture; the same kernels in the single-bucket run.
-    slowed = found["comm-slows-compute"]["evidence"]
+    slowed = findings(run)["comm-slows-compute"]["evidence"]
     assert slowed["slowdown_ratio"] == pytest.approx(0.04, abs=0.01)
     assert slowed["n_kernels_compared"] > 1000
-    assert ("slow-link" in found) == bool(options)
-    assert left_open(run) == (set() if options else {"slow-link"})
-
-
-# --- NVLink ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{}, NVLINK], ids=["reports alone", "log and topology"])
-def test_nvlink_is_not_slow(runs, options):
-    run = runs("ddp-4gpu", **options)
-    found = findings(run)
-    assert not {"slow-link", "compress-gradients", "straggler"} & set(found)
-    assert {"single-bucket", "grad-copy"} <= set(found)
-    assert left_open(run) == set()
 
 
 def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs):
@@ -162,19 +125,6 @@ def test_without_links_there_is_no_slowest(runs, name, options):
     assert runs(name, **options).link is None
 
 
-@pytest.mark.parametrize("name", ["ddp-2gpu", "ddp-4gpu", "fsdp-4gpu"])
-def test_even_ranks_have_no_straggler(runs, name):
-    run = runs(name)
-    assert "straggler" not in findings(run)
-    assert "straggler" not in left_open(run)
-
-
-def test_sharded_training_is_not_told_to_change_buckets(runs):
-    found = findings(runs("fsdp-4gpu"))
-    of_ddp = {"single-bucket", "too-many-buckets", "grad-copy", "compress-gradients"}
-    assert not of_ddp & set(found)
-
-
 def test_the_slow_rank_comes_first(runs):
     found = findings(runs("ddp-2gpu-straggler"))
     assert next(iter(found)) == "straggler"
@@ -185,10 +135,7 @@ def test_the_slow_rank_comes_first(runs):
     assert 30 * MS < slow["evidence"]["lateness_ns_per_step"] < 45 * MS
     # All that the other waits: without the sleep the step was 39.7 ms shorter.
     assert 39.7 * MS < slow["saving_ns_per_step"] < 90 * MS
-    assert not {"slow-link", "single-bucket"} & set(found)
 
-
-# --- what following the advice brought ------------------------------------------------------------
 
 PAIRS = {
     "smaller buckets that are views": (("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")), "ddp-4gpu-shm-bucket100"),
@@ -207,27 +154,8 @@ def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     assert 0.75 * promised < brought < promised
 
 
-# --- one GPU --------------------------------------------------------------------------------------
-
-
-def test_ddp_of_one_process_is_told_to_drop_it(runs):
-    run = runs("ddp-1gpu")
-    found = findings(run)
-    assert found["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
-    assert not OF_COMMUNICATION & set(found)
-    assert not OF_COMMUNICATION & left_open(run)
-
-
-def test_one_gpu_without_ddp_hears_nothing_of_communication(runs):
-    run = runs("baseline")
-    assert not (OF_COMMUNICATION | {"ddp-single-gpu"}) & set(findings(run))
-    assert left_open(run) == set()
-    said = " ".join(row["message"] for row in run.problems.to_pylist())
-    assert "communicat" not in said
-    assert "message size" not in said
-
-
-# --- exports --------------------------------------------------------------------------------------
+def test_ddp_of_one_process_copies_all_gradients(runs):
+    assert findings(runs("ddp-1gpu"))["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
 
 
 def test_two_exporters_give_the_same_findings(runs):

@@ -9,7 +9,7 @@ import pytest
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict, slow_link
 from nsyspipe.report.words import link_text
-from tests.findings.make import FIRES, answers, case, collective, evidence, link, step, steps, threshold
+from tests.findings.make import FIRES, answers, case, collective, evidence, link, of, step, steps, threshold
 
 SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)
 NVLINK = link("nvlink", "P2P/CUMEM", "NV18", nominal=450e9)
@@ -46,38 +46,16 @@ OFF = {"NCCL_P2P_DISABLE": "1"}
 USE = "use NVLink or P2P: data goes over "
 NOT_TOLD = "neither NCCL's log nor message sizes"
 
-BY_LINK = [
-    case(
-        *("all that is exposed could go", slow_link, run(SHM)),
-        saving=1000,
-        action=f"{USE}host memory (SHM)",
-        title="...although the GPUs are connected by NV18",
-        evidence={
-            "link_kind": "shm",
-            "link": "SHM through host memory, although the GPUs are connected by NV18",
-            "link_nominal_bytes_per_s": 63e9,
-            "nvlink_nominal_bytes_per_s": 450e9,
-            "busbw_bytes_per_s": None,
-            "busbw_source": None,
-            "nccl_settings": None,
-            "exposed_comm_ns_per_step": 1000,
-            "transfer_ns_per_step": 1000,
-            "slowdown_ratio": None,
-            "assumed_slowdown_ratio": None,
-        },
-    ),
+BY_LINK = of(
+    slow_link,
+    case("all that is exposed could go", run(SHM), saving=1000),
     # A tenth of what NVLink promises was reached: 100 of the 1000 ns would stay.
-    case(
-        *("NVLink would need a tenth", slow_link, run(SHM, per_ns=45)),
-        saving=900,
-        busbw_bytes_per_s=45e9,
-        busbw_source="payload",
-    ),
+    case("NVLink would need a tenth", run(SHM, per_ns=45), saving=900),
     # These 100 fit under what hides 700.
-    case("most is hidden", slow_link, run(SHM, hidden=700, per_ns=45), saving=300 + 700 * MOST / (1 + MOST)),
+    case("most is hidden", run(SHM, hidden=700, per_ns=45), saving=300 + 700 * MOST / (1 + MOST)),
     # Rank 0 waits 600 of its 1000 for rank 1: transfer 400.
     case(
-        *("waiting would not go", slow_link),
+        "waiting would not go",
         evidence(
             [step(0, exposed=1000, wait=600, wall=5000), step(1, exposed=400, wall=5000)],
             collective(1, (0, 600), 1000),
@@ -86,7 +64,7 @@ BY_LINK = [
         saving=400,
     ),
     *(
-        case(f"{one['kind']} {one['transport']}", slow_link, run(one), action=USE + over)
+        case(f"{one['kind']} {one['transport']}", run(one), action=USE + over)
         for one, over in [
             (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"),
             (SOCKET, "a network"),
@@ -95,32 +73,32 @@ BY_LINK = [
             (link("unknown", "NEW/THING", "NODE"), "something slower"),
         ]
     ),
-    case("the slowest edge counts", slow_link, run(NVLINK, SHM | {"from_rank": 1, "to_rank": 0}), link_kind="shm"),
-    case("NVLink, even if little came of it", slow_link, run(NVLINK, per_ns=1)),
-    case("a network between hosts", slow_link, run(*TWO_HOSTS, n_hosts=2), "NCCL's log names a network, and message"),
-    case("is all there is", slow_link, run(*TWO_HOSTS, n_hosts=2, per_ns=45)),
-    *threshold("5 % of step time", slow_link, run(SHM, transfer=250), run(SHM, transfer=249)),
-    case("one rank", slow_link, evidence([step(exposed=500)], collective(1, (0,), 500), links=[SHM])),
-    case("no communication", slow_link, evidence(steps(2), links=[SHM])),
-    case("not recorded", slow_link, evidence(steps(2, comm_ns=None), links=[SHM])),
-    case("direct access needs the topology", slow_link, run(P2P), "GPUs reach each other directly, and the topology"),
-    case("direct access, slow", slow_link, run(P2P, per_ns=10), FIRES),
+    case("the slowest edge counts", run(NVLINK, SHM | {"from_rank": 1, "to_rank": 0}), link_kind="shm"),
+    case("NVLink, even if little came of it", run(NVLINK, per_ns=1)),
+    case("a network between hosts", run(*TWO_HOSTS, n_hosts=2), "NCCL's log names a network, and message"),
+    case("is all there is", run(*TWO_HOSTS, n_hosts=2, per_ns=45)),
+    *threshold("5 % of step time", run(SHM, transfer=250), run(SHM, transfer=249)),
+    case("one rank", evidence([step(exposed=500)], collective(1, (0,), 500), links=[SHM])),
+    case("no communication", evidence(steps(2), links=[SHM])),
+    case("direct access needs the topology", run(P2P), "GPUs reach each other directly, and the topology"),
+    case("direct access, slow", run(P2P, per_ns=10), FIRES),
     # Peer to peer below a host bridge is the best there is without NVLink.
     *(
-        case(f"{kind} over {path}", slow_link, run(link(kind, "P2P/IPC" if kind == "p2p_pcie" else None, path)))
+        case(f"{kind} over {path}", run(link(kind, "P2P/IPC" if kind == "p2p_pcie" else None, path)))
         for kind in ("p2p_pcie", "unknown")
         for path in ("PIX", "PXB", "PHB")
     ),
-]
-BY_SETTINGS = [
+)
+BY_SETTINGS = of(
+    slow_link,
     case(
-        *("settings", slow_link, run(SHM, nccl_settings=SETTINGS)),
-        nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"},
+        "settings", run(SHM, nccl_settings=SETTINGS), nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}
     ),
-    case("no settings", slow_link, run(SHM, nccl_settings={}), nccl_settings={}),
+    case("no settings", run(SHM, nccl_settings={}), nccl_settings={}),
     *(
         case(
-            *(f"switched off, {value}, {over}", slow_link, run(one, nccl_settings={"NCCL_P2P_DISABLE": value})),
+            f"switched off, {value}, {over}",
+            run(one, nccl_settings={"NCCL_P2P_DISABLE": value}),
             action=f"unset NCCL_P2P_DISABLE: data goes over {over}",
         )
         for one, over in [
@@ -130,36 +108,31 @@ BY_SETTINGS = [
         ]
         for value in ("1", "0 | 1")
     ),
-    case("left on", slow_link, run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}), action=f"{USE}host memory (SHM)"),
-    case("no way between hosts", slow_link, run(SOCKET, n_hosts=2, nccl_settings=OFF), action=f"{USE}a network"),
-]
-BY_BANDWIDTH = [
-    *threshold("15 % of NVLink", slow_link, run(per_ns=67.4), run(per_ns=67.5)),
+    case("left on", run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}), action=f"{USE}host memory (SHM)"),
+    case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), action=f"{USE}a network"),
+)
+BY_BANDWIDTH = of(
+    slow_link,
+    *threshold("15 % of NVLink", run(per_ns=67.4), run(per_ns=67.5)),
     # 45 000 bytes of gradients per rank and 1000 ns; with two ranks busbw = algbw.
-    case(
-        *("bytes that were copied", slow_link, run(copied=45_000)),
-        saving=900,
-        title="...far less bandwidth than NVLink gives",
-        busbw_bytes_per_s=45e9,
-        busbw_source="gradient copies",
-    ),
-    case("as much as closed buckets hold", slow_link, buckets(2 << 20), busbw_source="gradient copies"),
-    case("less than they hold", slow_link, buckets((2 << 20) - 1), busbw_source=None),
+    case("bytes that were copied", run(copied=45_000), saving=900),
+    case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),
+    case("less than they hold", buckets((2 << 20) - 1), busbw_source=None),
     # 2 x 3/4 of 40 bytes per ns.
     case(
-        *("of four ranks", slow_link),
+        "of four ranks",
         evidence(
             steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000), collective(1, (0,) * 4, 1000), gpu_names=H200
         ),
         busbw_bytes_per_s=60e9,
     ),
     *(
-        case(f"absent ranks, {facts}", slow_link, run(world_size=4, **facts), NOT_TOLD)
+        case(f"absent ranks, {facts}", run(world_size=4, **facts), NOT_TOLD)
         for facts in ({"per_ns": 1}, {"per_ns": PROMISED}, {"copied": 1000}, {"copied": 1000 * PROMISED})
     ),
-    case("between hosts", slow_link, run(n_hosts=2, per_ns=10)),
+    case("between hosts", run(n_hosts=2, per_ns=10)),
     *(
-        case(what, slow_link, given, NOT_TOLD)
+        case(what, given, NOT_TOLD)
         for what, given in {
             "no sizes": run(),
             "compressed, perhaps": run(copied=10_000, of_collective={"datatype": "bf16"}),
@@ -172,7 +145,7 @@ BY_BANDWIDTH = [
             "cards": run(per_ns=1, gpu_names=("NVIDIA A100-PCIE-40GB",)),
         }.items()
     ),
-]
+)
 
 CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.findings.straggler import straggler
-from tests.findings.make import answers, case, collective, evidence, phase, step, steps, threshold, unmatched
+from tests.findings.make import answers, case, collective, evidence, of, phase, step, steps, threshold, unmatched
 
 
 def run(*late, n_ranks=2, phases=(), **more):
@@ -42,113 +42,54 @@ LAST = 1_048_575
 FAR = [row | {"rank": rank} for row, rank in zip(collective(1, (0, 100), 500), (0, LAST), strict=True)]
 OF_FAR = [phase("optimizer", 0, host_ns=0), phase("optimizer", LAST, host_ns=9)]
 
-LATE = [
+LATE = of(
+    straggler,
     # 50, 40, 40, 70: 200 over four steps.
-    case(
-        *("with its phase", straggler, run(50, 40, 40, 70, phases=LONGER)),
-        saving=50,
-        action="rank 1 makes the others wait, mostly in forward",
-        title="the others wait for rank 1, mostly in forward",
-        evidence={
-            "rank": 1,
-            "phase": "forward",
-            "phase_excess_ns_per_step": 30,
-            "held_up_ns_per_step_by_rank": {"1": 50},
-            "n_steps_held_up_by_rank": {"1": 4},
-            "lateness_ns_per_step": 50,
-            "n_steps_held_up": 4,
-            "n_steps_with_collectives": 4,
-            "n_arrived_last": 4,
-            "wait_caused_ns": 200,
-        },
-    ),
+    case("with its phase", run(50, 40, 40, 70, phases=LONGER), saving=50),
     # The second bucket is waited for by 90 as well; the largest delay of the step is 100.
-    case(
-        *("what the others wait in each", straggler, each_step(2, 1, ((0, 100), 400), ((400, 490), 800))),
-        saving=190,
-        wait_caused_ns=190,
-        lateness_ns_per_step=100,
-    ),
-    case("nobody waits longer than its own", straggler, evidence(steps(2, exposed=400), LEAVES), saving=60),
+    case("what the others wait in each", each_step(2, 1, ((0, 100), 400), ((400, 490), 800)), saving=190),
+    case("nobody waits longer than its own", evidence(steps(2, exposed=400), LEAVES), saving=60),
     # Each waits 700, of which 100 are compute.
-    case("at most the step", straggler, evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=900),
+    case("at most the step", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=900),
     # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
     case(
-        *("what it computes more", straggler),
+        "what it computes more",
         evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], collective(1, (300, 900), 1000)),
         saving=600,
     ),
     # Rank 1 is late by 90 in three of four steps, rank 0 by 80 in one: 350 / 4.
-    case(
-        *("in turn", straggler, run(90, -80, 90, 90)),
-        saving=87.5,
-        held_up_ns_per_step_by_rank={"1": 67.5, "0": 20},
-        n_steps_held_up_by_rank={"1": 3, "0": 1},
-        title="the others wait for ranks 1 (77 % of it, in 3 of 4 steps) and 0 (23 % of it, in 1 of 4 steps)",
-        action="ranks 1 and 0 make the others wait",
-    ),
+    case("in turn", run(90, -80, 90, 90), saving=87.5),
     # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it: a quarter of that.
-    case(
-        *("one behind the last", straggler, each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300)),
-        saving=100,
-        held_up_ns_per_step_by_rank={"3": 100},
-        late_behind_ns_per_step_by_rank={"1": 25},
-        title="the others wait for rank 3, and then for 1",
-        action="ranks 3 and 1 make the others wait",
-    ),
-    case(
-        *("one hardly behind", straggler, each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300)),
-        late_behind_ns_per_step_by_rank=None,
-        title="the others wait for rank 3",
-        action="rank 3 makes the others wait",
-    ),
+    case("one behind the last", each_step(4, 3, ((0, 25, 0, 100), 300), exposed=300), saving=100),
+    case("one hardly behind", each_step(4, 3, ((0, 24, 0, 100), 300), exposed=300), title="the others wait for rank 3"),
     # Rank 1 comes 100 late to the first collective, rank 0 120 late to the second.
-    case(
-        *("both in one step", straggler, each_step(2, 3, ((0, 100), 300), ((520, 400), 700), exposed=700)),
-        saving=220,
-        held_up_ns_per_step_by_rank={"0": 120, "1": 100},
-    ),
-    case(
-        *("many", straggler, evidence(steps(5, 1, 2, 3, 4, exposed=500), IN_TURN)),
-        action="4 ranks in turn make the others wait",
-    ),
+    case("both in one step", each_step(2, 3, ((0, 100), 300), ((520, 400), 700), exposed=700), saving=220),
+    case("many", evidence(steps(5, 1, 2, 3, 4, exposed=500), IN_TURN), action="4 ranks in turn make the others wait"),
     # Gradient accumulation: ranks meet in 3 of 12 steps: 600 / 12.
-    case(
-        *("they rarely meet", straggler, evidence(steps(2, *range(1, 13), exposed=300), RARELY)),
-        saving=50,
-        n_steps_held_up=3,
-        n_steps_with_collectives=3,
-    ),
+    case("they rarely meet", evidence(steps(2, *range(1, 13), exposed=300), RARELY), saving=50),
     # Ranks 1 and 2 start 400 and 440 after rank 0, which waits 440.
-    case("whoever comes between", straggler, each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
+    case("whoever comes between", each_step(3, 3, ((0, 400, 440), 800)), saving=440, rank=2),
+    case("a world of many", evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR), rank=LAST),
+    *threshold("3 % of three steps", run(30, 30, 30), run(30, 30, 29)),
+    *threshold("10 % of two steps", run(100, 100), run(100, 99)),
+    *threshold("10 % of one step", run(100), run(99)),
+    *threshold("most steps", run(60, 60, 60, 0), run(60, 60, 0, 0)),
+    case("one step only", run(900, 0, 0, 0)),
+    case("stages of a pipeline", run(500, 500, 500, 500, kind="send_recv")),
+    case("within clock error", run(50, 50, 50, 50, is_late_significant=False)),
+    case("one rank", evidence(steps(1, exposed=300), collective(1, (0,), 300))),
+    case("together", run(0, 0, 0)),
     case(
-        "a world of many",
-        straggler,
-        evidence([step(rank, exposed=300) for rank in (0, LAST)], FAR, phases=OF_FAR),
-        rank=LAST,
-    ),
-    *threshold("3 % of three steps", straggler, run(30, 30, 30), run(30, 30, 29)),
-    *threshold("10 % of two steps", straggler, run(100, 100), run(100, 99)),
-    *threshold("10 % of one step", straggler, run(100), run(99)),
-    *threshold("most steps", straggler, run(60, 60, 60, 0), run(60, 60, 0, 0)),
-    case("one step only", straggler, run(900, 0, 0, 0)),
-    case("stages of a pipeline", straggler, run(500, 500, 500, 500, kind="send_recv")),
-    case("within clock error", straggler, run(50, 50, 50, 50, is_late_significant=False)),
-    case("one rank", straggler, evidence(steps(1, exposed=300), collective(1, (0,), 300))),
-    case("no communication", straggler, evidence(steps(2))),
-    case("not recorded", straggler, evidence(steps(2, comm_ns=None))),
-    case("together", straggler, run(0, 0, 0)),
-    case(
-        *("not matched", straggler),
+        "not matched",
         evidence(steps(2, exposed=300, wait_ns=None), unmatched(collective(1, (0, 100), 500))),
         "waiting is not known",
     ),
     case(
-        *("the capture's start alone", straggler),
+        "the capture's start alone",
         evidence(steps(2, 0, exposed=900), collective(0, (0, 900), 1000)),
         "the only step of the figures holds the capture's start",
     ),
-]
+)
 
 
 def spent_in_data(*known):
@@ -170,24 +111,15 @@ def on_device(idle_input=0, **spent):
     return evidence(rows, collective(1, (0, wait), 900), phases=phases)
 
 
-BLAMED = [
+BLAMED = of(
+    straggler,
     # Rank 1 against the mean of ranks 0 and 2: 90 - (10 + 30) / 2.
     *(
-        case(
-            *(f"longer by {known}", straggler, spent_in_data(*known)),
-            phase="data",
-            phase_excess_ns_per_step=70,
-            advice="balance the data of this rank...",
-        )
+        case(f"longer by {known}", spent_in_data(*known), phase="data", phase_excess_ns_per_step=70)
         for known in (("host_ns",), ("device_ns", "idle_ns"), ("idle_ns", "device_ns"))
     ),
     *(
-        case(
-            *(what, straggler, run(100, phases=phases)),
-            action="rank 1 makes the others wait",
-            phase=None,
-            phase_excess_ns_per_step=None,
-        )
+        case(what, run(100, phases=phases), action="rank 1 makes the others wait")
         for what, phases in {
             "phases not marked": [],
             "a phase of it alone": [phase("forward", 1, 1, host_ns=500)],
@@ -196,11 +128,11 @@ BLAMED = [
         }.items()
     ),
     # More than 60 % of what is longer, by one measure.
-    case("most of it in forward", straggler, on_device(forward=200, backward=30), phase="forward"),
-    case("half of it in forward", straggler, on_device(forward=130, backward=120), phase=None),
-    case("it was loading data", straggler, on_device(180, forward=200, data=20), phase="data"),
-    case("half of it loading data", straggler, on_device(90, forward=200, data=20), phase=None),
-]
+    case("most of it in forward", on_device(forward=200, backward=30), phase="forward"),
+    case("half of it in forward", on_device(forward=130, backward=120), phase=None),
+    case("it was loading data", on_device(180, forward=200, data=20), phase="data"),
+    case("half of it loading data", on_device(90, forward=200, data=20), phase=None),
+)
 
 CASES = LATE + BLAMED
 

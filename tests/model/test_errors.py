@@ -32,38 +32,26 @@ def test_parents_are_those_that_callers_catch():
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_error_ends_the_program_with_2(kind):
-    assert kind("a", "b").exit_code == 2
-
-
-@pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("facts", [FACTS, {"found": None, "fix": None}, {**FACTS, "fix": None}])
-def test_pickling_keeps_the_class_and_the_facts(kind, facts):
+def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program_with_2(kind, facts):
     error = pickle.loads(pickle.dumps(kind("a.sqlite", "not a report", **facts)))
     assert type(error) is kind
-    assert (error.subject, error.problem) == ("a.sqlite", "not a report")
+    assert (error.subject, error.problem, error.exit_code) == ("a.sqlite", "not a report", 2)
     assert {"found": error.found, "fix": error.fix} == facts
     assert str(error) == "a.sqlite: not a report"
-
-
-def test_lines_are_the_message_then_what_was_found_then_the_fix():
-    assert OptionError("--step 'x'", "matches nothing", **FACTS).lines() == [
-        "--step 'x': matches nothing",
-        "  found: b.sqlite",
-        "  fix: nsyspipe analyze b.sqlite",
-    ]
 
 
 @pytest.mark.parametrize(
     ("facts", "extra"),
     [
         ({}, []),
+        ({"found": "", "fix": ""}, []),  # nothing is said of what is not known
         ({"fix": "-j 1"}, ["  fix: -j 1"]),
         ({"found": "2 files"}, ["  found: 2 files"]),
-        ({"found": "", "fix": ""}, []),
+        (FACTS, ["  found: b.sqlite", "  fix: nsyspipe analyze b.sqlite"]),
     ],
 )
-def test_lines_say_nothing_of_what_is_not_known(facts, extra):
+def test_lines_are_the_message_then_what_was_found_then_the_fix(facts, extra):
     assert InputError("a", "b", **facts).lines() == ["a: b", *extra]
 
 
@@ -72,18 +60,10 @@ def test_any_error_of_ours_can_be_caught_as_one():
         raise RankConflictError("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("steptime", "step_time"),
-        ("Step-Time", "step_time"),
-        ("step_tim", "step_time"),
-        ("step_tables", None),
-        ("x", None),
-        (5, None),
-        ("", None),
-    ],
-)
+NEAREST = {"steptime": "step_time", "Step-Time": "step_time", "step_tim": "step_time"}
+
+
+@pytest.mark.parametrize(("name", "fix"), [*NEAREST.items(), *((name, None) for name in ("step_tables", "x", 5, ""))])
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
     assert (error.found, error.fix) == ("idle, step_time", fix)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
-from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog
 from nsyspipe.reader.fabric import Connected, Line, parse_line, read_nccl_logs
 from tests.conftest import examples
 

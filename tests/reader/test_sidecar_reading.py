@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar
 from nsyspipe.capture.status import read_programs
-from nsyspipe.model.sidecar import CapturedRank, RunCapture
+from nsyspipe.model.side_files import CapturedRank, RunCapture
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from nsyspipe.reader.sidecar import UnusableError, family_of_pattern, parse_sidecar, read_beside, read_sidecars

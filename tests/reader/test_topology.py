@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
-from nsyspipe.model.fabric import Topology
+from nsyspipe.model.side_files import Topology
 from nsyspipe.reader.fabric import read_topology
 from tests.conftest import examples
 

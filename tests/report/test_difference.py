@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
-from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.difference import (
     difference_blocks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.markdown import escaped, prose, table
 from tests.markdown_page import UNPARTED, Page
 

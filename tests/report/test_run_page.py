@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe import load
 from nsyspipe.model import schema
-from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.html.page import LIBRARY, _code, _unbroken, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import _nccl, idle_table, kernel_table, link_table, run_page, straggler_table

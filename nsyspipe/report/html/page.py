@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.units import STEP_PARTS

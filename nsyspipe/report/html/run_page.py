@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.fabric import NcclFacts
+    from nsyspipe.model.side_files import NcclFacts
     from nsyspipe.model.table import TableSchema
     from nsyspipe.report.blocks import Block
     from nsyspipe.report.run import Finding

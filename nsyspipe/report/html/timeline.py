@@ -16,7 +16,7 @@ from nsyspipe.report.units import absent, ms_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.table import Int64
 
 
 # Drawn at once; a button shows the others.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
 
 
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are

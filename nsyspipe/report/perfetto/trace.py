@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.run import Run, RunHeader
 
 
