@@ -1,4 +1,4 @@
-"""`nsyspipe doctor`: this machine, or what reports can answer; text, JSON, exit codes, no secrets."""
+"""`nsyspipe doctor`: this machine, or what reports can answer, with the options of `analyze`; no secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
 from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run
+from tests.cli.sick_run import LINK, LOG
+from tests.cli.tools import environment, nsyspipe_here, nsyspipe_run
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 CHECKS = [
@@ -39,17 +40,14 @@ def doctor(*arguments, columns=100):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return variables that put fake programs before all others."""
+    """Return a folder of fake programs, and variables that put them before all others."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-
-
-def good_programs(folder):
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
     query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
     program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
+    return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 # --- this machine -------------------------------------------------------------------------------
@@ -57,8 +55,7 @@ def good_programs(folder):
 
 @pytest.mark.slow
 def test_a_machine_with_nsys_and_gpus_is_described(machine):
-    folder, variables = machine
-    good_programs(folder)
+    _, variables = machine
     done = nsyspipe_here("doctor", COLUMNS="100", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     rows = {tuple(re.split(r" {2,}", line)[:3]) for line in done.stdout.splitlines()}
@@ -71,7 +68,6 @@ def test_a_machine_with_nsys_and_gpus_is_described(machine):
 @pytest.mark.slow
 def test_what_is_unclear_is_called_so(machine):
     folder, variables = machine
-    good_programs(folder)
     program(folder, "nsys", "exit 127")
     text = nsyspipe_here("doctor", **variables).stdout
     assert "unclear whether it can convert .nsys-rep files" in " ".join(text.split())
@@ -80,7 +76,6 @@ def test_what_is_unclear_is_called_so(machine):
 @pytest.mark.slow
 def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
     folder, variables = machine
-    good_programs(folder)
     program(folder, "nsys", "sleep 60 & wait")
     start = time.monotonic()
     done = nsyspipe_here("doctor", COLUMNS="100", **variables)
@@ -92,8 +87,7 @@ def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
 
 @pytest.mark.slow
 def test_checks_are_json_for_programs(machine):
-    folder, variables = machine
-    good_programs(folder)
+    _, variables = machine
     done = nsyspipe_here("doctor", "--json", "-", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -121,9 +115,9 @@ def test_one_report_lacking_something_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_capabilities_are_json_for_programs(real):
-    done = nsyspipe_here("doctor", real / "ddp-4gpu-shm_*.sqlite", "--json", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    one, two = (doctor(real / "ddp-4gpu-shm_*.sqlite", "-j", n, "--json", "-") for n in (1, 2))
+    assert one == two
+    found = json.loads(one)
     assert list(found) == [
         "schema_version", "tool_version", "reports", "capabilities", "problems",
     ]  # fmt: skip
@@ -146,33 +140,45 @@ def test_problems_are_told_in_text_and_json(tmp_path):
     assert set(problems[0]) == {"code", "severity", "report", "rank", "message", "fix"}
 
 
-# --- files, refusals ----------------------------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_file_is_replaced_only_by_force(steady, tmp_path):
-    target = tmp_path / "doctor.json"
-    assert doctor(steady, "--json", target).startswith("These 2 reports answer")
-    before = target.read_bytes()
-    refused = nsyspipe_here("doctor", steady, "--json", target)
-    assert_refused(refused)
-    assert "--force" in refused.stderr
-    assert target.read_bytes() == before
-    doctor(steady, "--json", target, "--force")
-    assert target.read_bytes() == before
-    assert_refused(nsyspipe_here("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
+def capabilities(*arguments):
+    """Return status and text by name, from the document."""
+    found = json.loads(doctor(*arguments, "--json", "-"))["capabilities"]
+    return {one["name"]: (one["status"], one["found"]) for one in found}
 
 
-@pytest.mark.parametrize("name", ["no.sqlite", "", "text.sqlite", "empty.sqlite", "raw.nsys-rep", "."])
-def test_unusable_input_is_refused(tmp_path, name):
-    (tmp_path / "text.sqlite").write_text("no database")
-    (tmp_path / "empty.sqlite").touch()
-    (tmp_path / "raw.nsys-rep").touch()
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    target = folder if name == "." else name and tmp_path / name
-    cache = {"NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
-    assert_refused(nsyspipe_here("doctor", target, **cache))
+def every_option(folder):
+    names = ",".join(f"sick_{rank}.sqlite={rank}" for rank in range(2))
+    return [
+        "--step", "^step", "--backward", "^back", "--forward", "x", "--optimizer", "x", "--data", "x",
+        "--comm-kernel", "^my", "--skip-first", "1", "--rank-map", names, "--label", "a", "--run-id", "b",
+        *LINK, "--findings", "all", "-j", "1",
+    ]  # fmt: skip
+
+
+def test_one_set_of_options_works_with_both_commands(sick):
+    options = every_option(sick)
+    assert nsyspipe_here("analyze", sick, *options).returncode == 0
+    found = capabilities(sick, *options)
+    assert found["steps"] == ("yes", "8 match --step '^step'")
+    assert found["phases"] == ("yes", "8 backward")
+    assert found["compute_and_comm"] == ("yes", "16 kernels, 8 of them communication")
+    assert found["ranks"] == ("yes", "0-1 from --rank-map")
+    assert found["link"] == ("yes", "SHM through host memory, although the GPUs are connected by NV18")
+
+
+def test_without_reports_they_are_ignored(sick, tmp_path):
+    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
+    found = json.loads(doctor(*options, LOG, "--json", "-"))
+    assert [one["name"] for one in found["checks"]] == CHECKS
+
+
+def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
+    text = " ".join(doctor(sick, "--step", "^Iter").split())
+    assert "no steps 0 match --step '^Iter', 8 step #," in text
+    assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
 # --- terminal -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 from nsyspipe.run.workers import PRELOAD, executor_for
 from tests.build.programs import listening
 from tests.build.trace import KERNEL, RUNTIME, steady_rank
-from tests.cli.tools import assert_refused, environment, nsyspipe_here, program
+from tests.cli.tools import assert_refused, environment, program
 
 FULL = Path("/dev/full")
 N_KERNELS = 400_000
@@ -153,9 +153,3 @@ def test_a_closed_stdout_is_no_bug_of_ours(steady):
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment())
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 2)
-
-
-def test_no_reports_at_all_shows_how_to_use_it():
-    done = nsyspipe_here("analyze")
-    assert done.returncode == 2
-    assert "Usage:" in done.stderr
