@@ -20,7 +20,7 @@ from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.workers import Workers, telling_shortage
 from tests.build.trace import steady_rank
-from tests.cli.test_ending import family, grow
+from tests.cli.test_process import family, grow
 from tests.cli.tools import assert_refused, environment, program
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

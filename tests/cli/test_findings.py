@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 
 import pytest
 
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import LINK, LOG, PIDS, TOPOLOGY
-from tests.cli.tools import nsyspipe_here, nsyspipe_run
+from tests.cli.tools import nsyspipe_run
 
 LOGS = LOG.parent
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 # By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
 ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm-bound", "input-bound", "grad-copy"]
 SCHEMA_KEYS = "schema_version tool_version run summary ranks steps stragglers findings problems"
@@ -142,29 +140,6 @@ KEYS = {
     "findings": "id severity title advice saving_ns_per_step evidence",
     "problems": "code severity report rank message fix",
 }  # fmt: skip
-
-
-# --- names from traces ----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp_path):
-    builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
-    for at in range(0, 4000, 1000):
-        builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 300, launch=at + 80)
-        builder.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=at + 290, end=at + 1070, correlationId=builder.launch(None),
-            globalTid=builder.global_tid(), nameId=builder.string(f"cudaMalloc{EVIL}"),
-        )  # fmt: skip
-    builder.write(tmp_path / "a.sqlite")
-    log = tmp_path / "nccl.log"
-    log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
-    for findings in ("5", "all"):
-        done = nsyspipe_here("analyze", tmp_path, "--findings", findings, "--nccl-log", log)
-        assert "sync-bound" in done.stdout
-        assert "link: NEW" in done.stdout
-        shown = {char for char in done.stdout + done.stderr if char != "\n"}
-        assert not [char for char in shown if unicodedata.category(char) in ("Cc", "Cf")]
 
 
 def test_phases_are_shown_with_all_findings_only(sick, invoke, monkeypatch):
