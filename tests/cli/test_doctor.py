@@ -111,9 +111,7 @@ def test_capabilities_are_json_for_programs(real):
     one, two = (doctor(real / "ddp-4gpu-shm_*.sqlite", "-j", n, "--json", "-") for n in (1, 2))
     assert one == two
     found = json.loads(one)
-    assert list(found) == [
-        "schema_version", "tool_version", "reports", "capabilities", "problems",
-    ]  # fmt: skip
+    assert list(found) == ["schema_version", "tool_version", "reports", "capabilities", "problems"]
     assert len(found["reports"]) == 4
     assert found["problems"] == []
     assert {tuple(one) for one in found["capabilities"]} == {

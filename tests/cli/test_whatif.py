@@ -42,14 +42,9 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Largest single change: gradients as bf16, 34.1 % less step time (")
     assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
-    assert all(len(line) <= 100 for line in lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 92])
-def test_every_width_is_kept(ddp, columns):
-    done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
-    assert all(len(line) <= min(columns, 100) for line in done.stdout.splitlines())
+    for columns in (40, 92, 100):
+        printed = nsyspipe_here("whatif", ddp, COLUMNS=str(columns)).stdout
+        assert all(len(line) <= columns for line in printed.splitlines())
 
 
 @pytest.mark.slow
