@@ -15,7 +15,6 @@ LOGS = LOG.parent
 
 # By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
 ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm-bound", "input-bound", "grad-copy"]
-SCHEMA_KEYS = "schema_version tool_version run summary ranks steps stragglers findings problems"
 
 
 @pytest.fixture
@@ -102,12 +101,8 @@ def test_several_processes_replay_as_one_does(real):
 # --- the document ---------------------------------------------------------------------------------
 
 
-def test_the_document_has_every_key_of_the_contract_and_all_findings(sick, invoke):
+def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
     found = json.loads(invoke(sick, *LINK, "--findings", "0", "--json", "-").stdout)
-    assert set(found) >= set(SCHEMA_KEYS.split())
-    for table, names in KEYS.items():
-        (row, *_) = found[table] if isinstance(found[table], list) else [found[table]]
-        assert set(row) >= set(names.split()), table
     assert found["summary"]["by_rank"]["wait_share"] == {"lowest": [0, 0], "highest": [0, 0]}
     assert found["summary"]["message_bytes_per_step"] is None
     assert [row["rank"] for row in found["stragglers"]] == [0, 1]
@@ -124,29 +119,6 @@ def test_the_document_has_every_key_of_the_contract_and_all_findings(sick, invok
     ]
     assert all(type(row["evidence"]) is dict for row in rows)
     assert rows[3]["evidence"]["link_kind"] == "shm"
-
-
-KEYS = {
-    "run": "run_id label n_ranks world_size gpu_names hosts nsys_versions export_schema_versions captured_at_utc reports",
-    "summary": "n_steps n_summary_steps skipped_steps step_time_ns throughput_steps_per_s comm_share exposed_comm_share "
-    "overlap_ratio backward_overlap_ratio idle_share compute_share exposed_memory_share dtod_ns_per_step "
-    "dtod_bytes_per_step collectives_per_step wait_share message_bytes_per_step algbw_bytes_per_s busbw_bytes_per_s "
-    "by_rank",
-    "ranks": "rank local_rank report pid device_id gpu_name host rank_source n_kernels n_comm n_dtod clock_offset_ns "
-    "clock_error_ns",
-    "steps": "start_ns end_ns wait_ns is_complete in_summary wall_ns compute_ns comm_ns exposed_comm_ns exposed_memory_ns "
-    "idle_ns dtod_ns dtod_bytes n_dtod exposed_dtod_ns overlap_compute_ns overlap_backward_ns n_collectives",
-    "stragglers": "rank n_arrived_last wait_caused_ns lateness_ns wait_ns",
-    "findings": "id severity title advice saving_ns_per_step evidence",
-    "problems": "code severity report rank message fix",
-}  # fmt: skip
-
-
-def test_phases_are_shown_with_all_findings_only(sick, invoke, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    assert "phase  " not in invoke(sick).stdout
-    rows = invoke(sick, "--findings", "all").stdout.partition("phase  ")[2].splitlines()[1:]
-    assert [row.split()[0] for row in rows[: rows.index("")]] == ["backward"]
 
 
 # --- the link -------------------------------------------------------------------------------------

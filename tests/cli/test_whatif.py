@@ -12,15 +12,6 @@ from nsyspipe.store.write import save
 from tests.build.ddp_run import MS, Ddp
 from tests.cli.tools import assert_refused, nsyspipe_here
 
-KEYS = [
-    "schema_version", "tool_version", "run", "step_time_ns", "limit_step_time_ns", "identity_error_pct", "scenarios",
-    "problems",
-]  # fmt: skip
-SCENARIO = [
-    "id", "label", "knobs", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
-    "refused", "finding", "finding_saving_ns",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory):
@@ -57,12 +48,9 @@ def test_one_combination_says_what_it_rests_on(ddp):
     assert "This rests on" in lines
 
 
-def test_the_document_has_the_keys_of_the_contract(ddp):
+def test_the_document_has_the_menu_or_one_combination(ddp):
     found = document(ddp)
-    assert list(found) == KEYS
-    assert found["schema_version"] == 1
     assert found["step_time_ns"] == pytest.approx(114.8 * MS)
-    assert all(list(one) == SCENARIO for one in found["scenarios"])
     gains = [one["gain_pct"] for one in found["scenarios"]]
     assert gains == sorted(gains, reverse=True)
     (one,) = document(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")["scenarios"]
