@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
-from contextlib import closing
 from pathlib import Path
 
 import adbc_driver_manager.dbapi
@@ -16,26 +12,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.run.workers import PRELOAD, executor_for
-from tests.build.programs import listening
-from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, nsyspipe_run, program
 
 FULL = Path("/dev/full")
-N_KERNELS = 400_000
-
-
-def grow(path):
-    """Add kernels with launches, enough to keep the program busy for a while."""
-    with closing(sqlite3.connect(path)) as database:
-        for table in (KERNEL, RUNTIME):
-            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            changed = {"start": 't."start" + i % 700', "end": 't."end" + i % 700', "correlationId": "100 + i"}
-            cells = ", ".join(changed.get(name, f't."{name}"') for name in names)
-            database.execute(
-                f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {N_KERNELS}) "
-                f"INSERT INTO {table} SELECT {cells} FROM n, (SELECT * FROM {table} LIMIT 1) t"
-            )
-        database.commit()
 
 
 def test_an_interrupt_that_comes_while_sqlite_answers_is_not_lost():
@@ -45,77 +24,6 @@ def test_an_interrupt_that_comes_while_sqlite_answers_is_not_lost():
             adbc_driver_manager.dbapi._blocking_call(signal.raise_signal, (signal.SIGINT,), {}, lambda: None)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("large")
-    for rank in range(2):
-        grow(steady_rank(rank).write(folder / f"large_{rank}.sqlite"))
-    return folder
-
-
-def family(pid):
-    """Return a process and all that it started."""
-    found = [pid]
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [one for child in path.read_text().split() for one in family(int(child))]
-    return found
-
-
-def alive(group):
-    """Return the processes of a group that still run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(its_group) == group and state not in "ZX":
-            found.append(path.parent.name)
-    return found
-
-
-def wait_until_it_reads(pid, folder):
-    """Return when some process of a family has a report open."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for one in family(pid):
-            for entry in Path(f"/proc/{one}/fd").glob("*"):
-                try:
-                    if folder in entry.readlink().parents:
-                        return
-                except OSError:
-                    continue
-        time.sleep(0.002)
-    pytest.fail("the program opened no report")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what the program does")
-@pytest.mark.parametrize(("jobs", "delay", "everybody"), [(1, 0.03, False), (2, 0.05, True)])
-def test_an_interrupt_ends_it_without_a_word_or_a_file(large, tmp_path, jobs, everybody, delay):
-    command = program("analyze", large, "-j", jobs, "--json", tmp_path / "run.json")
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
-        preexec_fn=listening,  # noqa: PLW1509 - pytest forks from its main thread
-    ) as started:
-        wait_until_it_reads(started.pid, large)
-        time.sleep(delay)
-        # A terminal sends Ctrl-C to the workers too; kill(1) only to the program.
-        (os.killpg if everybody else os.kill)(started.pid, signal.SIGINT)
-        output, errors = started.communicate(timeout=20)
-    assert (started.returncode, output, errors.strip()) == (130, "", "")
-    assert list(tmp_path.iterdir()) == []
-    deadline = time.monotonic() + 5
-    while (left := alive(started.pid)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert left == []
 
 
 # What commands print is written at one place, help and errors of use by Typer.
