@@ -7,10 +7,12 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,14 +21,37 @@ import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader import report
 from nsyspipe.run.workers import Workers, telling_shortage
-from tests.build.trace import steady_rank
-from tests.cli.test_ending import family, grow
+from tests.build.programs import listening
+from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, program
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # Generous: the machine may be busy. Nothing waits that long where all is well.
 DEADLINE_S = 60.0
 MIB = 2**20
+N_KERNELS = 400_000
+
+
+def grow(path):
+    """Add kernels with launches, enough to keep the program busy for a while."""
+    with closing(sqlite3.connect(path)) as database:
+        for table in (KERNEL, RUNTIME):
+            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            changed = {"start": 't."start" + i % 700', "end": 't."end" + i % 700', "correlationId": "100 + i"}
+            cells = ", ".join(changed.get(name, f't."{name}"') for name in names)
+            database.execute(
+                f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {N_KERNELS}) "
+                f"INSERT INTO {table} SELECT {cells} FROM n, (SELECT * FROM {table} LIMIT 1) t"
+            )
+        database.commit()
+
+
+def family(pid):
+    """Return a process and all that it started."""
+    found = [pid]
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [one for child in path.read_text().split() for one in family(int(child))]
+    return found
 
 
 def eventually(condition, what):
@@ -78,7 +103,8 @@ def popen(*words, **more):
 
 def started(folder, out, jobs=2):
     """Start an analysis and return it, with its processes, once a report is being read."""
-    process = popen(folder, "-j", jobs, "--json", out / "run.json", start_new_session=True)
+    more = {"start_new_session": True, "preexec_fn": listening}  # pytest forks from its main thread
+    process = popen(folder, "-j", jobs, "--json", out / "run.json", **more)
     eventually(lambda: reading(process.pid, folder) or process.poll() is not None, "it reads")
     assert process.poll() is None
     return process, workers_of(process.pid)
@@ -102,8 +128,11 @@ def gone(workers):
         (signal.SIGTERM, False, 1),
         (signal.SIGTERM, False, 2),
         (signal.SIGHUP, True, 2),
+        # A terminal sends Ctrl-C to the workers too; kill(1) only to the program.
+        (signal.SIGINT, False, 1),
         (signal.SIGINT, False, 2),
         (signal.SIGINT, True, 1),
+        (signal.SIGINT, True, 2),
     ],
 )
 def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, number, everybody, jobs):

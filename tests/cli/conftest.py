@@ -1,18 +1,76 @@
-"""What the tests of commands share."""
+"""What the tests of commands share: the program in this process, and runs to give it."""
 
 from __future__ import annotations
 
 import pytest
 from typer.testing import CliRunner
 
+import nsyspipe
 from nsyspipe.cli.app import app
+from nsyspipe.store.write import save
+from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.trace import TraceBuilder
+from tests.cli.sick_run import write_sick
 
 
 @pytest.fixture
-def invoke():
-    """Return a function that runs the program in this process, where that is enough."""
+def call():
+    """Return a function that runs a command in this process, where that is enough."""
 
     def run(*arguments):
-        return CliRunner().invoke(app, ["analyze", *map(str, arguments)], catch_exceptions=True)
+        return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
 
     return run
+
+
+@pytest.fixture
+def invoke(call):
+    """Return a function that runs `nsyspipe analyze` in this process."""
+    return lambda *arguments: call("analyze", *arguments)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Return a directory of runs, which tests read only.
+
+    Saved each alone (`slow` and others, see `tests.build.scoreboard_runs`) and together in `store`; their reports in
+    `reports`; reports of a run without GPU activity, `empty`, and of one in which much could be better, `sick`;
+    files that are neither.
+    """
+    folder = tmp_path_factory.mktemp("made")
+    runs = scoreboard_runs(folder / "reports", ("slow", "fast", "again", "short", "wide"))
+    for name, run in runs.items():
+        save(run, folder / name, events=True)
+        save(run, folder / "store")
+    for name in ("empty", "sick", "nothing"):
+        (folder / name).mkdir()
+    TraceBuilder().range(0, 10, "step 1").write(folder / "empty" / "empty_0.sqlite")
+    write_sick(folder / "sick")
+    (folder / "plain.txt").write_text("GPU0 is fine\n")
+    (folder / "text.sqlite").write_text("no database")
+    (folder / "bare.sqlite").touch()
+    (folder / "stub.sqlite").write_bytes(b"SQLite format 3\0")
+    return folder
+
+
+@pytest.fixture
+def beside(made, tmp_path, monkeypatch):
+    """Return a directory of the test's own, the current one, in which those runs seem to lie."""
+    monkeypatch.chdir(tmp_path)
+    for entry in made.iterdir():
+        (tmp_path / entry.name).symlink_to(entry)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def sick(made):
+    """Return the reports of `tests.cli.sick_run`, which tests read only."""
+    return made / "sick"
+
+
+def refused(done, *words):
+    """Check that a command of `call` ended with an error of ours that says all of this, and printed nothing."""
+    assert isinstance(done.exception, nsyspipe.NsyspipeError), done.exception
+    text = "\n".join(done.exception.lines())
+    assert all(word in text for word in words), text
+    assert (done.exception.exit_code, done.stdout) == (2, "")

@@ -10,19 +10,15 @@ import nsyspipe
 from nsyspipe.report.document import document
 from tests.build.tools import STEADY
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
-
-
-def read(path):
-    return json.loads(path.read_text())
-
+from tests.cli.tools import nsyspipe_here, nsyspipe_run
 
 # --- the JSON document --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_json_on_stdout_is_one_document_and_nothing_else(steady):
-    done = nsyspipe_run("analyze", steady, "--json", "-")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_json_on_stdout_is_one_document_and_nothing_else(steady, jobs):
+    done = nsyspipe_run("analyze", steady, "--json", "-", "-j", jobs)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == document(nsyspipe.load(steady))
 
@@ -51,13 +47,6 @@ def test_the_lowest_and_highest_rank_are_named(tmp_path, invoke):
     assert found["by_rank"]["idle_share"] == {"lowest": [1, 0.66], "highest": [0, 0.76]}
 
 
-@pytest.mark.slow
-def test_two_processes_give_the_document_of_one(steady):
-    one, two = (nsyspipe_run("analyze", steady, "--json", "-", "-j", jobs) for jobs in (1, 2))
-    assert one.stdout
-    assert (one.stdout, two.stderr) == (two.stdout, "")
-
-
 def test_null_is_what_was_not_recorded(tmp_path, invoke):
     steady_rank(0).write(tmp_path / "a_0.sqlite", without=(RUNTIME, "TARGET_INFO_GPU"))
     found = json.loads(invoke(tmp_path, "--json", "-").stdout)
@@ -72,11 +61,7 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
 def test_quiet_prints_nothing(steady, tmp_path):
     done = nsyspipe_here("analyze", steady, "-q", "--json", tmp_path / "run.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert read(tmp_path / "run.json")["run"]["n_ranks"] == 2
-
-
-def test_quiet_still_says_why_input_is_unusable(tmp_path):
-    assert_refused(nsyspipe_here("analyze", tmp_path / "no.sqlite", "-q"))
+    assert json.loads((tmp_path / "run.json").read_text())["run"]["n_ranks"] == 2
 
 
 def test_strict_passes_what_is_only_for_information(steady, invoke):
@@ -101,23 +86,6 @@ def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
-def test_steps_without_gpu_activity_are_shown_as_the_hosts(tmp_path, invoke):
-    for rank in range(2):
-        builder = TraceBuilder(pid=rank).env(RANK=rank)
-        for step in range(3):
-            at = 10_000_000 * step  # 4 ms on rank 0, 6 ms on rank 1
-            builder.range(at, at + 4_000_000 + 2_000_000 * rank, f"step {step}")
-        builder.write(tmp_path / f"cpu_{rank}.sqlite")
-    done = invoke(tmp_path)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("No GPU activity was recorded: these are host times")
-    assert "its median step takes 2.00 ms (50.0 %) longer than that of rank 0" in " ".join(done.stdout.split())
-    assert done.stdout.count("error  no GPU activity recorded") == 2
-    assert invoke(tmp_path, "--strict").exit_code == 2
-    found = json.loads(invoke(tmp_path, "--json", "-").stdout)
-    assert [row["host_ns"] for row in found["host_steps"]] == [4_000_000] * 3 + [6_000_000] * 3
-
-
 @pytest.mark.parametrize(
     ("options", "path", "value"),
     [
@@ -136,11 +104,3 @@ def test_every_option_reaches_the_analysis(steady, invoke, options, path, value)
     for key in path:
         found = found[key]
     assert found == value
-
-
-@pytest.mark.parametrize("arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]])
-def test_a_command_line_that_cannot_be_understood_exits_with_2(invoke, arguments):
-    done = invoke(*arguments)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    assert "Error" in done.stderr

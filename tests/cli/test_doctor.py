@@ -1,4 +1,4 @@
-"""`nsyspipe doctor`: this machine, or what reports can answer; text, JSON, exit codes, no secrets."""
+"""`nsyspipe doctor`: this machine, or what reports can answer, with the options of `analyze`; no secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-import unicodedata
 
 import pytest
 from typer.testing import CliRunner
@@ -18,9 +17,9 @@ from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
 from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run
+from tests.cli.sick_run import LINK, LOG
+from tests.cli.tools import environment, nsyspipe_here
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 CHECKS = [
     "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
     "nccl", "nvtx",
@@ -39,26 +38,22 @@ def doctor(*arguments, columns=100):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return variables that put fake programs before all others."""
+    """Return a folder of fake programs, and variables that put them before all others."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-
-
-def good_programs(folder):
     program(folder, "nsys", printing(version=VERSION, profile=HELP))
     rows = GPUS.replace("\n", "\\n")
     query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
     program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
+    return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 # --- this machine -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_machine_with_nsys_and_gpus_is_described(machine):
-    folder, variables = machine
-    good_programs(folder)
+def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine):
+    _, variables = machine
     done = nsyspipe_here("doctor", COLUMNS="100", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     rows = {tuple(re.split(r" {2,}", line)[:3]) for line in done.stdout.splitlines()}
@@ -66,34 +61,6 @@ def test_a_machine_with_nsys_and_gpus_is_described(machine):
     assert ("ok", "CUDA driver", "580.159.04, 2 x NVIDIA H200") in rows
     assert ("ok", "topology", "2 GPUs linked by NV18") in rows
     assert "--trace=cuda,nvtx,osrt" in done.stdout
-
-
-@pytest.mark.slow
-def test_what_is_unclear_is_called_so(machine):
-    folder, variables = machine
-    good_programs(folder)
-    program(folder, "nsys", "exit 127")
-    text = nsyspipe_here("doctor", **variables).stdout
-    assert "unclear whether it can convert .nsys-rep files" in " ".join(text.split())
-
-
-@pytest.mark.slow
-def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
-    folder, variables = machine
-    good_programs(folder)
-    program(folder, "nsys", "sleep 60 & wait")
-    start = time.monotonic()
-    done = nsyspipe_here("doctor", COLUMNS="100", **variables)
-    assert time.monotonic() - start < 20
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "does not answer" in done.stdout
-    assert "2 x NVIDIA H200" in done.stdout
-
-
-@pytest.mark.slow
-def test_checks_are_json_for_programs(machine):
-    folder, variables = machine
-    good_programs(folder)
     done = nsyspipe_here("doctor", "--json", "-", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -105,6 +72,26 @@ def test_checks_are_json_for_programs(machine):
     assert all(list(one) == keys for one in found["checks"])
     (disk,) = [one for one in found["checks"] if one["name"] == "disk_space"]
     assert type(disk["found_bytes"]) is int
+
+
+@pytest.mark.slow
+def test_what_is_unclear_is_called_so(machine):
+    folder, variables = machine
+    program(folder, "nsys", "exit 127")
+    text = nsyspipe_here("doctor", **variables).stdout
+    assert "unclear whether it can convert .nsys-rep files" in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
+    folder, variables = machine
+    program(folder, "nsys", "sleep 60 & wait")
+    start = time.monotonic()
+    done = nsyspipe_here("doctor", COLUMNS="100", **variables)
+    assert time.monotonic() - start < 20
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "does not answer" in done.stdout
+    assert "2 x NVIDIA H200" in done.stdout
 
 
 # --- reports ------------------------------------------------------------------------------------
@@ -121,12 +108,10 @@ def test_one_report_lacking_something_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_capabilities_are_json_for_programs(real):
-    done = nsyspipe_here("doctor", real / "ddp-4gpu-shm_*.sqlite", "--json", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert list(found) == [
-        "schema_version", "tool_version", "reports", "capabilities", "problems",
-    ]  # fmt: skip
+    one, two = (doctor(real / "ddp-4gpu-shm_*.sqlite", "-j", n, "--json", "-") for n in (1, 2))
+    assert one == two
+    found = json.loads(one)
+    assert list(found) == ["schema_version", "tool_version", "reports", "capabilities", "problems"]
     assert len(found["reports"]) == 4
     assert found["problems"] == []
     assert {tuple(one) for one in found["capabilities"]} == {
@@ -146,33 +131,45 @@ def test_problems_are_told_in_text_and_json(tmp_path):
     assert set(problems[0]) == {"code", "severity", "report", "rank", "message", "fix"}
 
 
-# --- files, refusals ----------------------------------------------------------------------------
+# --- options ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_file_is_replaced_only_by_force(steady, tmp_path):
-    target = tmp_path / "doctor.json"
-    assert doctor(steady, "--json", target).startswith("These 2 reports answer")
-    before = target.read_bytes()
-    refused = nsyspipe_here("doctor", steady, "--json", target)
-    assert_refused(refused)
-    assert "--force" in refused.stderr
-    assert target.read_bytes() == before
-    doctor(steady, "--json", target, "--force")
-    assert target.read_bytes() == before
-    assert_refused(nsyspipe_here("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
+def capabilities(*arguments):
+    """Return status and text by name, from the document."""
+    found = json.loads(doctor(*arguments, "--json", "-"))["capabilities"]
+    return {one["name"]: (one["status"], one["found"]) for one in found}
 
 
-@pytest.mark.parametrize("name", ["no.sqlite", "", "text.sqlite", "empty.sqlite", "raw.nsys-rep", "."])
-def test_unusable_input_is_refused(tmp_path, name):
-    (tmp_path / "text.sqlite").write_text("no database")
-    (tmp_path / "empty.sqlite").touch()
-    (tmp_path / "raw.nsys-rep").touch()
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    target = folder if name == "." else name and tmp_path / name
-    cache = {"NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
-    assert_refused(nsyspipe_here("doctor", target, **cache))
+def every_option(folder):
+    names = ",".join(f"sick_{rank}.sqlite={rank}" for rank in range(2))
+    return [
+        "--step", "^step", "--backward", "^back", "--forward", "x", "--optimizer", "x", "--data", "x",
+        "--comm-kernel", "^my", "--skip-first", "1", "--rank-map", names, "--label", "a", "--run-id", "b",
+        *LINK, "--findings", "all", "-j", "1",
+    ]  # fmt: skip
+
+
+def test_one_set_of_options_works_with_both_commands(sick):
+    options = every_option(sick)
+    assert nsyspipe_here("analyze", sick, *options).returncode == 0
+    found = capabilities(sick, *options)
+    assert found["steps"] == ("yes", "8 match --step '^step'")
+    assert found["phases"] == ("yes", "8 backward")
+    assert found["compute_and_comm"] == ("yes", "16 kernels, 8 of them communication")
+    assert found["ranks"] == ("yes", "0-1 from --rank-map")
+    assert found["link"] == ("yes", "SHM through host memory, although the GPUs are connected by NV18")
+
+
+def test_without_reports_they_are_ignored(sick, tmp_path):
+    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
+    found = json.loads(doctor(*options, LOG, "--json", "-"))
+    assert [one["name"] for one in found["checks"]] == CHECKS
+
+
+def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
+    text = " ".join(doctor(sick, "--step", "^Iter").split())
+    assert "no steps 0 match --step '^Iter', 8 step #," in text
+    assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
 # --- terminal -----------------------------------------------------------------------------------
@@ -189,28 +186,6 @@ def test_the_text_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, colu
     lines = doctor(*([] if what == "machine" else [tmp_path]), columns=columns).splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.endswith(" ") for line in lines)
-
-
-@pytest.mark.slow
-def test_names_from_reports_and_programs_never_drive_the_terminal(tmp_path, machine):
-    folder, variables = machine
-    program(folder, "nvidia-smi", f"printf '0, H200{EVIL}, 1, 580.1\\n'")
-    builder = steady_rank(0).gpu(1, f"H200{EVIL}").range(0, 900, f"step {EVIL}")
-    builder.meta(EXPORT_PRODUCT_VERSION=f"2024{EVIL}").write(tmp_path / f"a{EVIL}_0.sqlite")
-    for arguments in ([], [tmp_path]):
-        done = nsyspipe_here("doctor", *arguments, **variables)
-        assert done.returncode == 0
-        assert "H200" in done.stdout
-        found = {unicodedata.category(char) for char in done.stdout.replace("\n", "")}
-        assert found & {"Cc", "Cf"} == set()
-
-
-@pytest.mark.slow
-def test_a_terminal_that_knows_few_letters_gets_the_text(steady):
-    builder = steady_rank(0).range(0, 900, "\N{SNOWMAN}" * 50)
-    builder.write(steady / "steady_0.sqlite")
-    done = nsyspipe_run("doctor", steady, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- secrets and imports ------------------------------------------------------------------------

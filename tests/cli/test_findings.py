@@ -1,26 +1,20 @@
-"""What to change first, and the link: on the terminal, in the document, and the options that they take."""
+"""What to change first, and what is said of the link: on the terminal and in the document, and the options they take."""
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 
 import pytest
 
 from tests.build.trace import TraceBuilder
-from tests.cli.sick_run import LINK, LOG, PIDS, write_sick
-from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
+from tests.cli.sick_run import LINK, LOG, PIDS, TOPOLOGY
+from tests.cli.tools import nsyspipe_run
 
-EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
+LOGS = LOG.parent
+
 # By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
 ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm-bound", "input-bound", "grad-copy"]
-SCHEMA_KEYS = "schema_version tool_version run summary ranks steps stragglers findings problems"
-
-
-@pytest.fixture
-def sick(tmp_path):
-    return write_sick(tmp_path)
 
 
 @pytest.fixture
@@ -74,10 +68,8 @@ def test_all_are_shown_with_the_whole_advice(sick, section):
     assert "Lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default" in text
 
 
-def test_none_are_shown_but_all_are_in_the_document(sick, section, invoke):
+def test_none_are_shown(sick, section):
     assert section(sick, *LINK, "--findings", "0") == []
-    found = json.loads(invoke(sick, *LINK, "--findings", "0", "--json", "-").stdout)
-    assert [row["id"] for row in found["findings"]] == ALL
 
 
 def test_a_run_without_findings_has_no_such_section(tmp_path, section):
@@ -85,13 +77,6 @@ def test_a_run_without_findings_has_no_such_section(tmp_path, section):
     for at in range(0, 4000, 1000):
         builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 1100, launch=at + 80)
     assert section(builder.write(tmp_path / "a.sqlite")) == []
-
-
-@pytest.mark.parametrize("value", ["-1", "", "all of them", "1" * 19, "\u0663"])
-def test_what_is_no_number_is_refused_before_anything_is_read(tmp_path, value):
-    done = nsyspipe_here("analyze", tmp_path / "no.sqlite", f"--findings={value}")
-    assert_refused(done)
-    assert done.stderr.startswith("error: --findings")
 
 
 # --- how wide -------------------------------------------------------------------------------------
@@ -116,35 +101,13 @@ def test_several_processes_replay_as_one_does(real):
 # --- the document ---------------------------------------------------------------------------------
 
 
-def test_the_document_has_every_key_of_the_contract(sick, invoke):
-    found = json.loads(invoke(sick, *LINK, "--json", "-").stdout)
-    assert set(found) >= set(SCHEMA_KEYS.split())
-    for table, names in KEYS.items():
-        (row, *_) = found[table] if isinstance(found[table], list) else [found[table]]
-        assert set(row) >= set(names.split()), table
+def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
+    found = json.loads(invoke(sick, *LINK, "--findings", "0", "--json", "-").stdout)
     assert found["summary"]["by_rank"]["wait_share"] == {"lowest": [0, 0], "highest": [0, 0]}
     assert found["summary"]["message_bytes_per_step"] is None
     assert [row["rank"] for row in found["stragglers"]] == [0, 1]
-
-
-KEYS = {
-    "run": "run_id label n_ranks world_size gpu_names hosts nsys_versions export_schema_versions captured_at_utc reports",
-    "summary": "n_steps n_summary_steps skipped_steps step_time_ns throughput_steps_per_s comm_share exposed_comm_share "
-    "overlap_ratio backward_overlap_ratio idle_share compute_share exposed_memory_share dtod_ns_per_step "
-    "dtod_bytes_per_step collectives_per_step wait_share message_bytes_per_step algbw_bytes_per_s busbw_bytes_per_s "
-    "by_rank",
-    "ranks": "rank local_rank report pid device_id gpu_name host rank_source n_kernels n_comm n_dtod clock_offset_ns "
-    "clock_error_ns",
-    "steps": "start_ns end_ns wait_ns is_complete in_summary wall_ns compute_ns comm_ns exposed_comm_ns exposed_memory_ns "
-    "idle_ns dtod_ns dtod_bytes n_dtod exposed_dtod_ns overlap_compute_ns overlap_backward_ns n_collectives",
-    "stragglers": "rank n_arrived_last wait_caused_ns lateness_ns wait_ns",
-    "findings": "id severity title advice saving_ns_per_step evidence",
-    "problems": "code severity report rank message fix",
-}  # fmt: skip
-
-
-def test_evidence_is_an_object_and_savings_are_numbers(sick, invoke):
-    rows = json.loads(invoke(sick, *LINK, "--json", "-").stdout)["findings"]
+    assert found["nccl"]["version"] == "2.28.9+cuda13.0"
+    rows = found["findings"]
     assert [(row["id"], row["severity"], row["saving_ns_per_step"]) for row in rows] == [
         ("launch-bound", "high", 385),
         ("compress-gradients", "high", 300),
@@ -158,31 +121,172 @@ def test_evidence_is_an_object_and_savings_are_numbers(sick, invoke):
     assert rows[3]["evidence"]["link_kind"] == "shm"
 
 
-# --- names from traces ----------------------------------------------------------------------------
+# --- the link -------------------------------------------------------------------------------------
+
+SHM = "link: SHM through host memory"
+UNSAID = "link: no NCCL log says what NCCL uses; the GPUs are connected by NV18"
+ALTHOUGH = f"{SHM}, although the GPUs are connected by NV18; all 4 edges"
+# 8 copies of 100 bytes per 300 ns, and with two ranks busbw is algbw.
+REACHED = "bus bandwidth about 2.667 GB/s"
+DDP = "ddp-4gpu-shm_*.sqlite"
+
+
+def link_line(done):
+    """Return what is said of the link, in one line; None if nothing is."""
+    assert (done.exit_code, done.stderr) == (0, ""), done
+    head = done.stdout.partition("\n\n")[0]
+    _, found, said = head.partition("\nlink: ")
+    return found.strip() + " " + " ".join(said.split()) if found else None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], None),
+        (LINK[:2], f"{SHM}; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
+        (
+            LINK[2:],
+            f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal",
+        ),
+        (LINK, f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
+        ([*LINK, "--nccl-log", LOG], f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
+    ],
+    ids=["neither", "log", "topology", "both", "the log twice"],
+)
+def test_the_link_is_said_as_far_as_it_is_known(sick, invoke, options, said):
+    assert link_line(invoke(sick, *options)) == said
+
+
+@pytest.mark.parametrize(
+    ("run", "log", "topology", "said"),
+    [
+        ("ddp-4gpu-shm", LOG.name, "4", f"{ALTHOUGH}; bus bandwidth about 25.41 GB/s of 63.02 GB/s nominal"),
+        # Without a figure of the run only the promise.
+        ("ddp-4gpu-shm-bucket100", LOG.name, "4", f"{ALTHOUGH}; nominal 63.02 GB/s"),
+        # Although no finding needs it.
+        (
+            "ddp-2gpu",
+            "ddp-2gpu.nccl.log",
+            "2",
+            "link: NVLink (P2P/CUMEM over NV18); both edges; bus bandwidth about 333.8 GB/s of 450.0 GB/s nominal",
+        ),
+    ],
+)
+def test_the_link_of_a_real_run_is_said(real, invoke, run, log, topology, said):
+    files = ("--nccl-log", LOGS / log, "--topology", LOGS / f"topo-{topology}gpu.txt")
+    assert link_line(invoke(real / f"{run}_*.sqlite", *files)) == said
+
+
+@pytest.mark.parametrize("way", ["repeated", "quoted glob", "shell's words", "before", "between"])
+def test_logs_may_be_repeated_or_a_quoted_glob_or_words_of_the_shell(sick, invoke, tmp_path, way):
+    by_process = {}  # as NCCL_DEBUG_FILE writes them
+    for line in LOG.read_text().splitlines(keepends=True):
+        if line.startswith("node0:"):
+            by_process.setdefault(line.split(":")[1], []).append(line)
+    assert len(by_process) == 4
+    for process, lines in by_process.items():
+        (tmp_path / f"nccl_{process}.log").write_text("".join(lines))
+    files, exports = sorted(tmp_path.iterdir()), sorted(sick.glob("*.sqlite"))
+    arguments = {
+        "repeated": [sick, *(word for file in files for word in ("--nccl-log", file))],
+        "quoted glob": [sick, "--nccl-log", tmp_path / "*.log"],
+        "shell's words": [*exports, "--nccl-log", *files],
+        "before": ["--nccl-log", *files, sick],
+        "between": [exports[0], "--nccl-log", *files, exports[1]],
+    }[way]
+    assert link_line(invoke(*arguments, "--topology", TOPOLOGY)) == f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"
+
+
+def ring_log(n_ranks, transports):
+    """Return a log of one communicator whose ring has these transports, in turn."""
+    said = []
+    for rank in range(n_ranks):
+        place = f"ncclCommInitRank comm 0x1 rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId {rank}0 commId 0x7"
+        after, transport = (rank + 1) % n_ranks, transports[rank % len(transports)]
+        pid = PIDS[0] if rank == 0 else 3000 + rank
+        said += [
+            f"host:{pid}:{pid} [{rank}] NCCL INFO {text}"
+            for text in (
+                f"{place} - Init START",
+                f"Channel 00/0 : {rank}[{rank}] -> {after}[{after}] [send] via {transport}",
+                f"{place} - Init COMPLETE",
+            )
+        ]
+    return "\n".join(said) + "\n"
+
+
+@pytest.mark.parametrize("transport", ["NET/AWS Libfabric/15/GDRDMA", "NEW/" + 300 * "x"])
+def test_the_line_takes_two_lines_of_a_terminal(sick, invoke, tmp_path, monkeypatch, transport):
+    monkeypatch.setenv("COLUMNS", "100")
+    log = tmp_path / "nccl.log"
+    log.write_text(ring_log(16, [transport, "SHM", "SHM", "SHM"]))
+    done = invoke(sick, "--nccl-log", log, "--topology", TOPOLOGY)
+    assert (done.exit_code, done.stderr) == (0, "")
+    head = done.stdout.partition("\n\n")[0].partition("\nlink: ")[2].splitlines()
+    assert len(head) <= 2
+    assert max(map(len, head)) <= 100
+    assert " of 16 edges, rank " in " ".join(head)
+
+
+# --- files of another run -------------------------------------------------------------------------
+
+
+def answer(invoke, *arguments):
+    """Return the document, and its problems by code."""
+    found = json.loads(invoke(*arguments, "--json", "-").stdout)
+    return found, {row["code"]: row for row in found["problems"]}
 
 
 @pytest.mark.slow
-def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp_path):
-    builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
-    for at in range(0, 4000, 1000):
-        builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 300, launch=at + 80)
-        builder.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=at + 290, end=at + 1070, correlationId=builder.launch(None),
-            globalTid=builder.global_tid(), nameId=builder.string(f"cudaMalloc{EVIL}"),
-        )  # fmt: skip
-    builder.write(tmp_path / "a.sqlite")
-    log = tmp_path / "nccl.log"
-    log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
-    for findings in ("5", "all"):
-        done = nsyspipe_here("analyze", tmp_path, "--findings", findings, "--nccl-log", log)
-        assert "sync-bound" in done.stdout
-        assert "link: NEW" in done.stdout
-        shown = {char for char in done.stdout + done.stderr if char != "\n"}
-        assert not [char for char in shown if unicodedata.category(char) in ("Cc", "Cf")]
+def test_a_log_of_another_run_is_told_and_not_used(real, invoke):
+    options = (real / DDP, "--nccl-log", LOGS / "ddp-2gpu.nccl.log")
+    found, problems = answer(invoke, *options)
+    problem = problems["log-of-another-run"]
+    assert (problem["severity"], "its size (4)" in problem["message"]) == ("warning", True)
+    assert "NCCL_DEBUG=INFO" in problem["fix"]
+    assert (found["nccl"], found["links"]) == (None, [])
+    assert "\nlink:" not in invoke(*options).stdout
 
 
-def test_phases_are_shown_with_all_findings_only(sick, invoke, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    assert "phase  " not in invoke(sick).stdout
-    rows = invoke(sick, "--findings", "all").stdout.partition("phase  ")[2].splitlines()[1:]
-    assert [row.split()[0] for row in rows[: rows.index("")]] == ["backward"]
+def test_a_log_of_another_run_does_not_make_the_world_larger(real, invoke):
+    found, problems = answer(invoke, real / "baseline.sqlite", "--nccl-log", LOGS / "ddp-4gpu.nccl.log")
+    assert found["run"]["world_size"] is None
+    assert "log-of-another-run" in problems
+    assert "ranks-missing" not in problems
+
+
+def test_a_log_that_names_no_communicator_is_said_to_say_nothing_of_links(sick, invoke, tmp_path):
+    log = tmp_path / "old.log"
+    log.write_text(
+        "host:{1}:{1} [0] {0} INFO {0} version 2.10.3+cuda11.3\n".format("NCCL", PIDS[0])
+    )  # this file is no log
+    found, problems = answer(invoke, sick, "--nccl-log", log)
+    assert found["nccl"]["version"] == "2.10.3+cuda11.3"
+    assert "INFO" in problems["log-without-communicators"]["fix"]
+    assert "log-of-another-run" not in problems
+
+
+def test_a_topology_of_another_machine_is_told(real, invoke):
+    found, problems = answer(invoke, real / DDP, *LINK[:2], "--topology", LOGS / "topo-2gpu.txt")
+    problem = problems["topology-of-another-machine"]
+    assert (problem["severity"], "no GPU 2, 3" in problem["message"]) == ("warning", True)
+    paths = {(row["from_rank"], row["to_rank"]): row["path"] for row in found["links"]}
+    # The ring is 0 -> 1 -> 2 -> 3 -> 0; GPU 2 and 3 have no row.
+    assert paths == {(0, 1): "NV18", (1, 2): None, (2, 3): None, (3, 0): None}
+
+
+def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(real, invoke):
+    found, problems = answer(invoke, real / DDP, *LINK)
+    assert not {"log-of-another-run", "log-without-communicators", "topology-of-another-machine"} & set(problems)
+    assert found["nccl"] == {
+        "version": "2.28.9+cuda13.0",
+        "settings": {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"},
+        "nvls": False,
+    }
+    (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
+    assert slow["action"] == "unset NCCL_P2P_DISABLE: data goes over host memory"
+    assert slow["evidence"]["nccl_settings"] == {"NCCL_P2P_DISABLE": "1"}
+
+
+def test_without_a_log_there_is_nothing_of_nccl(sick, invoke):
+    assert answer(invoke, sick, *LINK[2:])[0]["nccl"] is None

@@ -1,30 +1,73 @@
-"""``nsyspipe redact``: what it writes, says and refuses."""
+"""``nsyspipe redact``: what it writes, says and refuses, where copies go, and what is left after an error."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 
 import pytest
 
+from nsyspipe.errors import OutputError
+from nsyspipe.redact.redact import Place, staged
 from tests.build.tools import edit
-from tests.build.trace import KERNEL
-from tests.cli.redacting import hosts, names, private_reports, refused, run
-from tests.cli.tools import nsyspipe_here, terminal_run
+from tests.build.trace import KERNEL, steady_rank
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 
 
 @pytest.fixture
 def reports(tmp_path):
-    return private_reports(tmp_path / "reports")
+    """Return a folder of two reports that hold secrets."""
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    for rank in range(2):
+        builder = steady_rank(rank)
+        builder.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = f"private-host-{rank}"
+        builder.env(AWS_SECRET_ACCESS_KEY="hunter2")
+        edit(
+            builder.write(folder / f"ddp_{rank}.sqlite"),
+            "CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT)",
+            "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')",
+        )
+    return folder
+
+
+def redacted(*arguments):
+    """Run the program, which must redact, and return what it says."""
+    done = nsyspipe_here("redact", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def refused(*arguments):
+    """Run the program, which must refuse, and return what it says."""
+    done = nsyspipe_here("redact", *arguments)
+    assert_refused(done)
+    return done.stderr
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def hosts(path):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV").fetchall()
+
+
+BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
+
+
+# --- what is written and said ---------------------------------------------------------------------
 
 
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
-    done = nsyspipe_here("redact", reports, tmp_path / "out")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert names(tmp_path / "out") == ["ddp_0.sqlite", "ddp_1.sqlite"]
+    text = redacted(reports, tmp_path / "out")
+    assert names(tmp_path / "out") == BOTH
     assert hosts(tmp_path / "out" / "ddp_1.sqlite") == [("Hostname", "host-1")]
-    lines = done.stdout.splitlines()
+    lines = text.splitlines()
     assert lines[0] == f"2 reports redacted into {tmp_path / 'out'} (2 hosts renamed)"
     removed = lines[lines.index("Removed") + 1 : lines.index("Kept") - 1]
     table = [re.split(r"  +", line.strip()) for line in removed]
@@ -32,38 +75,30 @@ def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports,
     assert ["environment and settings of the capture", "2 rows", "META_DATA_CAPTURE"] in table
     assert ["process list", "2 rows", "PROCESSES"] in table
     assert not [row for row in table if "SYSTEM_ENV" in row[-1]]
-    assert "names of kernels, NVTX ranges and phases: they may hold private words" in done.stdout
-    assert "when the session started (UTC)" in done.stdout
-    assert "file names are kept" in done.stdout
-    assert "hunter2" not in done.stdout
-    assert "ada" not in done.stdout
-    assert "private-host" not in done.stdout
+    assert "names of kernels, NVTX ranges and phases: they may hold private words" in text
+    assert "when the session started (UTC)" in text
+    assert "file names are kept" in text
+    assert not [word for word in ("hunter2", "ada", "private-host") if word in text]
 
 
-def test_one_report_becomes_one_file_and_its_host_is_host_0(reports, tmp_path):
-    done = run(reports / "ddp_1.sqlite", tmp_path / "copy.sqlite")
-    assert done.exit_code == 0
-    assert hosts(tmp_path / "copy.sqlite") == [("Hostname", "host-0")]
-    assert "redact the reports of several hosts in one call" in done.output
-    assert "1 report redacted" in done.output
-
-
-def test_a_glob_is_copied_into_a_directory_that_is_made(reports, tmp_path):
-    done = run(reports / "ddp_*.sqlite", tmp_path / "a" / "b")
-    assert done.exit_code == 0
-    assert names(tmp_path / "a" / "b") == ["ddp_0.sqlite", "ddp_1.sqlite"]
-
-
-@pytest.mark.parametrize("name", ["odd ?#%20&'\".sqlite", "spät.sqlite"])
-def test_odd_names_are_no_obstacle(reports, tmp_path, name):
-    odd = (reports / "ddp_0.sqlite").rename(reports / name)
-    assert run(odd, tmp_path / f"copy of {name}").exit_code == 0
+@pytest.mark.parametrize("name", ["ddp_1.sqlite", "odd ?#%20&'\".sqlite", "spät.sqlite"])
+def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(reports, tmp_path, name):
+    report = (reports / "ddp_1.sqlite").rename(reports / name)
+    before = os.umask(0o027)
+    try:
+        text = redacted(report, tmp_path / f"copy of {name}")
+    finally:
+        os.umask(before)
     assert hosts(tmp_path / f"copy of {name}") == [("Hostname", "host-0")]
+    assert "redact the reports of several hosts in one call" in text
+    assert "1 report redacted" in text
+    # Copies are readable as other new files are.
+    assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640
 
 
-def test_quiet_prints_nothing(reports, tmp_path):
-    done = nsyspipe_here("redact", "-q", reports, tmp_path / "out")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_a_glob_is_copied_into_a_directory_that_is_made_and_quiet_prints_nothing(reports, tmp_path):
+    assert redacted("-q", reports / "ddp_*.sqlite", tmp_path / "a" / "b") == ""
+    assert names(tmp_path / "a" / "b") == BOTH
 
 
 @pytest.mark.slow
@@ -73,16 +108,7 @@ def test_a_terminal_shows_progress_and_the_summary(reports, tmp_path):
     assert "2 reports redacted" in text
 
 
-def test_copies_are_readable_as_other_new_files_are(reports, tmp_path):
-    before = os.umask(0o027)
-    try:
-        assert run(reports / "ddp_0.sqlite", tmp_path / "copy.sqlite").exit_code == 0
-    finally:
-        os.umask(before)
-    assert (tmp_path / "copy.sqlite").stat().st_mode & 0o777 == 0o640
-
-
-def put_beside(folder, name="ddp"):
+def put_beside(folder, name):
     """Put there what a launcher leaves beside the reports of a capture."""
     log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"
     found = {
@@ -97,39 +123,20 @@ def put_beside(folder, name="ddp"):
         (folder / one).write_text("")
 
 
-def test_what_analyze_reads_beside_the_reports_is_named(reports, tmp_path):
-    put_beside(reports)
-    (reports / "other.nccl.log").write_text("")
-    done = run(reports, tmp_path / "out")
-    (line,) = [one for one in done.output.splitlines() if "not copied" in one]
-    assert line.endswith(": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt")
-    assert "beside the reports name hosts" in done.output
-    assert names(tmp_path / "out") == ["ddp_0.sqlite", "ddp_1.sqlite"]
-
-
-def test_what_analyze_does_not_read_is_not_named(reports, tmp_path):
+def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path):
     put_beside(reports, "other")
-    done = run(reports / "ddp_*.sqlite", tmp_path / "out")
-    assert "not copied" not in done.output
-    assert "beside the reports name hosts" in done.output
-    for path in reports.glob("other*"):
-        path.unlink()
-    assert "name hosts" not in run(reports, tmp_path / "out2").output
+    text = redacted(reports / "ddp_*.sqlite", tmp_path / "out")
+    assert "not copied" not in text
+    assert "beside the reports name hosts" in text
+    put_beside(reports, "ddp")
+    text = redacted(reports / "ddp_*.sqlite", tmp_path / "again")
+    (line,) = [one for one in text.splitlines() if "not copied" in one]
+    assert line.endswith(": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt")
+    assert "beside the reports name hosts" in text
+    assert names(tmp_path / "again") == BOTH
 
 
-@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0"])
-def test_what_is_no_report_is_refused(tmp_path, content):
-    (tmp_path / "a.sqlite").write_bytes(content)
-    refused(tmp_path / "a.sqlite", tmp_path / "out.sqlite")
-    assert names(tmp_path) == ["a.sqlite"]
-
-
-@pytest.mark.slow
-def test_a_missing_report_and_an_empty_directory_are_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "no such file" in refused(tmp_path / "a.sqlite", tmp_path / "out.sqlite")
-    refused(tmp_path / "empty", tmp_path / "out")
-    assert names(tmp_path) == ["empty"]
+# --- which reports --------------------------------------------------------------------------------
 
 
 def test_a_raw_report_is_to_be_converted_first(tmp_path):
@@ -150,24 +157,101 @@ def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
     assert "NEW_EVENTS (1 rows)" in message
     assert "--drop-unknown" in message
     assert not (tmp_path / "out").exists()
-    done = run(reports, tmp_path / "out", "--drop-unknown")
-    assert done.exit_code == 0
-    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", done.output)
+    text = redacted(reports, tmp_path / "out", "--drop-unknown")
+    assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", text)
     assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
 
 
-def test_an_unknown_table_without_rows_is_no_obstacle(reports, tmp_path):
+def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_left_out_and_named(reports, tmp_path):
     edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT DEFAULT 'hunter2')")
-    assert run(reports, tmp_path / "out").exit_code == 0
-    assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
-
-
-def test_an_unknown_column_is_left_out_and_named(reports, tmp_path):
     edit(reports / "ddp_0.sqlite", f"ALTER TABLE {KERNEL} ADD COLUMN newColumn INTEGER DEFAULT 5")
-    done = run(reports, tmp_path / "out")
+    text = redacted(reports, tmp_path / "out")
+    assert b"NEW_EVENTS" not in (tmp_path / "out" / "ddp_1.sqlite").read_bytes()
     # 4 steps of 3 kernels.
-    assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", done.output)
+    assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", text)
     assert b"newColumn" not in (tmp_path / "out" / "ddp_0.sqlite").read_bytes()
+
+
+# --- where copies go ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_logs", [0, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_copy_there", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports, tmp_path, is_copy_there, n_logs):
+    """SQLite rolls OUT-wal into OUT when that is opened."""
+    copy = tmp_path / "copies" / "copy.sqlite"
+    copy.parent.mkdir()
+    if is_copy_there:
+        copy.write_text("mine")
+    for suffix in ("-wal", "-shm", "-journal")[:n_logs]:
+        copy.with_name(copy.name + suffix).write_text("hunter2")
+    if is_copy_there or n_logs:
+        message = refused(reports / "ddp_0.sqlite", copy)
+        assert "exists" in message
+        assert "--force" in message
+    assert len(names(copy.parent)) == n_logs + is_copy_there
+    assert not is_copy_there or copy.read_text() == "mine"
+    redacted(reports / "ddp_0.sqlite", copy, "--force")
+    assert names(copy.parent) == ["copy.sqlite"]
+    assert hosts(copy) == [("Hostname", "host-0")]
+
+
+def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "other.sqlite").write_text("not redacted")
+    assert "is not empty" in refused(reports, out)
+    assert names(out) == ["other.sqlite"]
+    redacted(reports, out, "--force")
+    assert names(out) == [*BOTH, "other.sqlite"]
+
+
+@pytest.mark.parametrize("how", ["same", "link", "hard link", "other spelling", "named like a log"])
+def test_an_original_is_never_replaced(reports, tmp_path, how):
+    report = reports / "ddp_0.sqlite"
+    out = {"same": report, "other spelling": reports / ".." / "reports" / "ddp_0.sqlite"}.get(how)
+    if how == "named like a log":
+        report, out = report.rename(tmp_path / "copy.sqlite-wal"), tmp_path / "copy.sqlite"
+    elif out is None:
+        out = tmp_path / "linked.sqlite"
+        (out.symlink_to if how == "link" else out.hardlink_to)(report)
+    before = report.read_bytes()
+    assert "is the original" in refused(report, out, "--force")
+    assert report.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path, linked):
+    out = reports
+    if linked:
+        out = tmp_path / "linked"
+        out.symlink_to(reports)
+    assert "is the directory of the reports" in refused(reports, out, "--force")
+    assert "is the directory of the reports" in refused(reports / "*.sqlite", out, "--force")
+    assert names(reports) == BOTH
+
+
+def test_two_reports_of_one_name_are_refused(reports, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
+    assert "copies keep their names" in refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_take_the_copies_is_refused(reports, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    assert "is a directory" in refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force")
+    assert "is a file" in refused(reports, tmp_path / "file", "--force")
+    assert "cannot be written" in refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite")
+    if os.geteuid() != 0:  # root may write anywhere
+        assert "cannot be written" in refused(reports, tmp_path / "closed" / "out")
+
+
+# --- what is left after an error ------------------------------------------------------------------
 
 
 def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path):
@@ -178,3 +262,17 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     path.write_bytes(data)
     refused(reports, tmp_path / "out")
     assert names(tmp_path) == ["reports"]
+
+
+def _copy_while_a_directory_appears(places):
+    with staged(places) as files:
+        for file in files:
+            file.write_text("a copy")
+        places[1].copy.mkdir()
+
+
+def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
+    places = [Place(reports / name, tmp_path / "out" / name) for name in BOTH]
+    with pytest.raises(OutputError):
+        _copy_while_a_directory_appears(places)
+    assert names(tmp_path / "out") == ["ddp_1.sqlite"]

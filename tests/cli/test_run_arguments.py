@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
-from nsyspipe.errors import OptionError, ReportNotFoundError
+from nsyspipe.errors import OptionError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
 from tests.cli.tools import environment
@@ -41,20 +41,20 @@ def folder(made, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_label_stands_before_the_first_equals_sign():
-    assert split_label("base=runs/a=b") == ("base", "runs/a=b")
-    assert split_label("runs/*.sqlite") == (None, "runs/*.sqlite")
-    assert split_label("./x=y") == (None, "./x=y")
-    assert split_label("store/runs/run_id=7") == (None, "store/runs/run_id=7")
-
-
-def test_a_path_that_exists_wins_over_a_label(tmp_path, monkeypatch):
+def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lr=3").mkdir()
     (tmp_path / "lr=4_0.sqlite").touch()
-    assert split_label("lr=3") == (None, "lr=3")
-    assert split_label("lr=4_*.sqlite") == (None, "lr=4_*.sqlite")
-    assert split_label("lr=5_*.sqlite") == ("lr", "5_*.sqlite")
+    for argument, label, place in [
+        ("base=runs/a=b", "base", "runs/a=b"),
+        ("runs/*.sqlite", None, "runs/*.sqlite"),
+        ("./x=y", None, "./x=y"),
+        ("store/runs/run_id=7", None, "store/runs/run_id=7"),
+        ("lr=3", None, "lr=3"),
+        ("lr=4_*.sqlite", None, "lr=4_*.sqlite"),
+        ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
+    ]:
+        assert split_label(argument) == (label, place)
 
 
 @pytest.mark.parametrize("argument", ["=x", "a\x1b=x", "x" * 101 + "=y", "a="])
@@ -64,21 +64,15 @@ def test_a_label_that_cannot_be_is_refused(argument):
 
 
 def test_arguments_of_one_label_are_captures_of_one_run():
-    assert parse_runs(["b=3", "x", "a=1", "b=4", "x"]) == [
-        NamedRuns("b", ("3", "4")),
-        NamedRuns(None, ("x",)),
-        NamedRuns("a", ("1",)),
-        NamedRuns(None, ("x",)),
-    ]
+    unnamed = NamedRuns(None, ("x",))
+    found = parse_runs(["b=3", "x", "a=1", "b=4", "x"])
+    assert found == [NamedRuns("b", ("3", "4")), unnamed, NamedRuns("a", ("1",)), unnamed]
 
 
 def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
     ids = "store/runs/run_id="
-    assert parse_runs([f"{ids}*", "one"]) == [
-        NamedRuns(None, (f"{ids}one",)),
-        NamedRuns(None, (f"{ids}two",)),
-        NamedRuns(None, ("one",)),
-    ]
+    places = (f"{ids}one", f"{ids}two", "one")
+    assert parse_runs([f"{ids}*", "one"]) == [NamedRuns(None, (place,)) for place in places]
     assert parse_runs([f"day={ids}*"]) == [NamedRuns("day", (f"{ids}one", f"{ids}two"))]
     # A glob of reports is one run, and so is what matches other things too.
     assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
@@ -87,12 +81,8 @@ def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
 def test_every_sort_of_argument_opens_a_run(folder):
     found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
     # The files of both are called run_*, so that their arguments name them; a single one keeps its number.
-    assert [(label, runs[0].header.n_ranks) for label, runs in found] == [
-        ("one", 2),
-        ("two/run_*.sqlite", 2),
-        ("run_0", 1),
-        ("two", 2),
-    ]
+    labels = [(label, runs[0].header.n_ranks) for label, runs in found]
+    assert labels == [("one", 2), ("two/run_*.sqlite", 2), ("run_0", 1), ("two", 2)]
 
 
 def test_labels_that_clash_give_way_to_arguments_and_then_to_numbers(folder):
@@ -108,16 +98,10 @@ def test_labels_that_clash_give_way_to_arguments_and_then_to_numbers(folder):
     assert name.endswith("/long")
 
 
-def test_a_label_names_the_run_itself_too(folder):
-    ((label, runs), (other, saved)) = opened(["x=one", "y=store/runs/run_id=one"])
-    assert (label, runs[0].header.label) == ("x", "x")
+def test_a_label_names_the_run_itself_too_and_captures_of_one_stay_together(folder):
+    ((label, runs), (other, saved)) = opened(["x=one", "y=store/runs/run_id=one", "x=store/runs/run_id=two"])
+    assert (label, runs[0].header.label, runs[1].header.run_id) == ("x", "x", "two")
     assert (other, saved[0].header.label) == ("y", "y")
-
-
-def test_captures_of_one_label_stay_together(folder):
-    ((label, runs),) = opened(["x=one", "x=store/runs/run_id=two"])
-    assert label == "x"
-    assert [run.header.run_id for run in runs][1] == "two"
 
 
 @pytest.mark.slow
@@ -165,8 +149,3 @@ def test_a_log_may_belong_to_one_label(folder):
     with pytest.raises(OptionError, match="names no run") as caught:
         opened(["x=one", "y=two"], nccl_log=["z=nccl.log"])
     assert caught.value.found == "x, y"
-
-
-def test_a_run_that_is_not_there_is_an_error_of_its_path(folder):
-    with pytest.raises(ReportNotFoundError, match="nowhere"):
-        opened(["x=nowhere/", "one"])

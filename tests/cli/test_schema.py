@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
-from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
@@ -25,10 +24,6 @@ TABLES = list(DESCRIBED)
 
 def schema(*arguments, columns=100):
     return CliRunner().invoke(app, ["schema", *arguments], env={"COLUMNS": str(columns)})
-
-
-def test_every_answer_is_described():
-    assert set(ANSWERS) <= set(TABLES)
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +44,6 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
 def test_the_description_fits_the_terminal_and_never_exceeds_100_columns(columns):
     lines = schema(columns=columns).stdout.splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
-
-
-@pytest.mark.parametrize("table", ["nope", "STEPS", ""])
-def test_an_unknown_table_is_refused_with_those_there_are(table):
-    done = schema(table)
-    assert isinstance(done.exception, OptionError)
-    assert done.exception.found == ", ".join(TABLES)
 
 
 # --- as Markdown -----------------------------------------------------------------------------------

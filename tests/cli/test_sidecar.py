@@ -11,7 +11,7 @@ from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_here
+from tests.cli.conftest import refused
 
 SECRET = "Zx81-plant3d"
 LINE = "torch 2.9.0, NCCL 2.27.3, driver 580.159.04, commit 0123456789 with changes"
@@ -61,14 +61,13 @@ def test_the_summary_says_what_the_run_was_captured_with(captured, invoke):
     assert head[2] == LINE
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "are connected by NV18" in done.stdout
-
-
-def test_without_a_sidecar_there_is_no_such_line(captured, invoke):
-    (captured / "ddp.capture.json").unlink()
+    sidecar = captured / "ddp.capture.json"
+    refused(invoke(captured, "--json", sidecar, "--force"))
+    sidecar.unlink()
     assert "torch 2.9" not in invoke(captured).stdout
 
 
-def test_every_output_says_it_and_none_has_a_secret(captured, invoke):
+def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(captured, tmp_path, invoke):
     page = captured.parent / f"{captured.name}.html"
     done = invoke(captured, "--json", "-", "--html", page)
     document = json.loads(done.stdout)
@@ -79,17 +78,14 @@ def test_every_output_says_it_and_none_has_a_secret(captured, invoke):
     assert {row["path"] for row in document["links"]} == {"NV18"}
     markdown = invoke(captured, "--markdown", "-").stdout
     assert f"Captured with: {LINE}" in markdown
+    store = tmp_path / "store"
+    assert json.loads(invoke(captured, "--json", "-", "--out", store).stdout) == document
+    assert json.loads(invoke(store, "--json", "-").stdout) == document
+    assert LINE in invoke(store).stdout
     html = page.read_text()
     assert "torchrun train.py --api-key" in html
     assert "0123456789 with changes" in html
     assert SECRET not in done.stdout + markdown + html + invoke(captured).stdout
-
-
-def test_a_saved_run_says_the_same(captured, tmp_path, invoke):
-    store = tmp_path / "store"
-    before = json.loads(invoke(captured, "--json", "-", "--out", store).stdout)
-    assert json.loads(invoke(store, "--json", "-").stdout) == before
-    assert LINE in invoke(store).stdout
 
 
 def test_hostile_texts_drive_no_terminal_and_break_no_page(tmp_path, invoke):
@@ -110,28 +106,18 @@ def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke):
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
-def test_a_sidecar_is_no_place_for_an_output(captured):
-    before = (captured / "ddp.capture.json").read_bytes()
-    assert_refused(nsyspipe_here("analyze", captured, "--json", captured / "ddp.capture.json"))
-    assert (captured / "ddp.capture.json").read_bytes() == before
-
-
-def doctor(*arguments):
-    """Return the doctor's document of some reports."""
-    done = nsyspipe_here("doctor", *arguments, "--json", "-")
-    assert done.returncode == 0, done
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
-def test_the_doctor_knows_what_the_sidecar_says(tmp_path):
+def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
     for rank in (0, 1):
         builder = steady_rank(rank)
         builder.rows.pop("META_DATA_CAPTURE")
         builder.write(tmp_path / f"ddp_{rank}.sqlite")
 
+    def doctor(*options):
+        return json.loads(call("doctor", tmp_path, *options, "--json", "-").stdout)
+
     def found(*options):
-        rows = doctor(tmp_path, *options)["capabilities"]
+        rows = doctor(*options)["capabilities"]
         return [row["found"] for name in ("ranks", "world_size", "link") for row in rows if row["name"] == name]
 
     assert found() == ["0-1 from file names", "not recorded", "neither NCCL's log nor the topology"]
@@ -146,5 +132,5 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path):
     ]
     assert found("--rank-map", "ddp_0=0,ddp_1=1")[0] == "0-1 from --rank-map"
     (tmp_path / "ddp.capture.json").write_text("{")
-    problems = doctor(tmp_path)["problems"]
+    problems = doctor()["problems"]
     assert [row["code"] for row in problems] == ["unusable-sidecar"]

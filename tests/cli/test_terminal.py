@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 
@@ -10,8 +11,10 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from tests.build.programs import program
 from tests.build.tools import edit
-from tests.build.trace import TraceBuilder, steady_rank
+from tests.build.trace import RUNTIME, TraceBuilder, steady_rank
+from tests.cli.sick_run import LOG, PIDS
 from tests.cli.tools import nsyspipe_here, nsyspipe_run, terminal_run
 
 ESCAPE = "\x1b"
@@ -29,24 +32,17 @@ def summary(*arguments, columns=100):
     return done.stdout
 
 
-def control_characters(text):
-    return {char for char in text if unicodedata.category(char) in ("Cc", "Cf") and char != "\n"}
-
-
 # --- layout -------------------------------------------------------------------------------------
 
 
-def test_the_summary_begins_with_the_verdict(steady):
-    lines = summary(steady).splitlines()
+def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(steady):
+    text = summary(steady)
+    lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
     assert lines[0] == "Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward."
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
-
-
-def test_the_summary_shows_the_run_then_each_rank_then_the_problems(steady):
-    text = summary(steady)
     assert text.index("step time") < text.index("rank  ") < text.index("info")
-    ranks = [line.split() for line in text.splitlines() if RANK_ROW.match(line)]
+    ranks = [line.split() for line in lines if RANK_ROW.match(line)]
     assert [row[0] for row in ranks] == ["0", "1"]
     assert [float(row[1]) for row in ranks] == [0.001, 0.001]
     # Compute, exposed comm, exposed copies, idle; comm in all; hidden by compute, by backward; waits for others, they for it.
@@ -89,39 +85,31 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_no_escape_codes(steady, tmp_path):
-    assert ESCAPE not in nsyspipe_here("analyze", steady, TERM="xterm-256color").stdout
+def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):
+    printed = nsyspipe_here("analyze", steady, TERM="xterm-256color", COLUMNS="80").stdout
+    assert ESCAPE not in printed
     assert ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
     assert ESCAPE not in nsyspipe_here("schema", TERM="xterm-256color").stdout
-
-
-@pytest.mark.slow
-def test_a_terminal_gets_the_same_words_as_a_pipe(steady):
     code, shown = terminal_run("analyze", steady, "--no-progress", columns=80)
     assert code == 0
+    assert "reading reports" not in shown
     words = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
-    assert words == nsyspipe_here("analyze", steady, COLUMNS="80").stdout.splitlines()
+    assert words == printed.splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["analyze", "{}"], ["analyze", "no.sqlite"]])
-def test_no_color_is_respected_on_a_terminal(steady, arguments):
-    _, shown = terminal_run(*(one.format(steady) for one in arguments), NO_COLOR="1")
-    assert not COLOUR.search(shown), COLOUR.findall(shown)
+def test_no_color_is_respected_on_a_terminal_and_a_dumb_one_gets_plain_text(steady):
+    for words in (["analyze", steady], ["analyze", "no.sqlite"]):
+        _, shown = terminal_run(*words, NO_COLOR="1")
+        assert not COLOUR.search(shown), COLOUR.findall(shown)
+    assert ESCAPE not in terminal_run("analyze", steady, TERM="dumb")[1]
 
 
 @pytest.mark.slow
-def test_a_dumb_terminal_gets_plain_text(steady):
-    _, shown = terminal_run("analyze", steady, TERM="dumb")
-    assert ESCAPE not in shown
-
-
-@pytest.mark.slow
-def test_progress_is_drawn_on_a_terminal_only_and_can_be_turned_off(steady):
+def test_progress_is_drawn_on_a_terminal_unless_quiet(steady):
     shown = terminal_run("analyze", steady)[1]
     assert "reading reports" in shown
     assert "exporting" not in shown  # they are exports already
-    assert "reading reports" not in terminal_run("analyze", steady, "--no-progress")[1]
     assert terminal_run("analyze", steady, "-q") == (0, "")
 
 
@@ -129,31 +117,45 @@ def test_progress_is_drawn_on_a_terminal_only_and_can_be_turned_off(steady):
 
 
 @pytest.mark.slow
-def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
-    builder = steady_rank(0).host(f"node{EVIL}")
-    for row in builder.rows["StringIds"]:
-        row["value"] = row["value"].replace("step", f"st{EVIL}ep").replace("forward", f"{EVIL}forward")
-    builder.rows["TARGET_INFO_GPU"][0]["name"] = f"H200{EVIL}"
-    builder.write(tmp_path / "a_0.sqlite")
-    for options in (["--label", f"mine{EVIL}"], ["--step", "nothing"]):
-        done = nsyspipe_here("analyze", tmp_path, *options)
-        assert done.stdout or done.returncode == 2
-        assert control_characters(done.stdout + done.stderr) == set(), options
+def test_control_characters_from_reports_logs_and_programs_never_reach_the_terminal(tmp_path):
+    builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18)
+    builder.gpu(1, f"H200{EVIL}").host(f"node{EVIL}").meta(EXPORT_PRODUCT_VERSION=f"2024{EVIL}")
+    for at in range(0, 4000, 1000):
+        builder.range(at, at + 900, f"st{EVIL}ep {at}").range(at + 10, at + 50, f"{EVIL}forward")
+        builder.kernel(at + 100, at + 300, launch=at + 80)
+        builder.add(
+            RUNTIME, start=at + 290, end=at + 1070, correlationId=builder.launch(None),
+            globalTid=builder.global_tid(), nameId=builder.string(f"cudaMalloc{EVIL}"),
+        )  # fmt: skip
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    builder.write(folder / f"a{EVIL}_0.sqlite")
+    log = tmp_path / "nccl.log"
+    log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    program(tmp_path, "nvidia-smi", f"printf '0, H200{EVIL}, 1, 580.1\\n'")
+    reading = ["--step", "^st.*ep", "--nccl-log", log, "--label", f"mine{EVIL}"]
+    for words, said in [
+        (["analyze", folder, *reading], "sync-bound"),
+        (["analyze", folder, *reading, "--findings", "all"], "link: NEW"),
+        (["analyze", folder, "--step", "nothing"], ""),
+        (["doctor", folder], "H200"),
+        (["doctor"], "H200"),
+    ]:
+        done = nsyspipe_here(*words, PATH=path)
+        assert done.returncode == 0 or not said
+        assert said in done.stdout
+        shown = set(done.stdout + done.stderr) - {"\n"}
+        assert not [char for char in shown if unicodedata.category(char) in ("Cc", "Cf")], words
 
 
 @pytest.mark.slow
-def test_control_characters_of_a_foreign_database_never_reach_the_terminal(tmp_path):
-    path = edit(tmp_path / "a.sqlite", f'CREATE TABLE "a{EVIL}b" ("c{EVIL}" INT)')
-    _, shown = terminal_run("analyze", path, "--no-progress", TERM="dumb", NO_COLOR="1")
-    assert "\x1b]0;" not in shown
-    assert "\x07" not in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exists", [True, False])
-def test_control_characters_in_a_file_name_never_reach_the_terminal(tmp_path, exists):
-    path = tmp_path / f"a{EVIL}\nb.sqlite"
-    if exists:
+@pytest.mark.parametrize("place", ["a table", "a file name", "the name of no file"])
+def test_control_characters_of_what_is_no_report_never_reach_the_terminal(tmp_path, place):
+    path = tmp_path / ("a.sqlite" if place == "a table" else f"a{EVIL}\nb.sqlite")
+    if place == "a table":
+        edit(path, f'CREATE TABLE "a{EVIL}b" ("c{EVIL}" INT)')
+    elif place == "a file name":
         path.touch()
     code, shown = terminal_run("analyze", path, "--no-progress", TERM="dumb", NO_COLOR="1")
     assert code == 2
@@ -173,8 +175,9 @@ def test_a_file_name_that_is_no_utf8_is_shown_somehow(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_terminal_that_knows_few_letters_still_gets_the_summary(tmp_path):
-    steady_rank(0).write(tmp_path / "a_0.sqlite")
-    done = nsyspipe_run("analyze", tmp_path, "--label", "\N{SNOWMAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+@pytest.mark.parametrize("words", [["analyze", "--label", "\N{SNOWMAN}"], ["doctor"]])
+def test_a_terminal_that_knows_few_letters_still_gets_the_text(tmp_path, words):
+    steady_rank(0).range(0, 900, "\N{SNOWMAN}" * 50).write(tmp_path / "a_0.sqlite")
+    done = nsyspipe_run(*words, tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Communication is ")
+    assert done.stdout

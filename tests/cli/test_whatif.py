@@ -12,15 +12,6 @@ from nsyspipe.store.write import save
 from tests.build.ddp_run import MS, Ddp
 from tests.cli.tools import assert_refused, nsyspipe_here
 
-KEYS = [
-    "schema_version", "tool_version", "run", "step_time_ns", "limit_step_time_ns", "identity_error_pct", "scenarios",
-    "problems",
-]  # fmt: skip
-SCENARIO = [
-    "id", "label", "knobs", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
-    "refused", "finding", "finding_saving_ns",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory):
@@ -42,14 +33,9 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Largest single change: gradients as bf16, 34.1 % less step time (")
     assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
-    assert all(len(line) <= 100 for line in lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 92])
-def test_every_width_is_kept(ddp, columns):
-    done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
-    assert all(len(line) <= min(columns, 100) for line in done.stdout.splitlines())
+    for columns in (40, 92, 100):
+        printed = nsyspipe_here("whatif", ddp, COLUMNS=str(columns)).stdout
+        assert all(len(line) <= columns for line in printed.splitlines())
 
 
 @pytest.mark.slow
@@ -62,18 +48,11 @@ def test_one_combination_says_what_it_rests_on(ddp):
     assert "This rests on" in lines
 
 
-def test_the_document_has_the_keys_of_the_contract(ddp):
+def test_the_document_has_the_menu_or_one_combination(ddp):
     found = document(ddp)
-    assert list(found) == KEYS
-    assert found["schema_version"] == 1
     assert found["step_time_ns"] == pytest.approx(114.8 * MS)
-    assert all(list(one) == SCENARIO for one in found["scenarios"])
     gains = [one["gain_pct"] for one in found["scenarios"]]
     assert gains == sorted(gains, reverse=True)
-
-
-@pytest.mark.slow
-def test_a_combination_is_one_scenario_with_its_knobs(ddp):
     (one,) = document(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")["scenarios"]
     assert one["id"] == "custom"
     assert one["knobs"] == {"link": "nvlink4", "gradient_dtype": "bf16", "no_wait": True}
@@ -82,13 +61,6 @@ def test_a_combination_is_one_scenario_with_its_knobs(ddp):
 def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
     save(nsyspipe.load(ddp), tmp_path / "store", events=True)
     assert document(tmp_path / "store") == document(ddp)
-
-
-def test_a_run_saved_without_its_operations_says_how_to_save_them(ddp, tmp_path):
-    save(nsyspipe.load(ddp), tmp_path / "store")
-    done = nsyspipe_here("whatif", tmp_path / "store")
-    assert_refused(done)
-    assert "fix: analyze the reports again with --out DIR --events" in done.stderr
 
 
 @pytest.mark.slow
@@ -103,63 +75,8 @@ def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp):
     assert "for this rank alone" in " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--bandwidth", "fast"], "is no bandwidth"),
-        (["--bandwidth", "200Gb/s"], "25GB/s"),
-        (["--link", "isdn"], "it: --bandwidth 300GB/s"),
-        (["--link", "shm", "--bandwidth", "1GB/s"], "say the same thing twice"),
-        (["--gradient-dtype", "int8"], "bf16, fp16"),
-        (["--bucket-mb", "-1"], "is not a positive number"),
-        (["--gradient-bytes", "nan"], "is not a positive number"),
-    ],
-)
-def test_what_cannot_be_used_is_said_before_anything_is_read(options, words, tmp_path):
-    done = nsyspipe_here("whatif", tmp_path / "nothing.sqlite", *options)
-    assert_refused(done)
-    assert words in done.stderr
-
-
 @pytest.mark.slow
 def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
     done = nsyspipe_here("whatif", ddp, "--gradient-bytes", "1e9")
     assert_refused(done)
     assert "--gradient-bytes 1,000,000,000: the capture says 109,051,904 bytes" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
-    names = {"--json": "answer.json", "--markdown": "answer.md", "--html": "answer.html"}
-    files = [word for option, name in names.items() for word in (option, tmp_path / name)]
-    assert nsyspipe_here("whatif", ddp, *files, "-q").stdout == ""
-    assert list(json.loads((tmp_path / "answer.json").read_text())) == KEYS
-    assert "gradients as bf16" in (tmp_path / "answer.md").read_text()
-    assert nsyspipe_here("whatif", ddp, *files, "-q").returncode == 0
-    for name in names.values():
-        path = tmp_path / name
-        before = path.read_text()
-        path.write_text("mine")
-        assert_refused(nsyspipe_here("whatif", ddp, *files))
-        assert path.read_text() == "mine"
-        path.write_text(before)
-    (tmp_path / "answer.md").write_text("mine")
-    assert nsyspipe_here("whatif", ddp, *files, "--force", "-q").returncode == 0
-
-
-@pytest.mark.slow
-def test_the_document_of_analyze_is_kept(ddp, tmp_path):
-    path = tmp_path / "run.json"
-    assert nsyspipe_here("analyze", ddp, "--json", path, "-q").returncode == 0
-    before = path.read_bytes()
-    assert_refused(nsyspipe_here("whatif", ddp, "--json", path, "-q"))
-    assert path.read_bytes() == before
-    assert nsyspipe_here("whatif", ddp, "--json", path, "-q", "--force").returncode == 0
-    assert_refused(nsyspipe_here("analyze", ddp, "--json", path, "-q"))
-
-
-@pytest.mark.slow
-def test_a_report_is_never_replaced(ddp):
-    before = (ddp / "ddp_0.sqlite").read_bytes()
-    assert_refused(nsyspipe_here("whatif", ddp, "--json", ddp / "ddp_0.sqlite", "--force"))
-    assert (ddp / "ddp_0.sqlite").read_bytes() == before

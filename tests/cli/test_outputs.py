@@ -1,0 +1,273 @@
+"""Files that commands write beside what they print: whose may be replaced, and what is never written over."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import subprocess
+
+import pytest
+
+import nsyspipe
+from tests.build.trace import steady_rank
+from tests.cli.conftest import refused
+from tests.cli.sick_run import LOG
+from tests.cli.tools import assert_refused, nsyspipe_run
+
+# Command, its runs, other ones, and the formats that it writes.
+COMMANDS = {
+    "analyze": ("slow", "fast", "json markdown html perfetto"),
+    "compare": ("slow fast", "slow wide", "json markdown csv html"),
+    "diff": ("slow fast", "fast slow", "json markdown html"),
+    "whatif": ("slow", "fast", "json markdown html"),
+}
+FILES = {"--json": "run.json", "--markdown": "run.md", "--html": "run.html", "--perfetto": "run.pftrace"}
+
+
+def outputs(folder):
+    return [part for option, name in FILES.items() for part in (option, folder / name)]
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    return folder
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- whose file may be replaced -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, beside, results, command):
+    runs, others, formats = COMMANDS[command]
+    files = {name: results / name for name in formats.split()}
+    options = [part for name, path in files.items() for part in (f"--{name}", path)]
+    for _ in range(2):
+        done = call(command, *runs.split(), "-j", 1, "-q", *options)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    before = {path: path.read_bytes() for path in files.values()}
+    for name, path in files.items():
+        refused(call(command, *others.split(), "-j", 1, "-q", f"--{name}", path), "is not of", "--force")
+        assert path.read_bytes() == before[path]
+    assert call(command, *others.split(), "-j", 1, "-q", *options, "--force").exit_code == 0
+    assert not [path for path in files.values() if path.read_bytes() == before[path]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["json", "markdown", "html"])
+def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, beside, tmp_path, name):
+    path = tmp_path / "out"
+    for first, second in itertools.permutations(COMMANDS, 2):
+        if name == "markdown" and "whatif" in (first, second):
+            continue  # its text has no mark of its own
+        path.unlink(missing_ok=True)
+        options = ["-j", 1, "-q", f"--{name}", path]
+        assert call(first, *COMMANDS[first][0].split(), *options).exit_code == 0
+        before = path.read_bytes()
+        refused(call(second, *COMMANDS[second][0].split(), *options))
+        assert path.read_bytes() == before, (first, second)
+
+
+@pytest.mark.parametrize(
+    ("option", "content"),
+    [
+        ("--json", b""),
+        ("--json", b"[]"),
+        ("--json", b'{"run": 1}'),
+        ("--json", b'{"run": {"run_id": "other"}}'),
+        ("--json", b'{"run": {"run_id": null}}'),
+        ("--json", b"[" * 100_000),
+        ("--json", b"\xff\x00<html>"),
+        ("--markdown", b""),
+        ("--html", b"mine"),
+        ("--html", b"\xff"),
+        ("--perfetto", b"{}"),
+    ],
+    ids=itertools.count(),
+)
+def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option, content):
+    target = results / "file"
+    target.write_bytes(content)
+    done = invoke(made / "slow", option, target, "--out", results / "runs")
+    refused(done, "exists, and is not of this run", "--force")
+    assert target.read_bytes() == content
+    assert listed(results) == ["file"]
+
+
+def test_a_document_of_a_machine_or_of_reports_is_replaced_by_force_only(steady, tmp_path, call):
+    target = tmp_path / "doctor.json"
+    assert call("doctor", steady, "--json", target).stdout.startswith("These 2 reports answer")
+    before = target.read_bytes()
+    refused(call("doctor", steady, "--json", target), "--force")
+    assert call("doctor", steady, "--json", target, "--force").exit_code == 0
+    assert target.read_bytes() == before
+
+
+def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_path, invoke):
+    other = tmp_path / "other"
+    other.mkdir()
+    steady_rank(0, n_steps=5).write(other / "steady_0.sqlite")
+    target = tmp_path / "run.json"
+    assert invoke(steady, "--json", target).exit_code == 0
+    refused(invoke(other, "--json", target))
+    assert invoke(steady, "--json", target, "--run-id", "mine", "--force").exit_code == 0
+    assert invoke(other, "--json", target, "--run-id", "mine").exit_code == 0
+    found = json.loads(target.read_text())
+    assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
+
+
+# --- how a file is written ------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole(made, results, invoke):
+    target = results / "run.json"
+    (results / "usual").touch()
+    assert invoke(made / "slow", "--json", target).exit_code == 0
+    before = target.stat()
+    assert before.st_mode == (results / "usual").stat().st_mode
+    with target.open() as reader:  # somebody reads the old document while the new one is written
+        assert invoke(made / "slow", "--json", target, "--label", "again").exit_code == 0
+        assert json.load(reader)["run"]["label"] == "run"
+    assert json.loads(target.read_text())["run"]["label"] == "again"
+    assert target.stat().st_ino != before.st_ino
+    assert listed(results) == ["run.json", "usual"]
+
+
+def test_a_dash_prints_that_and_nothing_else(call, beside):
+    printed = call("compare", "slow", "fast", "--csv", "-", "--json", "file.json")
+    assert call("compare", "slow", "fast", "--csv", "file").exit_code == 0
+    assert printed.stdout == (beside / "file").read_text()
+    assert len(list(csv.DictReader(printed.stdout.splitlines()))) == 2
+
+
+# --- what is never an output ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"analyze {{folder}} {option}" for option in FILES),
+        "diff base={folder} slow --json",
+        "compare base={folder} slow --csv",
+        "whatif {folder} --json",
+        "doctor {folder} --json",
+    ],
+)
+def test_a_report_is_never_an_output(steady, beside, call, words):
+    report = steady / "steady_0.sqlite"
+    before = report.read_bytes()
+    inputs = words.format(folder=steady / "steady_*.sqlite").split()
+    refused(call(*inputs, report, "--force"), "is one of the inputs")
+    assert report.read_bytes() == before
+
+
+def test_a_log_is_never_an_output(sick, tmp_path, call):
+    log = tmp_path / "nccl.log"
+    log.write_bytes(LOG.read_bytes())
+    refused(call("doctor", sick, "--nccl-log", log, "--json", log, "--force"))
+    assert log.read_bytes() == LOG.read_bytes()
+
+
+@pytest.mark.parametrize("start", [*(f"analyze {{}} {option}" for option in FILES), "dashboard {} -o"])
+def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start):
+    # The input is not looked at yet: the error is about the output.
+    target = tmp_path / "absent" / "file"
+    refused(call(*start.format("no").split(), target, "--force"), f"{target}: cannot be written")
+    for target in (tmp_path, tmp_path / ("x" * 300)):
+        refused(call(*start.format(made / "slow").split(), target, "--force"), f"{target}: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path, options):
+    target = tmp_path / "pipe"
+    os.mkfifo(target)
+    try:
+        done = nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the program waits for somebody to write into its own output")
+    assert_refused(done)
+    assert target.is_fifo()
+
+
+def test_a_dataset_does_not_go_where_the_reports_lie(steady, invoke):
+    before = listed(steady)
+    refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
+    assert listed(steady) == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--perfetto"])
+def test_a_file_of_a_dataset_is_never_replaced(made, invoke, option):
+    (target,) = (made / "slow").glob("steps/run_id=*/part-0.parquet")
+    before = target.read_bytes()
+    refused(invoke(made / "slow", option, target, "--force"), "is a file of a dataset")
+    assert target.read_bytes() == before
+
+
+# --- saved runs -----------------------------------------------------------------------------------
+
+
+def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results, invoke):
+    run_id = nsyspipe.load(steady, jobs=1).header.run_id
+    done = invoke(steady, *outputs(results), "--out", results / "runs", "--events")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Communication is ")
+    assert listed(results) == [*sorted(FILES.values()), "runs"]
+    assert (results / "runs" / "events" / f"run_id={run_id}" / "rank=1" / "part-0.parquet").exists()
+    first = {name: (results / name).read_bytes() for name in FILES.values()}
+    for report in steady.glob("*.sqlite"):
+        report.unlink()
+    again = invoke(results / "runs", *outputs(results))
+    assert (again.exception, again.stderr, again.stdout) == (None, "", done.stdout)
+    assert {name: (results / name).read_bytes() for name in FILES.values()} == first
+
+
+def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_it(made, results, invoke):
+    there = results / "there"
+    assert invoke(made / "slow", "-o", there, "--events", "--html", there / "page.html", "-q").exception is None
+    saved = sorted((made / "slow").glob("*/run_id=*/**/*.parquet"))
+    assert saved
+    for path in saved:
+        assert (there / path.relative_to(made / "slow")).read_bytes() == path.read_bytes()
+    assert invoke(there, "-q").exit_code == 0
+
+
+def test_a_run_saved_without_operations_says_how_to_get_them(steady, results, invoke, call):
+    assert invoke(steady, "-o", results / "runs", "-q").exit_code == 0
+    said = ("was saved without its operations", "--events")
+    refused(invoke(results / "runs", "--perfetto", results / "run.pftrace"), *said)
+    more = ("--html", results / "run.html", "--out", results / "others")
+    refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), *said)
+    refused(call("whatif", results / "runs"), "analyze the reports again with --out DIR --events")
+    assert listed(results) == ["runs"]
+
+
+def test_a_trace_of_some_steps_is_smaller(made, results, invoke):
+    assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
+    for steps in ("2", "1:", ":2"):
+        done = invoke(made / "slow", "--perfetto", results / "part", "--perfetto-steps", steps, "-q", "--force")
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
+
+
+def test_a_trace_of_steps_that_are_not_there_stops_before_anything_is_written(made, results, invoke):
+    others = ("--out", results / "runs", "--html", results / "run.html")
+    done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
+    refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
+    assert listed(results) == []
+
+
+def test_several_runs_in_a_store_need_a_name(steady, results, invoke):
+    printed = {invoke(steady, "-o", results / "runs", "--run-id", name).stdout for name in ("one", "two")}
+    assert len(printed) == 1
+    refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "--run-id two")
+    assert invoke(results / "runs", "--run-id", "one").stdout in printed
+    assert invoke(results / "runs" / "steps" / "run_id=two").stdout in printed
+    refused(invoke(results / "runs", "--run-id", "three"), "has no such run", "one (steady), two (steady)")

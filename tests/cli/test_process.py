@@ -1,0 +1,115 @@
+"""What a process of the program imports, and how it ends when somebody else decides: Ctrl-C, a reader that left, a full disk."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import adbc_driver_manager.dbapi
+import pytest
+
+import nsyspipe
+from nsyspipe.run.workers import PRELOAD, executor_for
+from tests.cli.tools import assert_refused, environment, nsyspipe_run, program
+
+FULL = Path("/dev/full")
+
+
+def test_an_interrupt_that_comes_while_sqlite_answers_is_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with executor_for([], 1, preload=PRELOAD), pytest.raises(KeyboardInterrupt):
+            adbc_driver_manager.dbapi._blocking_call(signal.raise_signal, (signal.SIGINT,), {}, lambda: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# What commands print is written at one place, help and errors of use by Typer.
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "analyze {}",
+        "diff --help",
+        *(pytest.param(f"{one} {{}}", marks=pytest.mark.slow) for one in ("doctor", "whatif")),
+    ],
+)
+def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
+    command = program(*(one.format(steady) for one in arguments.split()))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:
+        started.stdout.close()
+        errors = started.stderr.read()
+        started.wait(timeout=30)
+    assert errors == b""
+    assert started.returncode in (0, 128 + signal.SIGPIPE)  # 1 would mean a bug of ours
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_said_in_one_line(steady):
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            program("analyze", steady), stdout=full, stderr=subprocess.PIPE, env=environment(), text=True,
+            check=False, timeout=30,
+        )  # fmt: skip
+    done.stdout = ""
+    assert_refused(done)
+
+
+@pytest.mark.slow
+def test_a_closed_stdout_is_no_bug_of_ours(steady):
+    command = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', *program("analyze", steady)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment())
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 2)
+
+
+# --- what is imported, and what it says of itself --------------------------------------------------
+
+
+def imported(*arguments):
+    """Return the packages that a run of the program imports, with what they import of themselves."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=60, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0
+    rows = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "nsyspipe.cli.app" in rows
+    # A refused import is listed too, but nothing inside it.
+    return {name.partition(".")[0] for name in rows if "." in name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--help"], ["diff", "-h"]], ids=" ".join)
+def test_help_and_version_import_nothing_heavy(arguments):
+    heavy = {"adbc_driver_manager", "adbc_driver_sqlite", "numpy", "pandas", "pyarrow", "sqlalchemy", "torch"}
+    assert imported(*arguments) & heavy == set()
+
+
+@pytest.mark.slow
+def test_analysis_does_without_pandas_polars_and_torch(steady):
+    found = imported("analyze", steady, "-j", 1)
+    assert {"pyarrow", "sqlalchemy"} <= found
+    assert found & {"pandas", "polars", "torch", "nvtx"} == set()
+
+
+@pytest.mark.slow
+def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
+    script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
+    )
+    assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
+
+
+def test_the_version_is_one_line():
+    done = nsyspipe_run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
+
+
+@pytest.mark.slow
+def test_completion_offers_the_tables_of_schema():
+    done = nsyspipe_run("schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2")
+    assert "steps" in done.stdout
