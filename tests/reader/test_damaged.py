@@ -10,7 +10,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, NsyspipeError
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import edit, refuse
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_run

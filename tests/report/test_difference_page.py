@@ -22,7 +22,7 @@ from nsyspipe.report.difference import (
     identity_of,
     verdict_text,
 )
-from nsyspipe.report.document import document
+from nsyspipe.report.export import document
 from nsyspipe.report.html.difference_page import (
     _timeline_charts,
     _waterfall_chart,

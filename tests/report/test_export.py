@@ -7,7 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.report import export
-from nsyspipe.report.document import document_text
+from nsyspipe.report.export import document_text
 from nsyspipe.report.markdown import markdown
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.report.perfetto.trace import perfetto
+from nsyspipe.report.perfetto import perfetto
 from tests.build.across import every_step, load, reports
 from tests.perfetto_reading import ReadTrace
 

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.packets import coded, disjoint_lanes, nested_lanes, shown, values_of
-from nsyspipe.report.perfetto.trace import _waiting_time, bin_edges, busy_percent
+from nsyspipe.report.perfetto import _waiting_time, bin_edges, busy_percent
+from nsyspipe.report.perfetto_packets import coded, disjoint_lanes, nested_lanes, shown, values_of
 from tests.build.make import ints
 from tests.build.make_perfetto import collective, step_row
 

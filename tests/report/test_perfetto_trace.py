@@ -9,7 +9,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
 
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.trace import run_id_of_trace, write_trace
+from nsyspipe.report.perfetto import run_id_of_trace, write_trace
 from tests.build.make_perfetto import (
     collective,
     comm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 

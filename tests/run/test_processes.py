@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from nsyspipe.report.words import verdict
 from tests.build.tools import STEADY, codes, figures, one_report, problem_of, shift
 from tests.build.trace import GRAPH, KERNEL, MEMCPY, RUNTIME, TraceBuilder, steady_rank
