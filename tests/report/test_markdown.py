@@ -12,7 +12,7 @@ from nsyspipe.model.text import printable
 from nsyspipe.report.markdown import escaped, markdown, prose, run_id_of_markdown, table
 from tests.build.across import every_step, load, reports
 from tests.build.changed_run import Changed, finding
-from tests.build.trace import KERNEL, TraceBuilder, steady_rank
+from tests.build.trace import KERNEL, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.markdown_page import UNPARTED, Page
 
@@ -99,41 +99,6 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(run):
     source = markdown(Changed(run, problems=rows[-1:]))
     assert "No errors or warnings; 1 of severity info left out" in source
     assert "### Problems" not in source
-
-
-# --- runs of another shape -----------------------------------------------------------------------
-
-
-def test_a_run_of_one_rank_without_communication_has_no_columns_of_waiting(tmp_path):
-    builder = TraceBuilder().env(RANK=0).gpu()
-    for at in range(0, 4000, 1000):
-        builder.range(at, at + 900, f"step {at // 1000}")
-        builder.kernel(at + 100, at + 1050, launch=at + 10)
-    page = Page(markdown(load([builder], tmp_path)))
-    assert page.texts[0] == "No communication: compute is 95 % of step time, idle 5 %."
-    # No backward range: what hides under it is not known.
-    assert page.tables[0][1][2:] == ["0.0 %", "0.0 %", "-", "-", "5.0 %", "0 ms"]
-    assert page.tables[1] == [
-        RANK_HEADINGS[:-2],
-        ["0", "0.001000 ms", "95.0 %", "0.0 %", "0.0 %", "5.0 %", "0.0 %", "-", "-"],
-    ]
-
-
-def test_a_run_without_steps_says_so_and_shows_the_whole_capture(tmp_path):
-    builder = TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
-    page = Page(markdown(load([builder], tmp_path)))
-    # Nothing of a capture is a step's: no step time, no throughput.
-    assert "step time" not in page.tables[0][0]
-    assert page.tables[0][1][:2] == ["40.0 %", "40.0 %"]
-    assert any(text.startswith("warning") and "there are no steps" in text for text in page.texts)
-
-
-def test_a_run_without_gpu_activity_has_no_tables(tmp_path):
-    TraceBuilder().range(0, 10, "step 1").write(tmp_path / "x_0.sqlite")
-    page = Page(markdown(nsyspipe.load(tmp_path)))
-    assert page.texts[0] == "No GPU activity was recorded, so there is nothing to measure."
-    assert not page.tables
-    assert any(text.startswith("error (x_0.sqlite): no GPU activity") for text in page.texts)
 
 
 # --- extremes ------------------------------------------------------------------------------------
