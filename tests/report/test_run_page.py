@@ -87,7 +87,18 @@ def without_backward():
     return builders
 
 
+def without_communication():
+    builder = TraceBuilder().env(RANK=0).gpu()
+    for at in range(0, 4000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").kernel(at + 100, at + 1050, launch=at + 10)
+    return [builder]
+
+
 RUNS = {
+    "without-communication": without_communication,
+    "capture-with-communication": lambda: [
+        TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
+    ],
     "steady": lambda: [steady_rank(rank) for rank in range(2)],
     "one-rank": lambda: [steady_rank(0, world_size=1)],
     "without-steps": lambda: [TraceBuilder().kernel(10, 50, launch=1).kernel(60, 90, launch=2)],
