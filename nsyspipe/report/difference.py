@@ -14,7 +14,7 @@ from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
-from nsyspipe.report.document import dumps
+from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
 from nsyspipe.report.units import (

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.report.blocks import Column, Facts, Heading, Sentence, Table, Troubles, Word
-from nsyspipe.report.document import dumps
+from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown

@@ -18,7 +18,7 @@ from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
-from nsyspipe.report.document import dumps
+from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
-from nsyspipe.report.document import dumps
+from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker

@@ -1,4 +1,4 @@
-"""Fixtures of browser tests: the browser, pages of runs written once, screenshots."""
+"""Fixtures of browser tests: the browser, pages of runs, differences, scoreboards and stores written once, screenshots."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe import load
-from nsyspipe.report.html.run_page import run_page
 from tests.browser.chromium import DESKTOP, Opened, chromium_path, watch
-from tests.build.hostile import hostile_log, write_hostile_run
-from tests.build.trace import steady_rank
-
-LOGS = Path(__file__).parents[1] / "real" / "logs"
+from tests.browser.pages import page_of
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,51 +68,6 @@ def keep_page(browser):
     yield from _opening(browser)
 
 
-@pytest.fixture(scope="session")
-def written(tmp_path_factory, real):
-    """Return a function that writes the page of a run, once: by the name of a real run, or ``steady``, ``hostile``."""
-    folder = tmp_path_factory.mktemp("pages")
-    runs = {
-        "steady": lambda: load(_steady(folder)),
-        "one-rank": lambda: load(real / "baseline.sqlite"),
-        "hostile": lambda: _hostile(folder),
-    }
-
-    def page_of(name):
-        path = folder / f"{name}.html"
-        if not path.exists():
-            run = runs[name]() if name in runs else _real(real, name)
-            path.write_text(run_page(run), encoding="utf-8")
-        return path
-
-    return page_of
-
-
-def _steady(folder):
-    return [steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]  # fmt: skip
-
-
-def _real(real, name):
-    """Open a real run with what lies beside it: NCCL's log and the topology of its machine."""
-    gpus = name.split("-")[1]
-    return load(
-        sorted(real.glob(f"{name}_[0-9].sqlite")),
-        nccl_log=sorted(LOGS.glob(f"{name}.nccl.log")),
-        topology=LOGS / f"topo-{gpus}.txt",
-    )
-
-
-def _hostile(folder):
-    reports = folder / "hostile reports"
-    reports.mkdir()
-    return load(
-        write_hostile_run(reports),
-        nccl_log=hostile_log(reports / "nccl.log"),
-        label='<script>window.attacked=9</script>"><img src=x onerror=alert(9)>',
-        run_id="\"><script>alert('id')</script>",
-    )
-
-
 @pytest.fixture
 def screenshot(request, tmp_path):
     """Return a function that keeps a screenshot: under NSYSPIPE_SCREENSHOTS, else with the test's files."""
@@ -141,3 +91,18 @@ def check_accessible():
         assert not grave, [(one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in grave]
 
     return check
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory, real):
+    """Return a function that writes one of the pages above, once."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def path_of(name):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            (folder / f"{name}.d").mkdir()
+            path.write_text(page_of(name, folder / f"{name}.d", real), encoding="utf-8", errors="replace")
+        return path
+
+    return path_of

@@ -8,74 +8,13 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from nsyspipe.report.html.dashboard_page import dashboard_page
-from nsyspipe.store.saved_run import stored_runs
-from tests.browser.chromium import DESKTOP, PHONE
-from tests.browser.test_run_page import OVERFLOW, PAINTED
-from tests.build.hostile import HOSTILE
-from tests.dashboard_store import add_run, add_series, days, finding_row
+from tests.browser.test_pages import OVERFLOW
 
-STORES = ("one", "two", "jobs", "study", "hostile", "many")
 MAIN = "chart-step_time_ns"
 MOST_MS = 15_000
-ATTACKED = "window.attacked"
 # Names of the series that are lines, and the runs of each.
 LINES = """chart.getOption().series.filter(one => one.type === "line" && one.name !== "level")
   .map(one => one.data.map(point => [point.run, point.value[1]]))"""
-
-
-def one(store):
-    add_run(store, "only")
-
-
-def two(store):
-    add_series(store, "nightly", [100, 113])
-
-
-def jobs(store):
-    """Write two jobs: one got longer on the fifth day, the other runs on 8 GPUs and has a run without a step time."""
-    add_series(store, "small", [100, 100, 100, 100, 112, 112, 112, 113], findings=[finding_row()])
-    add_series(store, "large", [50, 50, None, 50, 50, 50], world_size=8, n_ranks=8)
-
-
-def study(store):
-    """Write four variants, each with a label of its own, one without a time of capture."""
-    for at, (label, ms) in enumerate((("base", 100), ("bucket25", 80), ("bucket100", 90))):
-        add_run(store, label, label=label, captured_at_utc=days(at / 24), step_time_ns=ms * 1e6)
-    add_run(store, "undated", label="undated", captured_at_utc=None, step_time_ns=95e6)
-
-
-def hostile(store):
-    for at, name in enumerate(HOSTILE):
-        add_run(
-            store, f"{at}{name}".replace("/", "_"), label=name * (30 if at == 1 else 1), gpu_names=name, hosts=name,
-            link_kind=name, captured_at_utc=days(at), findings=[finding_row(id=name, action=name)],
-            step_time_ns=[1e8, None, float("nan"), 2e8][at % 4],
-        )  # fmt: skip
-
-
-def many(store):
-    for label, ms in (("gpt", 600), ("resnet", 150)):
-        # A tenth less from day 100 on; neighbours differ by half a per cent.
-        times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
-        add_series(store, label, times)
-
-
-@pytest.fixture(scope="session")
-def written(tmp_path_factory):
-    """Return a function that writes the page of one of the stores above, once."""
-    folder = tmp_path_factory.mktemp("dashboards")
-
-    def page_of(name):
-        path = folder / f"{name}.html"
-        if not path.exists():
-            store = folder / name
-            globals()[name](store)
-            pages = {"small-007": "./pages/small%20007.html"}
-            path.write_text(dashboard_page(stored_runs(store), title=name, pages=pages), encoding="utf-8")
-        return path
-
-    return page_of
 
 
 @pytest.fixture
@@ -92,16 +31,6 @@ def order(page):
     return page.locator("#table tbody .id").all_inner_texts()
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_a_dashboard_loads_alone_and_draws_every_chart(name, written, open_page):
-    opened = open_page(written(name))
-    opened.draw()
-    figures = opened.page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")  # fmt: skip
-    assert len(figures) == 7
-    for figure in figures:
-        assert opened.page.evaluate(PAINTED, figure) > 0.001
-
-
 def test_the_first_screen_says_how_the_latest_run_stands_and_since_when(opened, screenshot):
     page = opened.page
     assert words(page, "h1") == "Step time 113.0 ms, 0.9 % more than the run before"
@@ -115,9 +44,6 @@ def test_the_first_screen_says_how_the_latest_run_stands_and_since_when(opened, 
     assert "No verdict" in story
     assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
     screenshot(page, "dashboard-jobs")
-    for selector in ("h1", "#level", f"#{MAIN} .chart-area", "#series li >> nth=1"):
-        box = page.locator(selector).bounding_box()
-        assert box["y"] + box["height"] <= DESKTOP[1], selector
 
 
 def test_the_list_of_series_says_of_each_whether_its_level_is_another(opened):
@@ -270,53 +196,6 @@ def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screensh
     page.locator("[data-newest='30']").click()
     assert words(page, "#n-shown") == "30 of 500 runs"
     assert words(page, "#level").startswith("No lasting change over 15 runs")
-
-
-@pytest.mark.parametrize("name", STORES)
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_nothing_is_wider_than_the_screen(name, size, written, open_page, screenshot):
-    opened = open_page(written(name), size=size)
-    opened.draw()
-    page = opened.page
-    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
-    assert page.evaluate(OVERFLOW) == 0
-    screenshot(page, f"dashboard-{name}-{size[0]}", full_page=True)
-
-
-@pytest.mark.parametrize("name", ["jobs", "study", "hostile"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_dashboard_is_accessible(name, dark, written, open_page, check_accessible, screenshot):
-    opened = open_page(written(name), dark=dark)
-    opened.draw()
-    opened.page.locator("#series button").first.click()
-    check_accessible(opened.page)
-    if dark:
-        screenshot(opened.page, f"dashboard-{name}-dark", full_page=True)
-
-
-def test_nothing_of_a_name_runs_and_none_adds_an_element(written, open_page):
-    opened = open_page(written("hostile"))
-    opened.draw()
-    page = opened.page
-    for place in range(page.locator("#series button.series").count()):
-        page.locator("#series button.series").nth(place).click()
-        assert page.locator("#subject strong").inner_text()
-    page.mouse.move(*opened.point(MAIN, 400, 150))
-    page.wait_for_timeout(100)
-    assert page.evaluate(ATTACKED) is None
-    assert opened.dialogs == []
-    assert page.locator("body img, body iframe, body object, body link").count() == 0
-    assert page.locator("[onload], [onerror], [onfocus], [onclick]").count() == 0
-    labels = page.locator("#table .pick").all_inner_texts()
-    assert HOSTILE[0] in labels
-    assert HOSTILE[5] in labels
-
-
-def test_without_scripts_the_table_holds_every_run(written, open_page):
-    page = open_page(written("jobs"), java_script_enabled=False).page
-    assert words(page, "h1") == "14 runs in jobs"
-    assert len(order(page)) == 14
-    assert "Charts need JavaScript" in page.locator("body").inner_text()
 
 
 def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, screenshot):

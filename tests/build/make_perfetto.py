@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.trace import write_trace
+from nsyspipe.report.perfetto import write_trace
 from nsyspipe.run.run import RunHeader
 from tests.perfetto_reading import ReadTrace
 

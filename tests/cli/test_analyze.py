@@ -7,7 +7,7 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document
+from nsyspipe.report.export import document
 from tests.build.tools import STEADY
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here, nsyspipe_run

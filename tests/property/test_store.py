@@ -15,7 +15,7 @@ from hypothesis import example, given, strategies as st
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
-from nsyspipe.report.document import document_text
+from nsyspipe.report.export import document_text
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save
 from tests.conftest import examples

@@ -24,9 +24,11 @@ from nsyspipe.report.difference import (
     percent_change,
     verdict_text,
 )
+from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.units import delta_text
 from tests.build.changed_run import Changed
-from tests.build.plain_steps import plain_run, write_run
+from tests.build.plain_steps import plain_rank, plain_run, write_run
+from tests.build.trace import TraceBuilder
 
 MS = 10**6
 
@@ -108,25 +110,71 @@ def test_the_verdict_leads_with_the_figure_that_decides(runs, before, after, met
     assert text.endswith(end)
 
 
-def test_notes_say_what_the_interval_leaves_out_and_where_thresholds_come_from(runs, change):
-    said = notes(change, "ci/nsyspipe.toml")
-    assert any("spread between captures is not in the interval" in note for note in said)
-    assert said[-1] == "Thresholds from ci/nsyspipe.toml."
-    several = diff(Side("slow", (runs["slow"], runs["again"])), runs["fast"])
-    assert several.has_spread_between_captures
-    assert not any("spread between captures is not" in note for note in notes(several))
+def host_only(folder, _):
+    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
+    for step in range(4):
+        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
+    return nsyspipe.load(builder.write(folder / "host.sqlite"), jobs=1)
 
 
-def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
+def several(_, runs):
+    return Side("base", (runs["slow"], runs["again"])), runs["fast"]
+
+
+def uneven(folder, _):
+    """Return steps of 132 and 1400 ms in turn, and even ones of 146: times are judged on means."""
+    in_turn = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
+    return plain_run(folder / "before", [in_turn] * 2), plain_run(
+        folder / "after", [steps(116, 14)] * 2, start=2 * 10**18
+    )
+
+
+def without_steps(folder, _):
+    return tuple(
+        nsyspipe.load(write_run(folder / name, [steps(compute, 3)] * 2), step="none", jobs=1)
+        for name, compute in (("one", 100), ("two", 70))
+    )
+
+
+def many_changes(_, runs):
+    names = [f"NCCL_{number:02d}" for number in range(30)]
+    old, new = (Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None)) for value in "01")
+    return Side("a", (old,)), Side("b", (new,))
+
+
+def not_split(folder, runs):
+    """Return a side whose copies were not recorded: neither they nor idle time are known of it."""
+    bare = plain_rank(0, steps(90), world_size=1).write(folder / "bare.sqlite", without=("CUPTI_ACTIVITY_KIND_MEMCPY",))
+    return bare, plain_run(folder / "whole", [steps(70)])
+
+
+CASES = {
+    "same": lambda _, runs: (runs["slow"], runs["slow"]),
+    "faster": lambda _, runs: (runs["slow"], runs["fast"]),
+    "undecided": lambda _, runs: (runs["short"], runs["fast"]),
+    "wide": lambda folder, runs: (runs["slow"], plain_run(folder / "wide", [steps(70, 2)] * 3)),
+    "other-kernel": lambda folder, runs: (runs["slow"], plain_run(folder / "other", [steps(100, 11)] * 2, kernel="k" * 200)),
+    "host-only": lambda folder, runs: (runs["slow"], host_only(folder, runs)),
+    "nothing": lambda folder, runs: (run := host_only(folder, runs), Side("other", (run,))),
+    "several": several, "uneven": uneven, "without-steps": without_steps, "many-changes": many_changes, "not-split": not_split,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path, pinned, shown):
+    sides = CASES[case](tmp_path, runs)
+    found = RunDifference(*sides) if case == "many-changes" else diff(*sides, force=True)
+    judged = gate(found, "regression")
+    page = shown(difference_page(found, judged))
+    pinned(f"difference/{case}", text=text_of(found, gate=judged), markdown=markdown_of(found, judged), page=page)
+
+
+def test_a_gate_says_in_one_line_why_it_did_not_pass(change):
     assert gate_text(gate(change, "regression")) is None
     assert gate_text(gate(change, "any-change")) == (
         "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
     )
-    undecided = gate(diff(runs["short"], runs["fast"]), "regression")
-    assert gate_text(undecided) == (
-        "--fail-on regression cannot be decided: step_time is inconclusive "
-        "(baseline: 2 steps, needs 3; capture more steps)"
-    )
+    assert notes(change, "ci/nsyspipe.toml")[-1] == "Thresholds from ci/nsyspipe.toml."
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +216,6 @@ def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
     assert "vvvv..vvvv" in text
 
 
-def test_of_a_run_and_itself_it_is_said_that_nothing_changed(runs):
-    text = " ".join(text_of(diff(runs["slow"], runs["slow"])).split())
-    assert text.startswith("No change: step time 131.0 ms -> 131.0 ms (0.0 %)")
-    assert "What else changed: nothing that was recorded" in text
-    assert "Kernels that changed most: none appeared, vanished, or changed" in text
-
-
 def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
     found = diff(Side("a\x1b[31m|<b>\n", (runs["slow"],)), runs["fast"])
     assert "\x1b" not in text_of(found) + markdown_of(found)
@@ -186,16 +227,11 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
     formats = difference_formats(change, judged, settings_file="x.toml")
     why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(change, gate=judged)
-    assert "Gate passed: --fail-on regression" in text_of(change, gate=gate(change, "regression"))
     assert "Gate" not in text_of(change)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
-    for part in (
-        "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)", "Gate failed: `--fail-on`",
-        "mean on the slowest rank |", "median over steps |", "kernels, per rank and step |", "| gemm | ",
-    ):  # fmt: skip
-        assert part in page
+    assert "Gate failed: `--fail-on`" in page
     ids = [[runs["slow"].header.run_id], [runs["fast"].header.run_id]]
     for name, chosen in formats.items():
         path = tmp_path / name
@@ -227,39 +263,6 @@ def test_the_document_keeps_what_the_contract_says(change, runs):
     assert [row["part"] for row in found["step_time_parts"]] == parts
 
 
-def test_what_speaks_against_a_comparison_is_said_before_the_figures(runs, tmp_path):
-    wide = plain_run(tmp_path / "wide", [steps(70, 2)] * 3)
-    found = diff(runs["slow"], wide)
-    text = text_of(found)
-    assert text.index("not comparable  world size: baseline 2, candidate 3") < text.index("mean on")
-    assert "warning         too few summary steps: baseline 12, candidate 2" in text
-    assert verdict_text(found).endswith("; not comparable: world-size (--force to go on)")
-    assert "- **not comparable**: world size: baseline 2, candidate 3" in markdown_of(found)
-
-
-def test_many_changes_are_counted_where_they_are_not_shown(runs):
-    names = [f"NCCL_{number:02d}" for number in range(30)]
-    old, new = (Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None)) for value in "01")
-    found = RunDifference(Side("a", (old,)), Side("b", (new,)))
-    assert "and 10 more; --json has all" in text_of(found)
-    assert "and 10 more; `--json` has all" in markdown_of(found)
-    rows = difference_document(found)["changes"]
-    assert len(rows) == 30
-    assert rows[0] == {
-        "topic": "link", "what": "NCCL_00", "unit": None, "baseline": "0", "candidate": "1", "delta": None,
-    }  # fmt: skip
-
-
-def test_kernels_that_came_and_went_are_listed_with_their_phase(runs, tmp_path):
-    found = diff(runs["slow"], plain_run(tmp_path / "other", [steps(100)] * 2, kernel="k" * 200))
-    for width in (60, 80, 100):
-        (line,) = [line for line in text_of(found, width).splitlines() if line.startswith("kkk")]
-        assert "0 ms" in line
-        assert ("backward  appeared" in line) == (width > 60)
-        assert len(line) <= width
-    assert "| backward | vanished |" in markdown_of(found)
-
-
 def test_throughput_is_judged_as_step_time_is(tmp_path, change):
     # 2 % of 100 ms count; -1.96 % of step time is +2.00 % of throughput, and no more than it.
     before = [(98 * MS, 0, 0, 2 * MS)] * 6
@@ -278,20 +281,3 @@ def test_throughput_is_judged_as_step_time_is(tmp_path, change):
     assert rows["step_time"]["delta_pct"] == pytest.approx(-1.96)
     assert rows["throughput"]["delta_pct"] == pytest.approx(100 * 1.96 / 98.04)
     assert rows["throughput"]["verdict"] == "no change"
-
-
-def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp_path):
-    sides = [
-        nsyspipe.load(write_run(tmp_path / name, [steps(compute, 3)] * 2), step="none", jobs=1)
-        for name, compute in (("one", 100), ("two", 70))
-    ]
-    found = diff(*sides)
-    text = text_of(found)
-    for name in ("comm share", "exposed comm share", "hidden by compute", "idle share", "compute share"):
-        assert f"\n{name} " in text
-    assert "of the capture" in text
-    assert "median" not in text
-    said = gate_text(gate(found, fail_on="regression"))
-    assert said is not None
-    assert "a capture without steps; name the steps with --step REGEX" in said
-    assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(text.split())

@@ -13,34 +13,28 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.report.blocks import Table, Word
 from nsyspipe.report.difference import (
-    CHANGES,
     KERNELS,
     METRICS,
-    PARTS,
     difference_blocks,
     difference_formats,
     identity_of,
     verdict_text,
 )
-from nsyspipe.report.document import document
+from nsyspipe.report.export import document
 from nsyspipe.report.html.difference_page import (
     _timeline_charts,
-    _waterfall_chart,
     difference_page,
     figure_table,
-    formula_table,
     kernel_table,
-    provenance_table,
     scale_around,
     waterfall,
 )
-from nsyspipe.report.html.page import Chart, run_id_of_page
+from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
-from tests.build.plain_steps import plain_rank, plain_run
-from tests.build.trace import TraceBuilder
+from tests.build.plain_steps import plain_run
 
 MS = 10**6
 
@@ -98,16 +92,6 @@ def table_of(difference, caption):
     )
 
 
-def test_several_captures_of_a_side_are_all_in_it(runs):
-    found = diff(Side("base", (runs["slow"],)), Side("new", (runs["fast"], runs["again"])))
-    text = words(difference_page(found))
-    assert "spread between captures is not in the interval" not in text
-    for heading in ("baseline base", "candidate new, capture 1 of 2", "candidate new, capture 2 of 2"):  # fmt: skip
-        assert heading in text
-    for name in ("slow", "fast", "again"):
-        assert runs[name].header.run_id in text
-
-
 def identity_of_page(path, difference):
     return difference_formats(difference)["html"].identity_of(path)
 
@@ -148,41 +132,12 @@ def test_names_of_traces_are_only_text(tmp_path, runs):
     assert identity_of_page(written(tmp_path, text), found) == identity_of(found)
 
 
-def test_a_run_that_knows_nothing_of_the_device_still_has_a_page(tmp_path, runs):
-    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
-    for step in range(4):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
-    empty = nsyspipe.load(builder.write(tmp_path / "host.sqlite"), jobs=1)
-    text = difference_page(diff(runs["slow"], empty))
-    shown = words(text)
-    assert "Inconclusive: no step time" in shown
-    assert "a side has no step with a window on every rank" in shown
-    assert "There is no timeline of the candidate" in shown
-    assert "There is no timeline of the baseline" not in shown
-    assert "not known: a side has no step to count kernels by" in shown
-    assert len(data(text, "timelines")["ranks"]) == 1
-    nothing = difference_page(diff(empty, Side("other", (empty,))))
-    assert 'id="data-timelines"' not in nothing
-    assert 'id="data-waterfall"' not in nothing
-
-
-def test_where_means_are_judged_the_page_speaks_of_means_and_each_run_says_that_it_is_uneven(tmp_path):
-    """Steps of 132 and 1400 ms in turn against even ones of 146: no sentence is of medians where the verdict is not."""
-    uneven = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
-    before = plain_run(tmp_path / "before", [uneven] * 2)
-    after = plain_run(tmp_path / "after", [steps(116, 14)] * 2, start=2 * 10**18)
-    shown = words(difference_page(diff(before, after)))
-    for part in ("mean of 14 steps", "step time, mean", "times are judged on means, since steps are uneven", "132.0 ms and 1400 ms in turn"):  # fmt: skip
-        assert part in shown
-    assert "The verdict above is about medians" not in shown
-    assert "132.0 ms and 1400 ms in turn" in words(run_page(before))
-    assert "132.0 ms and 1400 ms in turn" in markdown(before)
-    assert document(before)["evenness"]["period"] == 2
-    assert document(after)["evenness"]["is_uneven"] is False
-
-
-def chart_of(difference):
-    return next(block for block in _timeline_charts(difference) if isinstance(block, Chart))
+def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
+    in_turn = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
+    run = plain_run(tmp_path / "before", [in_turn] * 2)
+    for text in (words(run_page(run)), markdown(run)):
+        assert "132.0 ms and 1400 ms in turn" in text
+    assert document(run)["evenness"]["period"] == 2
 
 
 def figures(difference):
@@ -229,27 +184,6 @@ def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
     assert sum(bar["delta"] for bar in parts) == found.mean_step_time[2]
 
 
-def test_what_a_side_did_not_record_is_not_split(tmp_path):
-    builder = plain_rank(0, steps(90), world_size=1)
-    bare = builder.write(tmp_path / "bare.sqlite", without=("CUPTI_ACTIVITY_KIND_MEMCPY",))
-    found = diff(bare, plain_run(tmp_path / "whole", [steps(70)]), force=True)
-    bars = waterfall(found)["bars"]
-    # Without copies neither they nor idle time are known; both make 10 ms on either side, so they change by 0.
-    assert [bar["name"] for bar in bars] == ["baseline", "compute", "exposed comm", "not split", "candidate"]  # fmt: skip
-    assert (bars[-2]["baseline"], bars[-2]["delta"]) == (None, 0)
-    assert bars[-2]["start"] == bars[-3]["end"]
-    assert bars[-2]["end"] == bars[-1]["end"]
-    rows = {row[0]: row[3:] for row in _waterfall_chart(found, table_of(found, PARTS)).table.rows}
-    assert rows["exposed copies"] == rows["idle"] == ["-", "-"]
-
-
-def test_the_table_of_parts_is_exact_and_sums(change):
-    rows = _waterfall_chart(change, table_of(change, PARTS)).table.rows
-    assert rows[0] == ["compute", "101.0 ms", "71.00 ms", "-30.00 ms", "-30 000 000 ns"]
-    assert rows[2][3:] == ["0 ms", "0 ns"]
-    assert rows[-1] == ["mean step time", "131.0 ms", "91.00 ms", "-40.00 ms", "-40 000 000 ns"]  # fmt: skip
-
-
 def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     (found,) = _timeline_charts(change)
     # The slowest is rank 1 of the baseline and rank 0 of the candidate; of equal steps of 131 and 91 ms
@@ -264,24 +198,6 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     assert [lane["comm"]["start"] for lane in lanes] == [[101 * MS], [71 * MS]]
     names = [found.data["names"][lane["compute"]["name"][0]] for lane in lanes]
     assert names == ["gemm", "sgemm"]
-
-
-def test_the_titles_say_side_time_step_rank_and_label(change):
-    step = change.baseline.runs[0].timeline()["step"][0].as_py()
-    first, second = chart_of(change).data["titles"]
-    label = change.baseline.label
-    wall = chart_of(change).data["ranks"][0]["window"][1] / MS
-    assert first == f"baseline: {wall:.1f} ms, step {step} on rank 1, {label}"
-    assert second.startswith("candidate: ")
-    assert second.endswith("on rank 0, new")
-
-
-def test_the_table_of_timelines_has_a_row_per_side(change):
-    table = chart_of(change).table
-    assert [column.heading for column in table.columns[:4]] == ["side", "step number", "rank", "step, from and to"]  # fmt: skip
-    assert [row[0] for row in table.rows] == ["baseline", "candidate"]
-    assert [row[2] for row in table.rows] == ["1", "0"]
-    assert table.rows[0][3].startswith("0 ms")
 
 
 def test_figures_show_where_their_difference_lies(change):
@@ -312,38 +228,12 @@ def test_judged_figures_come_first(change):
     assert table.strong == {0, 1}
 
 
-def test_a_reason_that_most_figures_share_is_told_once(tmp_path):
-    runs = [plain_run(tmp_path / name, [steps(90, n=2)]) for name in "ab"]
-    table = figures(diff(*runs))
-    assert table.rows[0][-2] == Word("inconclusive")
-    assert table.note.endswith("needs 3.")
-    assert any(row[-2].why for row in table.rows)
-
-
 def test_kernels_are_drawn_with_their_sign(change):
     rows = {row[0]: row for row in kernel_table(change, table_of(change, KERNELS)).rows}
     # Of rank 0 and 1 the mean: 91 and 101 ms.
     assert (rows["gemm"][3], rows["gemm"][6], rows["sgemm"][6]) == ("-96.00 ms", "vanished", "appeared")
     assert (rows["gemm"][4].at < 0, rows["sgemm"][4].at > 0) == (True, True)
     assert max(abs(row[4].at) for row in rows.values()) == 1
-
-
-def test_what_else_changed_is_told_of_both_sides(change, tmp_path):
-    fewer = plain_run(tmp_path / "fewer", [steps(70, n=11)] * 2)
-    found = diff(change.baseline, fewer)
-    assert table_of(found, CHANGES).rows[0] == ["summary steps", "12", "11", ""]
-    assert "steps summary steps 12 11" in words(difference_page(found))
-
-
-def test_provenance_names_both_sides(change):
-    table = provenance_table(change)
-    assert [column.heading for column in table.columns[1:]] == [f"baseline {change.baseline.label}", "candidate new"]  # fmt: skip
-    assert table.rows[0] == ["run id", *(side.runs[0].header.run_id for side in (change.baseline, change.candidate))]  # fmt: skip
-
-
-def test_every_figure_has_a_formula(change):
-    names = [row[1] for row in formula_table().rows]
-    assert names == change.metrics["metric"].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -7,38 +7,39 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.report import export
-from nsyspipe.report.document import document_text
+from nsyspipe.report.export import document_text
 from nsyspipe.report.markdown import markdown
+from tests.build.trace import steady_rank
 
 
-def test_the_suffix_says_what_is_written(steady, tmp_path):
-    run = nsyspipe.load(steady, jobs=1)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steady")
+    return nsyspipe.load([steady_rank(rank).write(folder / f"steady_{rank}.sqlite") for rank in range(2)], jobs=1)
+
+
+def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(run, tmp_path):
     for name in ("run.json", "run.md", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         export.write(run, tmp_path / name)
     assert (tmp_path / "run.json").read_text() == document_text(run)
     assert (tmp_path / "run.md").read_text() == markdown(run)
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "run.pftrace").read_bytes() == (tmp_path / "run.PERFETTO-TRACE").read_bytes()
+    export.write(run, tmp_path / "some.pftrace", steps=(1, 2))
+    assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "run.pftrace").stat().st_size
 
 
-@pytest.mark.parametrize("name", ["run", "run.csv", "run.parquet"])
-def test_another_suffix_is_refused(steady, tmp_path, name):
-    with pytest.raises(OptionError, match="has the suffix"):
-        export.write(nsyspipe.load(steady, jobs=1), tmp_path / name)
+@pytest.mark.parametrize(
+    ("name", "steps", "why"),
+    [*((name, None, "has the suffix") for name in ("run", "run.csv", "run.parquet")), ("run.json", (1, 2), "belongs to a trace")],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused(run, tmp_path, name, steps, why):
+    with pytest.raises(OptionError, match=why):
+        export.write(run, tmp_path / name, steps=steps)
     assert not (tmp_path / name).exists()
 
 
-def test_steps_are_for_traces_only(steady, tmp_path):
-    run = nsyspipe.load(steady, jobs=1)
-    with pytest.raises(OptionError, match="belongs to a trace"):
-        export.write(run, tmp_path / "run.json", steps=(1, 2))
-    export.write(run, tmp_path / "some.pftrace", steps=(1, 2))
-    export.write(run, tmp_path / "all.pftrace")
-    assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "all.pftrace").stat().st_size
-
-
-def test_a_file_of_another_run_is_replaced_by_force_only(steady, tmp_path):
-    run = nsyspipe.load(steady, jobs=1)
+def test_a_file_of_another_run_is_replaced_by_force_only(run, tmp_path):
     (tmp_path / "run.md").write_text("mine")
     with pytest.raises(OutputError, match="is not of this run"):
         export.write(run, tmp_path / "run.md")
@@ -47,8 +48,7 @@ def test_a_file_of_another_run_is_replaced_by_force_only(steady, tmp_path):
     assert (tmp_path / "run.md").read_text() == markdown(run)
 
 
-def test_a_saved_run_reads_like_the_run(steady, tmp_path):
-    run = nsyspipe.load(steady, jobs=1)
+def test_a_saved_run_reads_like_the_run(run, tmp_path):
     export.parquet(run, tmp_path / "runs", events=True)
     back = nsyspipe.load(tmp_path / "runs")
     assert repr(back) == repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"

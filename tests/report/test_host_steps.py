@@ -1,4 +1,4 @@
-"""What becomes of host steps: figures per process, the family that they are, words."""
+"""What becomes of host steps: figures per process, the family that they are, words; and why the devices idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsyspipe.analysis.summary import fastest_and_slowest, host_figures
 from nsyspipe.model import schema
 from nsyspipe.report.blocks import words_of
 from nsyspipe.report.run import host_blocks
-from nsyspipe.report.words import host_notes
+from nsyspipe.report.words import host_notes, idle_text
 
 
 def table(*rows):
@@ -31,20 +31,23 @@ def cells(host_steps, n_shown=16):
     return [[words_of(cell) for cell in row] for row in next(iter(host_blocks(host_steps, n_shown))).rows]
 
 
-def test_the_median_of_an_even_number_is_floored_and_the_first_of_the_slowest_counts():
-    (one,) = host_figures(table((0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)))
-    assert (one.n_steps, one.median_ns) == (4, 5)  # (4 + 7) / 2 = 5.5
-    assert (one.slowest_step, one.slowest_ns) == (0, 7)
-    assert one.phase_ns == {"backward": None, "forward": 1, "optimizer": None, "data": None}
-
-
-def test_a_step_that_was_never_closed_is_counted_apart():
-    (one,) = host_figures(table((0, 0, 5, 1), (0, 1, -900, 3)))
-    assert (one.n_steps, one.n_open, one.median_ns, one.slowest_ns) == (1, 1, 5, 5)
-    unended = table((0, 1, -900, 3))
-    (nothing,) = host_figures(unended)
-    assert (nothing.n_steps, nothing.median_ns, nothing.slowest_step) == (0, None, None)
-    assert cells(unended)[0][2:6] == ["0", "-", "-", "-"]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # The median of an even number is floored, (4 + 7) / 2; the first of the slowest counts.
+        ([(0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)], (4, 0, 5, 0, 7)),
+        # A step that was never closed is counted apart.
+        ([(0, 0, 5, 1), (0, 1, -900, 3)], (1, 1, 5, 0, 5)),
+        ([(0, 1, -900, 3)], (0, 1, None, None, None)),
+    ],
+)
+def test_figures_are_of_the_steps_that_were_closed(rows, expected):
+    (one,) = host_figures(table(*rows))
+    assert (one.n_steps, one.n_open, one.median_ns, one.slowest_step, one.slowest_ns) == expected
+    if not one.n_steps:
+        assert cells(table(*rows))[0][2:6] == ["0", "-", "-", "-"]
+    elif not one.n_open:
+        assert one.phase_ns == {"backward": None, "forward": 1, "optimizer": None, "data": None}
 
 
 @pytest.mark.parametrize(
@@ -91,18 +94,14 @@ def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase()
         # Rank 1 sleeps 12 of its 100 ms elsewhere, rank 0 waits as long in backward.
         (
             [(100, 62), (100, 50)],
-            (
-                "Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
-                "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."
-            ),
+            ("Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
+            "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."),
         ),
         # It sleeps between two steps.
         (
             [(112, 62), (100, 50)],
-            (
-                "Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
-                "backward. There ranks wait for each other: rank 0 may only wait."
-            ),
+            ("Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
+            "backward. There ranks wait for each other: rank 0 may only wait."),
         ),
         (
             [(112, 55), (100, 50)],
@@ -154,15 +153,11 @@ def test_the_family_in_most_reports_is_the_steps_then_the_longest(reports, chose
 
 def in_turn(rank, *spans):
     """Return steps of one rank, of (start, end) in ms."""
-    return schema.HOST_STEPS.from_rows(
-        [
-            {
-                "rank": rank, "report": f"r_{rank}.sqlite", "pid": 10 + rank, "step": step, "host_start_ns": start * MS,
-                "host_end_ns": end * MS, "host_ns": (end - start) * MS, "is_complete": True,
-            }
-            for step, (start, end) in enumerate(spans)
-        ]
-    )  # fmt: skip
+    found = table(*((rank, step, (end - start) * MS, None) for step, (start, end) in enumerate(spans)))
+    for at, name in enumerate(("host_start_ns", "host_end_ns")):
+        column = pa.array([span[at] * MS for span in spans])
+        found = found.set_column(found.schema.get_field_index(name), name, column)
+    return found
 
 
 def test_time_between_steps_is_probably_the_loaders():
@@ -177,3 +172,61 @@ def test_time_between_steps_is_probably_the_loaders():
     assert not [one for one in host_notes([second], 16) if one.startswith("Between")]
     (alone,) = host_figures(in_turn(0, (0, 100)))
     assert alone.between_ns is None
+
+
+# --- why the devices idle, in one line ---------------------------------------------------------------
+
+CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
+
+
+def idle(*causes, wall=10_000, calls=("cudaMalloc", "cudaFree"), more=()):
+    """Return the line of steps with these five causes each; the causes sum to the idle time."""
+    rows = [idle_row(causes, wall), *more]
+    named = [{"call": call, "blocked_ns_per_step": 9.0 - at} for at, call in enumerate(calls)]
+    return idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.from_rows(named))
+
+
+def idle_row(causes, wall, idle=None):
+    columns = {f"idle_{name}_ns": ns for name, ns in zip(CAUSES, causes, strict=True)}
+    return {"wall_ns": wall, "idle_ns": sum(causes) if idle is None else idle} | columns
+
+
+def test_the_largest_cause_stands_first_and_small_ones_are_left_out():
+    assert idle(290, 400, 110, 540, 9) == (
+        "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"
+    )
+    assert idle(0, 0, 0, 200, 10) == "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"
+
+
+def test_steps_are_pooled():
+    assert idle(100, 0, 0, 0, 0, wall=1000, more=[idle_row((0, 200, 0, 0, 0), 3000)]) == (
+        "idle 7.5 %: launch 5.0 %, input 2.5 %"
+    )
+
+
+@pytest.mark.parametrize(("ns", "is_said"), [(200, True), (199, False), (0, False)])
+def test_idle_time_under_2_percent_is_not_explained(ns, is_said):
+    assert bool(idle(ns, 0, 0, 0, 0)) == is_said
+
+
+def test_causes_that_cannot_be_told_apart_stand_together():
+    assert idle_text(
+        schema.STEPS.from_rows([idle_row((30, None, None, 20, 0), 1000, idle=200)]),
+        schema.IDLE_CALLS.empty(),
+    ) == "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[], [idle_row((None,) * 5, 1000, idle=300) | {"idle_ns": None}], [idle_row((0,) * 5, 0)]],
+    ids=["no steps", "not recorded", "no time"],
+)
+def test_what_is_not_known_is_not_said(rows):
+    assert idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.empty()) is None
+
+
+def test_names_of_calls_are_made_fit_to_show():
+    assert idle(0, 0, 500, 0, 0, calls=["\x1b[31mcall" + "x" * 500]).endswith(
+        " (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"
+    )
+    assert idle(0, 0, 500, 0, 0, calls=[]) == "idle 5.0 %: blocked 5.0 %"

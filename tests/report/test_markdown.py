@@ -1,14 +1,18 @@
-"""`--markdown`: what one pastes into a pull request."""
+"""`--markdown`: what one pastes into a pull request; names stay text in GitHub's Markdown, whatever they hold."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, strategies as st
 
 import nsyspipe
-from nsyspipe.report.markdown import markdown
+from nsyspipe.model.text import printable
+from nsyspipe.report.markdown import escaped, markdown, prose, run_id_of_markdown, table
 from tests.build.across import every_step, load, reports
 from tests.build.changed_run import Changed, finding
-from tests.build.trace import KERNEL, TraceBuilder, steady_rank
+from tests.build.trace import KERNEL, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.markdown_page import UNPARTED, Page
 
@@ -67,15 +71,11 @@ def test_findings_are_a_table_with_options_in_code_font(tmp_path):
     said = [f"{one['id']}: {one['title']}. {one['advice']}".lower() for one in found]
     assert [row[2].lower() for row in rows] == said
     # 385 ns of late launches and 300 of exposed communication, of steps of 1000.
+    # Eight copies of gradients of 1 ns each in a row.
+    assert page.tables[0][1][-1] == "<0.001 ms"
     assert [row[:2] for row in rows][:2] == [["<= <0.001 ms", "38.5 %"], ["<= <0.001 ms", "30.0 %"]]
     assert {"DistributedDataParallel(gradient_as_bucket_view=True)"} <= {*page.codes}
     assert any(text.startswith("Link: SHM through host memory") for text in page.texts)
-
-
-def test_the_gradient_copies_of_a_step_are_their_mean(tmp_path):
-    # Eight copies of 1 ns each in a row.
-    page = Page(markdown(nsyspipe.load(write_sick(tmp_path))))
-    assert page.tables[0][1][-1] == "<0.001 ms"
 
 
 def test_a_finding_without_a_bound_has_none(run):
@@ -96,47 +96,9 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(run):
         "",
         "3 of severity info left out: nsyspipe analyze shows all.",
     ]
-
-
-def test_remarks_alone_are_counted(run):
-    source = markdown(Changed(run, problems=[{"message": "by the way", "severity": "info"}]))
+    source = markdown(Changed(run, problems=rows[-1:]))
     assert "No errors or warnings; 1 of severity info left out" in source
     assert "### Problems" not in source
-
-
-# --- runs of another shape -----------------------------------------------------------------------
-
-
-def test_a_run_of_one_rank_without_communication_has_no_columns_of_waiting(tmp_path):
-    builder = TraceBuilder().env(RANK=0).gpu()
-    for at in range(0, 4000, 1000):
-        builder.range(at, at + 900, f"step {at // 1000}")
-        builder.kernel(at + 100, at + 1050, launch=at + 10)
-    page = Page(markdown(load([builder], tmp_path)))
-    assert page.texts[0] == "No communication: compute is 95 % of step time, idle 5 %."
-    # No backward range: what hides under it is not known.
-    assert page.tables[0][1][2:] == ["0.0 %", "0.0 %", "-", "-", "5.0 %", "0 ms"]
-    assert page.tables[1] == [
-        RANK_HEADINGS[:-2],
-        ["0", "0.001000 ms", "95.0 %", "0.0 %", "0.0 %", "5.0 %", "0.0 %", "-", "-"],
-    ]
-
-
-def test_a_run_without_steps_says_so_and_shows_the_whole_capture(tmp_path):
-    builder = TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
-    page = Page(markdown(load([builder], tmp_path)))
-    # Nothing of a capture is a step's: no step time, no throughput.
-    assert "step time" not in page.tables[0][0]
-    assert page.tables[0][1][:2] == ["40.0 %", "40.0 %"]
-    assert any(text.startswith("warning") and "there are no steps" in text for text in page.texts)
-
-
-def test_a_run_without_gpu_activity_has_no_tables(tmp_path):
-    TraceBuilder().range(0, 10, "step 1").write(tmp_path / "x_0.sqlite")
-    page = Page(markdown(nsyspipe.load(tmp_path)))
-    assert page.texts[0] == "No GPU activity was recorded, so there is nothing to measure."
-    assert not page.tables
-    assert any(text.startswith("error (x_0.sqlite): no GPU activity") for text in page.texts)
 
 
 # --- extremes ------------------------------------------------------------------------------------
@@ -189,3 +151,143 @@ def test_the_longest_page_has_less_than_60_lines_and_says_what_it_left_out(many,
 def test_the_same_reports_give_the_same_page_in_any_order(tmp_path):
     paths = [steady_rank(rank).write(tmp_path / f"r_{rank}.sqlite") for rank in range(2)]
     assert markdown(nsyspipe.load(paths)) == markdown(nsyspipe.load(paths[::-1]))
+
+
+# --- names stay text, and whose a file is ---------------------------------------------------------
+
+
+NAME = "<img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d](http://e.example) -->\n# f"
+
+
+def test_hostile_names_stay_text(tmp_path):
+    for rank in range(2):
+        builder = steady_rank(rank)
+        for row in builder.rows["StringIds"]:
+            row["value"] = row["value"].replace("step ", f"{NAME} ")
+        builder.gpu(0, f"H200 {NAME}").write(tmp_path / f"a{NAME[:25]}_{rank}.sqlite")
+    run = nsyspipe.load(tmp_path, run_id=NAME, label=NAME)
+    rows = [finding(1) | {"title": NAME, "advice": NAME}]
+    problems = [{"message": NAME, "fix": NAME, "report": NAME}]
+    source = markdown(Changed(run, findings=rows, problems=problems))
+    page = Page(source)
+    assert not page.links
+    assert not page.reached
+    assert page.html == source.splitlines()[:2]
+    assert [len(row) for row in page.tables[2]] == [3, 3]
+    assert NAME.replace("\n", "\N{REPLACEMENT CHARACTER}") in page.tables[2][1][2]
+    assert page.texts[1].startswith("Run: <img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d]")
+    assert page.tags <= {"", "p", "strong", "h3", "ul", "li", "code", "table", "thead", "tbody", "tr", "th", "td"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    ["r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "<!--", "%2D", "é\n\t", "\udce9", ""],
+)
+def test_a_run_id_is_found_again_and_cannot_end_its_comment(run, tmp_path, run_id):
+    text = markdown(Changed(run, header=replace(run.header, run_id=run_id)))
+    marker = text.splitlines()[1]
+    assert "--" not in marker.removeprefix("<!--").removesuffix("-->")
+    path = tmp_path / "comment.md"
+    path.write_text(text, encoding="utf-8")
+    assert run_id_of_markdown(path) == run_id
+
+
+def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_form_keeps_it(run, tmp_path):
+    path = tmp_path / "notes.md"
+    assert run_id_of_markdown(path) is None
+    assert run_id_of_markdown(tmp_path) is None
+    head = "<!-- nsyspipe:analyze -->"
+    for text in ("", "# notes", head, f"# notes\n{head}\n<!-- nsyspipe:run_id=a -->"):
+        path.write_text(text)
+        assert run_id_of_markdown(path) is None
+    path.write_bytes(b"\xff\xfe\x00")
+    assert run_id_of_markdown(path) is None
+    path.write_bytes(markdown(run).replace("\n", "\r\n").encode())
+    assert run_id_of_markdown(path) == "r1"
+
+
+HOSTILE = [
+    "**bold** __bold__ *it* _it_ ~~gone~~ a_b_c __x__ _",
+    "`code` ``code`` `",
+    "| a | b | \\| c \\\\| d \\",
+    "<script>alert(1)</script> <img src=x onerror=y> <!-- --> <https://x.y>",
+    "&lt;b&gt; &amp; &#64;octocat &#35;1",
+    "[link](https://evil.example) ![image](https://evil.example/x.png) [ref][1] [^1]",
+    "@octocat @github/security a@b.example mailto:a@b.example",
+    "#123 owner/repo#123 GH-123 gh-7 owner/repo@deadbeef",
+    "https://github.com/a/b/issues/1 http://x.y ftp://x.y www.evil.example WWW.x.y",
+    ":tada: at::native::add :+1:",
+    "$x$ $$x$$ $`x`$",
+    "first\nsecond\r\n\n# heading\n- item\u2028\x1b[31m\u202e",
+    "--> <!-- nsyspipe:analyze -->",
+]
+
+
+@pytest.mark.parametrize("write", [escaped, prose])
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("frame", ["a {} b", "**a {}.**", "- a: {}", "| h |\n| --- |\n| a {} b |"])
+def test_hostile_text_is_shown_as_it_is(write, text, frame):
+    source = frame.format(write(text, 500))
+    page = Page(source)
+    shown = page.tables[0][1] if page.tables else page.texts
+    assert len(shown) == 1
+    assert printable(text).strip() in shown[0]
+    assert not page.links
+    assert not page.reached
+    assert set(page.html) <= {"<span>", "</span>"}
+    assert page.tags <= {"", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code"}  # fmt: skip
+    assert write is prose or not page.codes
+    assert source.count("\n") == frame.count("\n")
+
+
+PIECES = st.sampled_from(
+    [*"\\`*_~[]()<>&|$@#:!-+=.^{}'\" ab1\n\t", "www.", "http://", "GH-", "&#64;", "a_b", "x=1", "f()"]
+)
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_any_text_is_shown_as_it_is(text):
+    for write in (escaped, prose):
+        page = Page(f"x {write(text)} y\n\n| h |\n| --- |\n| x {write(text)} y |\n")
+        assert page.texts == [f"x {printable(text)} y"]
+        assert page.tables == [[["h"], [f"x {printable(text)} y"]]]
+        assert not page.links
+        assert not page.reached
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("lower bucket_cap_mb, then no_sync()", ["bucket_cap_mb", "no_sync()"]),
+        ("(DDP bucket_cap_mb=...)", ["bucket_cap_mb"]),
+        ("DDP(bucket_cap_mb=...), 25 is", ["DDP(bucket_cap_mb=...)"]),
+        ("and .to(device, non_blocking=True)", [".to(device, non_blocking=True)"]),
+        ("avoid .item(), print of tensors", [".item()"]),
+        ("(fused=True), NCCL_P2P_DISABLE=1.", ["fused=True", "NCCL_P2P_DISABLE=1"]),
+        ('torch.compile(mode="reduce-overhead")', ['torch.compile(mode="reduce-overhead")']),
+        ("use torch.compile.", ["torch.compile"]),
+        ("(--trace=cuda,nvtx, no --sample)", ["--trace=cuda,nvtx", "--sample"]),
+        ("ddp-4gpu_0.sqlite ends early", ["ddp-4gpu_0.sqlite"]),
+        ("the 3 rank(s) of 0.5 s, e.g. well-known, at 2.5", []),
+        ("a@b_c.de /tmp/a_b #a_b", ["b_c.de", "a_b"]),
+    ],
+)
+def test_names_of_programs_are_in_code_font(text, codes):
+    page = Page(f"x {prose(text)}")
+    assert page.codes == codes
+    assert page.texts == [f"x {text}"]
+
+
+def test_figures_are_aligned_to_the_right_and_keep_their_units_beside_them():
+    assert table(["a b", "c"], [["1 ms", "x y"], ["2 ms", "z"]], n_words=1) == [
+        "| a b | c |",
+        "| --: | --- |",
+        f"| 1{UNPARTED}ms | x y |",
+        f"| 2{UNPARTED}ms | z |",
+    ]
+
+
+def test_long_text_is_cut_before_it_is_escaped():
+    assert escaped("*" * 301) == "\\*" * 297 + "..."
+    assert escaped("*" * 300) == "\\*" * 300
+    assert prose("a_b c", 4) == "a..."

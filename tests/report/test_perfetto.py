@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.report.perfetto.trace import perfetto
+from nsyspipe.report.perfetto import perfetto
 from tests.build.across import every_step, load, reports
 from tests.perfetto_reading import ReadTrace
 
@@ -60,10 +60,7 @@ def check_operations(track, events, shift):
     )
     assert drawn == Counter(
         (
-            row["start_ns"],
-            row["end_ns"],
-            row["name"],
-            row["category"],
+            *(row[name] for name in ("start_ns", "end_ns", "name", "category")),
             f"device {row['device_id']} stream {row['stream_id']}",
         )
         for row in events
@@ -136,9 +133,6 @@ def test_only_the_steps_that_are_asked_for_are_shown(steady):
     assert [name for *_, name in rank.child("steps").bars] == ["step 1", "step 2"]
     assert rank.threads[1].times == [(1270, 1330), (2270, 2330)]
     assert found.run.bars[0][:2] == (1100, 3100)
-
-
-def test_steps_that_are_not_there_are_an_error(steady):
     with pytest.raises(OptionError):
         trace_of(nsyspipe.load(steady), (7, 9))
 
@@ -153,14 +147,10 @@ def test_waiting_of_two_communicators_and_unmatched_ones(tmp_path):
     assert waiting == [[(300, 350), (2300, 2350), (3300, 3350)], []]
 
 
-def test_a_run_of_one_rank_has_neither_arrows_nor_waiting(tmp_path):
-    run = load(every_step(reports(1), 300, end=400), tmp_path)
-    found = check(run)
+def test_a_run_of_one_rank_has_no_arrows_and_one_without_communication_none_exposed(tmp_path):
+    found = check(load(every_step(reports(1), 300, end=400), tmp_path))
     assert found.flows() == {}
     assert "waiting in communication" not in found.ranks[0].child("steps").names
-
-
-def test_a_run_without_communication_has_none_exposed(tmp_path):
     steps = check(load(reports(1), tmp_path)).ranks[0].child("steps")
     assert steps.child("exposed communication").slices == []
     assert steps.child("communication busy").values == [(100, 0)]

@@ -9,20 +9,15 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.packets import coded, disjoint_lanes, nested_lanes, shown, values_of
-from nsyspipe.report.perfetto.trace import _waiting_time, bin_edges, busy_percent
+from nsyspipe.report.perfetto import _waiting_time, bin_edges, busy_percent
+from nsyspipe.report.perfetto_packets import coded, disjoint_lanes, nested_lanes, shown, values_of
 from tests.build.make import ints
 from tests.build.make_perfetto import collective, step_row
 
 
-def disjoint(*times, ties=None):
+def lanes_of(lanes, times, *more):
     starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    return [lane.tolist() for lane in disjoint_lanes(starts, ends, None if ties is None else ints(*ties))]
-
-
-def nested(*times, depth=None):
-    starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    return [lane.tolist() for lane in nested_lanes(starts, ends, ints(*(depth or [0] * len(times))))]
+    return [lane.tolist() for lane in lanes(starts, ends, *more)]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +33,9 @@ def nested(*times, depth=None):
     ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"],
 )
 def test_slices_of_a_stream_take_the_first_track_that_is_free(slices, lanes):
-    assert disjoint(*slices) == lanes
-
-
-def test_equal_times_are_in_order_of_the_tie():
-    assert disjoint((5, 5), (5, 5), (5, 5), ties=(3, 1, 2)) == [[1, 2, 0]]
+    assert lanes_of(disjoint_lanes, slices) == lanes
+    # Equal times are in the order of the tie.
+    assert lanes_of(disjoint_lanes, [(5, 5)] * 3, ints(3, 1, 2)) == [[1, 2, 0]]
 
 
 @pytest.mark.parametrize(
@@ -56,32 +49,23 @@ def test_equal_times_are_in_order_of_the_tie():
     ids=["inside-stands-behind", "lower-depth-is-outer", "crossing-stands-on-two", "none"],
 )
 def test_ranges_of_a_host_stand_inside_each_other(ranges, depth, lanes):
-    assert nested(*ranges, depth=depth) == lanes
+    assert lanes_of(nested_lanes, ranges, ints(*(depth or [0] * len(ranges)))) == lanes
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30)
 
 
 @given(TIMES)
-def test_lanes_hold_each_slice_once_and_nothing_that_overlaps(found):
+def test_lanes_hold_each_slice_once_and_nothing_that_overlaps_or_crosses(found):
     starts = np.array([start for start, _ in found], np.int64)
     ends = starts + np.array([length for _, length in found], np.int64)
-    lanes = disjoint_lanes(starts, ends)
-    assert sorted(row for lane in lanes for row in lane.tolist()) == list(range(len(found)))
-    for lane in lanes:
-        assert (starts[lane][1:] >= ends[lane][:-1]).all()
+    lanes, nests = disjoint_lanes(starts, ends), nested_lanes(starts, ends, np.zeros(starts.size, np.int64))
+    for tracks in (lanes, nests):
+        assert sorted(row for lane in tracks for row in lane.tolist()) == list(range(len(found)))
+    assert all((starts[lane][1:] >= ends[lane][:-1]).all() for lane in lanes)
     # Never more tracks than operations at one time, those without length counted where they stand.
-    busiest = max((int(((starts <= t) & (ends >= t)).sum()) for t in range(40)), default=0)
-    assert len(lanes) <= busiest
-
-
-@given(TIMES)
-def test_nested_lanes_hold_each_slice_once_and_nothing_that_crosses(found):
-    starts = np.array([start for start, _ in found], np.int64)
-    ends = starts + np.array([length for _, length in found], np.int64)
-    lanes = nested_lanes(starts, ends, np.zeros(starts.size, np.int64))
-    assert sorted(row for lane in lanes for row in lane.tolist()) == list(range(len(found)))
-    for lane in lanes:
+    assert len(lanes) <= max((int(((starts <= t) & (ends >= t)).sum()) for t in range(40)), default=0)
+    for lane in nests:
         for place, outer in enumerate(lane):
             for inner in lane[place + 1 :]:
                 assert starts[inner] >= starts[outer]
@@ -112,47 +96,37 @@ def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
 
 
-def test_bytes_that_are_no_text_are_replaced():
+def test_bytes_that_are_no_text_lone_surrogates_and_control_characters_are_replaced():
     raw = pa.array([b"gemm\xff"], pa.binary())
     column = pa.chunked_array([pa.Array.from_buffers(pa.string(), 1, raw.buffers())])
     assert read(column) == ["gemm\N{REPLACEMENT CHARACTER}"]
-
-
-def test_lone_surrogates_and_control_characters_are_replaced():
     assert shown("a\udc80b\x1b[31m\n") == "a?b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
     assert shown("größe · 核") == "größe · 核"
-
-
-def pairs(times):
-    return list(zip(times.starts.tolist(), times.ends.tolist(), strict=True))
 
 
 def times(*found):
     return union(ints(*(start for start, _ in found)), ints(*(end for _, end in found)))
 
 
-def steps(*rows):
-    return schema.STEPS.from_rows(list(rows))
-
-
-def collectives(*rows):
-    return schema.COLLECTIVES.from_rows(list(rows))
-
-
-def test_waiting_runs_from_the_own_start_to_the_last_start_or_the_own_end():
-    table = collectives(
-        collective(0, 50, 0, wait_ns=10),
-        collective(60, 65, 1, wait_ns=10),  # ended before the last came
-        collective(70, 90, 2, wait_ns=0),
-        collective(100, 120, 3, is_matched=False),
-        collective(130, 150, 4),  # matched, but there is no common clock
-    )
-    assert pairs(_waiting_time(table, times((5, 200)))) == [(5, 10), (60, 65)]
-
-
-def test_waiting_at_two_communicators_at_once_counts_once():
-    table = collectives(collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20))
-    assert pairs(_waiting_time(table, times((0, 100)))) == [(0, 30)]
+@pytest.mark.parametrize(
+    ("rows", "window", "waiting"),
+    [
+        # From its start to the last start, or its own end; nothing of what is not matched or has no common clock.
+        (
+            [
+                collective(0, 50, 0, wait_ns=10), collective(60, 65, 1, wait_ns=10), collective(70, 90, 2, wait_ns=0),
+                collective(100, 120, 3, is_matched=False), collective(130, 150, 4),
+            ],
+            (5, 200),
+            [(5, 10), (60, 65)],
+        ),
+        # At two communicators at once it counts once.
+        ([collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20)], (0, 100), [(0, 30)]),
+    ],
+)  # fmt: skip
+def test_waiting_runs_from_its_start_to_the_last_start_or_its_end(rows, window, waiting):
+    found = _waiting_time(schema.COLLECTIVES.from_rows(rows), times(window))
+    assert list(zip(found.starts.tolist(), found.ends.tolist(), strict=True)) == waiting
 
 
 @pytest.mark.parametrize(
@@ -162,20 +136,12 @@ def test_waiting_at_two_communicators_at_once_counts_once():
         ([(1000 * i, 1000 * i + 1000, i, 0) for i in range(100)], (0, 100_000, 4001)),  # never more than 4000
         ([(5, 8, 0, 0)], (5, 8, 4)),  # never shorter than a ns
         ([(5, 5, 0, 0)], (5, 5, 1)),
+        ([], ()),
     ],
 )
 def test_bins_are_as_many_as_can_be_told_apart(windows, bins):
-    edges = bin_edges(steps(*(step_row(*window) for window in windows)))
-    assert (edges[0], edges[-1], edges.size) == bins
-
-
-def test_without_steps_there_are_no_bins():
-    assert bin_edges(steps()).tolist() == []
-
-
-def busy(found, inside, *edges):
-    at, percents = busy_percent(times(*found), times(*inside), ints(*edges))
-    return list(zip(at.tolist(), percents.tolist(), strict=True))
+    edges = bin_edges(schema.STEPS.from_rows([step_row(*window) for window in windows]))
+    assert (*edges[:1], *edges[-1:], *([edges.size] if edges.size else [])) == bins
 
 
 @pytest.mark.parametrize(
@@ -190,4 +156,5 @@ def busy(found, inside, *edges):
     ],
 )
 def test_busy_is_the_share_of_each_bin_that_lies_in_windows(found, inside, edges, percents):
-    assert busy(found, inside, *edges) == percents
+    at, shares = busy_percent(times(*found), times(*inside), ints(*edges))
+    assert list(zip(at.tolist(), shares.tolist(), strict=True)) == percents

@@ -9,45 +9,27 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
 
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.trace import run_id_of_trace, write_trace
-from tests.build.make_perfetto import (
-    collective,
-    comm,
-    header,
-    host_range,
-    only_rank,
-    op,
-    rank_row,
-    step_row,
-    steps_of,
-    trace,
-    trace_bytes,
-)
+from nsyspipe.report.perfetto import run_id_of_trace, write_trace
+from tests.build import make_perfetto as make
+from tests.build.make_perfetto import comm, header, op, rank_row, step_row, steps_of, trace, trace_bytes
 from tests.perfetto_reading import ReadTrace
 
 BELOW_STEPS = [
-    "phases on device",
-    "exposed communication",
-    "waiting in communication",
-    "compute busy",
-    "communication busy",
+    "phases on device", "exposed communication", "waiting in communication", "compute busy", "communication busy",
     "phases on host",
-]
+]  # fmt: skip
 KNOWN = {"compute_ns": 0, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0}
 
 
 def test_each_rank_has_a_process_track_and_they_are_in_order():
+    # Processes of several hosts may have the same id: 77 of all of them here.
     ranks = [rank_row(0), rank_row(2, host=None), rank_row(11, gpu=None, host=None)]
     found = trace([op(0, 1, rank=11), op(0, 1, rank=0)], ranks=ranks)
     assert [one.name for one in found.ranks] == ["rank 0 · NVIDIA H200 · node0", "rank 2 · NVIDIA H200", "rank 11"]
+    assert [one.descriptor.process.pid for one in found.ranks] == [1, 2, 3]
+    assert all("process 77" in one.descriptor.description for one in found.ranks)
     assert found.root.process_ordering == TrackDescriptor.PROCESS_ORDERING_EXPLICIT
     assert found.root.thread_ordering == TrackDescriptor.THREAD_ORDERING_EXPLICIT
-
-
-def test_processes_of_several_hosts_may_have_the_same_id():
-    found = trace([], ranks=[rank_row(0, host="a"), rank_row(1, host="b")])
-    assert [one.descriptor.process.pid for one in found.ranks] == [1, 2]
-    assert all("process 77" in one.descriptor.description for one in found.ranks)
 
 
 def test_the_first_track_tells_what_the_trace_is_of():
@@ -57,53 +39,91 @@ def test_the_first_track_tells_what_the_trace_is_of():
     assert found.run.bars == [(100, 260, "baseline")]
     (told,) = found.run.slices
     assert {**told.notes, "nsyspipe": None} == {
-        "start_ns": 100,
-        "run_id": "run-1",
-        "captured_at_utc": "2026-11-01T00:00:00Z",
-        "nsyspipe": None,
-        "n_ranks": 1,
-        "world_size": 4,
-        "time_shift_ns": 0,
-    }
+        "start_ns": 100, "run_id": "run-1", "captured_at_utc": "2026-11-01T00:00:00Z", "nsyspipe": None, "n_ranks": 1,
+        "world_size": 4, "time_shift_ns": 0,
+    }  # fmt: skip
 
 
-def test_each_stream_is_a_thread_with_its_operations_and_those_not_known_come_last():
-    ops = [
-        op(30, 40, stream=7), op(0, 10, stream=7, name="first"), op(2, 3, stream=1, device=1),
-        op(0, 5, stream=13, name="memcpy DtoH", category="memory"), op(4, 5, stream=None),
-        op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None),
-    ]  # fmt: skip
-    rank = only_rank(ops)
-    assert [(one.name, one.bars) for one in rank.threads] == [
-        ("device 0 stream 7", [(0, 10, "first"), (30, 40, "gemm")]),
-        ("device 0 stream 13", [(0, 5, "memcpy DtoH")]),
-        ("device 0 unknown stream", [(4, 5, "gemm")]),
-        ("device 1 stream 1", [(2, 3, "gemm")]),
-        ("unknown device stream 2", [(6, 7, "gemm")]),
-        ("unknown device unknown stream", [(8, 9, "gemm")]),
-    ]
-    assert [one.category for one in rank.threads[1].slices] == ["memory"]
+def drawn(ops=(), **tables):
+    """Return the bars of the tracks of the only rank: of each stream, the steps and what stands below them."""
+    rank = make.only_rank(list(ops), **tables)
+    steps = rank.child("steps")
+    return {track.name: track.bars for track in (*rank.threads, steps, *steps.children) if track.bars}
 
 
-def test_operations_that_overlap_on_a_stream_stand_on_further_threads():
-    rank = only_rank([op(0, 10), op(5, 15), op(6, 7), op(20, 30), op(0, 1, stream=8)])
-    assert [(one.name, one.times) for one in rank.threads] == [
-        ("device 0 stream 7", [(0, 10), (20, 30)]),
-        ("device 0 stream 7 (2)", [(5, 15)]),
-        ("device 0 stream 7 (3)", [(6, 7)]),
-        ("device 0 stream 8", [(0, 1)]),
-    ]
-    assert all(one.depth == 0 for track in rank.threads for one in track.slices)
+STREAM, HOST, DEVICE = "device 0 stream 7", "phases on host", "phases on device"
+CASES = {
+    "streams in order, those not known last": (
+        [
+            op(30, 40), op(0, 10, name="first"), op(2, 3, stream=1, device=1), op(0, 5, "memory", "memcpy DtoH", stream=13),
+            op(4, 5, stream=None), op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None),
+        ],
+        {},
+        {
+            STREAM: [(0, 10, "first"), (30, 40, "gemm")], "device 0 stream 13": [(0, 5, "memcpy DtoH")],
+            "device 0 unknown stream": [(4, 5, "gemm")], "device 1 stream 1": [(2, 3, "gemm")],
+            "unknown device stream 2": [(6, 7, "gemm")], "unknown device unknown stream": [(8, 9, "gemm")],
+        },
+    ),
+    "what overlaps stands on further threads": (
+        [op(0, 10), op(5, 15), op(6, 7), op(20, 30), op(0, 1, stream=8)],
+        {},
+        {
+            STREAM: [(0, 10, "gemm"), (20, 30, "gemm")], f"{STREAM} (2)": [(5, 15, "gemm")],
+            f"{STREAM} (3)": [(6, 7, "gemm")], "device 0 stream 8": [(0, 1, "gemm")],
+        },
+    ),
+    "a run without steps": ([], {"steps": [step_row(0, 9)], "family": None}, {"steps": [(0, 9, "whole capture")]}),
+    "ranges that cross stand on two tracks": (
+        [],
+        {"ranges": [make.host_range(0, 100), make.host_range(10, 50, "forward"), make.host_range(40, 90, "backward")]},
+        {HOST: [(0, 100, "step 0"), (10, 50, "forward")], f"{HOST} (2)": [(40, 90, "backward")]},
+    ),
+    # From their first operation to their last: a step has none, and the optimizer launched nothing.
+    "phases on the device": (
+        [],
+        {"ranges": [
+            make.host_range(0, 100, device=(20, 200)), make.host_range(10, 40, "forward", device=(20, 90)),
+            make.host_range(40, 90, "backward", device=(80, 200)), make.host_range(90, 95, "optimizer"),
+            make.host_range(100, 140, "forward", step=1, device=(200, 260)),
+        ]},
+        {
+            HOST: [(0, 100, "step 0"), (10, 40, "forward"), (40, 90, "backward"), (90, 95, "optimizer"), (100, 140, "forward")],
+            DEVICE: [(20, 90, "forward"), (200, 260, "forward")], f"{DEVICE} (2)": [(80, 200, "backward")],
+        },
+    ),
+    # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
+    "exposed communication": (
+        [comm(80, 130), op(90, 110)],
+        {"steps": [step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)]},
+        {
+            STREAM: [(90, 110, "gemm")], "device 0 stream 19": [(80, 130, "ncclKernel")],
+            "steps": [(0, 100, "step 0"), (100, 200, "step 1")],
+            "exposed communication": [(80, 90, "exposed communication"), (110, 130, "exposed communication")],
+        },
+    ),
+}  # fmt: skip
 
 
-def test_operations_without_length_and_at_the_same_time_are_all_there():
-    ops = [op(5, 5, correlation_id=2), op(5, 5, correlation_id=1), op(5, 9, correlation_id=3)]
-    (stream,) = only_rank(ops).threads
-    assert [(*bar, one.notes["correlation_id"]) for bar, one in zip(stream.times, stream.slices, strict=True)] == [
-        (5, 5, 1),
-        (5, 5, 2),
-        (5, 9, 3),
-    ]
+@pytest.mark.parametrize("case", CASES)
+def test_every_operation_step_and_phase_has_its_bar(case):
+    ops, tables, bars = CASES[case]
+    assert drawn(ops, **tables) == bars
+
+
+@pytest.mark.parametrize(
+    ("times", "bars"),
+    [
+        # Without length and at the same time: in the order of their numbers.
+        ([(5, 5, 2), (5, 5, 1), (5, 9, 3)], [(5, 5, 5, 1), (5, 5, 5, 2), (5, 9, 5, 3)]),
+        # What lies before all clocks is drawn from 0 and tells its start.
+        ([(-9, -5, 1), (-3, 4, 2)], [(0, 0, -9, 1), (0, 4, -3, 2)]),
+    ],
+)
+def test_times_are_exact_however_short_or_early(times, bars):
+    (stream,) = make.only_rank([op(start, end, correlation_id=number) for start, end, number in times]).threads
+    notes = [(one.notes["start_ns"], one.notes["correlation_id"]) for one in stream.slices]
+    assert [(*bar, *note) for bar, note in zip(stream.times, notes, strict=True)] == bars
 
 
 def test_an_operation_tells_what_is_known_of_it_and_nothing_else():
@@ -111,21 +131,17 @@ def test_an_operation_tells_what_is_known_of_it_and_nothing_else():
         op(2**61, 2**61 + 1, step=4, phase="forward", launch_ns=2**61 - 7, correlation_id=12),
         op(2**61 + 5, 2**61 + 6, "memory", "memset", bytes=64),
     ]
-    (stream,) = only_rank(ops).threads
+    (stream,) = make.only_rank(ops).threads
     kernel, copy = stream.slices
     assert kernel.notes == {
-        "start_ns": 2**61,
-        "step": 4,
-        "phase": "forward",
-        "launch_ns": 2**61 - 7,
-        "correlation_id": 12,
-    }
-    assert copy.notes == {"start_ns": 2**61 + 5, "bytes": 64}
+        "start_ns": 2**61, "step": 4, "phase": "forward", "launch_ns": 2**61 - 7, "correlation_id": 12,
+    }  # fmt: skip
+    assert (copy.category, copy.notes) == ("memory", {"start_ns": 2**61 + 5, "bytes": 64})
 
 
 @pytest.mark.slow
 def test_more_operations_than_a_batch_are_all_there_in_order():
-    (stream,) = only_rank([op(10 * i, 10 * i + 7, name=f"k{i % 3}") for i in range(40_000)]).threads
+    (stream,) = make.only_rank([op(10 * i, 10 * i + 7, name=f"k{i % 3}") for i in range(40_000)]).threads
     assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]
 
 
@@ -136,10 +152,10 @@ def linked():
         comm(205, 260, 1, step=3, rank=0), comm(200, 261, 1, step=3, rank=1),
     ]  # fmt: skip
     rows = [
-        collective(100, 150, 0, 3, 0, wait_ns=30, late_by_ns=0, transfer_ns=20, message_bytes=4096, datatype="f32"),
-        collective(130, 152, 0, 3, 1, wait_ns=0, late_by_ns=30, transfer_ns=22, message_bytes=4096, datatype="f32"),
-        collective(205, 260, 1, 3, 0, wait_ns=0, late_by_ns=5),
-        collective(200, 261, 1, 3, 1, wait_ns=5, late_by_ns=0),
+        make.collective(100, 150, 0, 3, 0, wait_ns=30, late_by_ns=0, transfer_ns=20, message_bytes=4096, datatype="f32"),
+        make.collective(130, 152, 0, 3, 1, wait_ns=0, late_by_ns=30, transfer_ns=22, message_bytes=4096, datatype="f32"),
+        make.collective(205, 260, 1, 3, 0, wait_ns=0, late_by_ns=5),
+        make.collective(200, 261, 1, 3, 1, wait_ns=5, late_by_ns=0),
     ]  # fmt: skip
     return ops, rows
 
@@ -152,12 +168,8 @@ def test_arrows_link_the_ranks_of_a_collective_in_order_of_arrival():
     ops, rows = linked()
     found = trace(ops, collectives=rows)
     assert flows(found) == [[(100, 150), (130, 152)], [(200, 261), (205, 260)]]
-
-
-def test_an_arrow_has_the_same_number_whatever_else_is_shown():
-    ops, rows = linked()
-    whole, part = trace(ops, collectives=rows), trace(ops[2:], collectives=rows)
-    assert set(part.flows()) < set(whole.flows())
+    # An arrow has the same number whatever else is shown.
+    assert set(trace(ops[2:], collectives=rows).flows()) < set(found.flows())
 
 
 def test_what_is_not_matched_or_outside_of_steps_has_no_arrow():
@@ -178,12 +190,8 @@ def test_communication_tells_of_its_collective_and_who_came_last():
         "start_ns": 205, "step": 3, "seq": 1, "collective": "all_reduce", "comm_id": "0x1", "wait_ns": 0,
         "last_rank": 0,
     }  # fmt: skip
-
-
-def test_nobody_came_last_where_two_did():
-    ops, rows = linked()
-    rows = [row | {"late_by_ns": 0} for row in rows]
-    for rank in trace(ops, collectives=rows).ranks:
+    # Nobody came last where two did.
+    for rank in trace(ops, collectives=[row | {"late_by_ns": 0} for row in rows]).ranks:
         assert not any("last_rank" in one.notes for one in rank.threads[0].slices)
 
 
@@ -196,14 +204,10 @@ def test_steps_are_windows_one_after_the_other_with_their_figures():
     assert steps.slices[1].notes["is_complete"] == "false"
 
 
-def test_a_run_without_steps_shows_the_whole_capture():
-    assert steps_of([], steps=[step_row(0, 9)], family=None).bars == [(0, 9, "whole capture")]
-
-
 def test_phases_of_the_host_stand_in_their_step():
     ranges = [
-        host_range(10, 40, "forward"), host_range(0, 100), host_range(40, 90, "backward"),
-        host_range(100, 200, step=1), host_range(100, 200, "forward", step=1),
+        make.host_range(10, 40, "forward"), make.host_range(0, 100), make.host_range(40, 90, "backward"),
+        make.host_range(100, 200, step=1), make.host_range(100, 200, "forward", step=1),
     ]  # fmt: skip
     host = steps_of([], ranges=ranges).child("phases on host")
     assert [(*bar, one.depth) for bar, one in zip(host.bars, host.slices, strict=True)] == [
@@ -217,36 +221,9 @@ def test_phases_of_the_host_stand_in_their_step():
     assert host.slices[1].notes == {"start_ns": 10, "step": 0, "n_operations": 1}
 
 
-def test_host_ranges_that_cross_stand_on_two_tracks():
-    ranges = [host_range(0, 100), host_range(10, 50, "forward"), host_range(40, 90, "backward")]
-    steps = steps_of([], ranges=ranges)
-    assert steps.child("phases on host").bars == [(0, 100, "step 0"), (10, 50, "forward")]
-    assert steps.child("phases on host (2)").bars == [(40, 90, "backward")]
-
-
-def test_phases_of_the_device_run_from_their_first_operation_to_their_last():
-    ranges = [
-        host_range(0, 100, device=(20, 200)),  # a step
-        host_range(10, 40, "forward", device=(20, 90)),
-        host_range(40, 90, "backward", device=(80, 200)),
-        host_range(90, 95, "optimizer"),  # launched nothing
-        host_range(100, 140, "forward", step=1, device=(200, 260)),
-    ]
-    steps = steps_of([], ranges=ranges)
-    assert steps.child("phases on device").bars == [(20, 90, "forward"), (200, 260, "forward")]
-    assert steps.child("phases on device (2)").bars == [(80, 200, "backward")]
-
-
 def test_tracks_below_the_steps_are_in_order():
-    ranges = [host_range(0, 9, "forward", device=(0, 9))]
+    ranges = [make.host_range(0, 9, "forward", device=(0, 9))]
     assert steps_of([comm(0, 9)], steps=[step_row(0, 9, **KNOWN)], ranges=ranges).names == BELOW_STEPS
-
-
-def test_exposed_communication_stands_in_its_step():
-    # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
-    steps = steps_of([comm(80, 130), op(90, 110)], steps=[step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)])
-    exposed = steps.child("exposed communication")
-    assert [(one.start, one.end, one.notes["step"]) for one in exposed.slices] == [(80, 90, 0), (110, 130, 1)]
 
 
 def test_what_was_not_recorded_has_no_track_and_a_true_zero_an_empty_one():
@@ -266,11 +243,6 @@ def test_counters_say_how_busy_each_bin_is():
     assert (counter.counter.unit_name, counter.description) == ("%", "share of each 2 ns")
 
 
-def test_times_are_aligned_times_where_every_clock_starts_at_0_or_later():
-    ranks = [rank_row(0, shift=5), rank_row(1, shift=0)]
-    assert trace([op(7, 9)], ranks=ranks).ranks[0].threads[0].times == [(7, 9)]
-
-
 def test_where_a_clock_starts_before_0_all_are_shifted_by_whole_seconds():
     ranks = [rank_row(0, shift=0), rank_row(1, shift=-1_000_000_001)]
     windows = [step_row(-50, 50, rank=1, **KNOWN)]
@@ -282,14 +254,6 @@ def test_where_a_clock_starts_before_0_all_are_shifted_by_whole_seconds():
     assert found.ranks[1].threads[0].slices[0].notes["start_ns"] == -50
     exposed = found.ranks[1].child("steps").child("exposed communication")
     assert exposed.times == [(shift - 50, shift + 20)]
-
-
-def test_what_lies_before_all_clocks_is_drawn_from_0_and_tells_its_start():
-    (stream,) = only_rank([op(-9, -5), op(-3, 4)]).threads
-    assert [(*bar, one.notes["start_ns"]) for bar, one in zip(stream.times, stream.slices, strict=True)] == [
-        (0, 0, -9),
-        (0, 4, -3),
-    ]
 
 
 def test_nothing_at_all_is_a_trace():
@@ -306,7 +270,7 @@ def test_the_order_of_rows_does_not_matter():
 
 def test_names_of_traces_are_text_whatever_they_hold():
     bad = "a\x1b]0;x\x07<script>alert(1)</script>"
-    rank = only_rank(
+    rank = make.only_rank(
         [op(0, 1, name=bad, phase=bad)], ranks=[rank_row(0, gpu="<b>H200", host="n\nx")], run=header(label="x\udcff")
     )  # fmt: skip
     fit = "a\N{REPLACEMENT CHARACTER}]0;x\N{REPLACEMENT CHARACTER}<script>alert(1)</script>"
@@ -343,9 +307,6 @@ def test_another_file_is_of_no_run(tmp_path, what):
     path = tmp_path / "x"
     path.write_bytes(other_traces()[what])
     assert run_id_of_trace(path) is None
-
-
-def test_a_file_that_cannot_be_read_is_of_no_run(tmp_path):
     assert run_id_of_trace(tmp_path) is None
     assert run_id_of_trace(tmp_path / "missing") is None
 

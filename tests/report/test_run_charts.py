@@ -50,38 +50,16 @@ def test_the_parts_of_a_step_sum_to_its_wall_time():
 @pytest.mark.parametrize("name", ["compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"])
 def test_a_step_of_which_a_part_is_not_recorded_has_no_parts(name):
     assert parts_of(step() | {name: None}) is None
+    found = rank_chart(steps(step(), step(number=1) | {name: None, "wait_ns": None}), [0]).data["ranks"][0]
+    assert (found["parts"], found["wait"], found["wall"]) == (None, None, 200)
 
 
 def test_parts_of_a_rank_are_summed_over_its_steps():
+    # 40 + 100, 20 + 50, 10 + 10, 5 + 5, 25 + 35
+    parts = {"compute": 140, "hidden": 70, "exposed": 20, "copies": 10, "idle": 60}
+    rank = {"rank": 0, "wall": 300, "parts": parts, "comm": 90, "wait": 24, "transfer": 36}
     found = rank_chart(steps(step(), step(number=1, wall=200, compute=150, hidden=50), step(rank=1)), [0]).data
-    assert found == {
-        "n_steps": 2,
-        "whole": "step",
-        "ranks": [
-            {
-                "rank": 0,
-                "wall": 300,
-                # 40 + 100, 20 + 50, 10 + 10, 5 + 5, 25 + 35
-                "parts": {"compute": 140, "hidden": 70, "exposed": 20, "copies": 10, "idle": 60},
-                "comm": 90,
-                "wait": 24,
-                "transfer": 36,
-            }
-        ],
-    }
-
-
-def test_one_step_without_a_figure_leaves_its_rank_without():
-    found = rank_chart(steps(step(), step(number=1, copies=None, wait_ns=None)), [0]).data
-    assert found["ranks"][0]["parts"] is None
-    assert found["ranks"][0]["wait"] is None
-    assert found["ranks"][0]["wall"] == 200
-
-
-def test_without_steps_there_is_nothing_to_draw():
-    assert rank_chart(schema.STEPS.empty(), []) is None
-    assert step_rows(schema.STEPS.empty(), [], 2) == []
-    assert step_chart([]) is None
+    assert found == {"n_steps": 2, "whole": "step", "ranks": [rank]}
 
 
 def test_the_table_holds_the_means_with_their_shares():
@@ -93,30 +71,29 @@ def test_the_table_holds_the_means_with_their_shares():
 # --- steps over time ------------------------------------------------------------------------------
 
 
-def test_a_step_is_shown_by_its_slowest_rank_and_the_fastest_beside_it():
-    rows = step_rows(steps(step(0, 1, wall=100), step(1, 1, wall=120), step(2, 1, wall=90)), [], 3)
-    assert [(row["rank"], row["wall_ns"]) for row in rows] == [(1, 120)]
-    assert [(row["fastest_rank"], row["fastest_wall_ns"]) for row in rows] == [(2, 90)]
+NO = {"in_summary": False}
+SHOWN = ("step", "rank", "wall_ns", "fastest_rank", "mark")
 
 
-def test_of_equally_slow_ranks_the_lowest_is_shown():
-    rows = step_rows(steps(step(1, 1), step(0, 1)), [], 2)
-    assert rows[0]["rank"] == 0
-
-
-def test_steps_are_in_the_order_of_time_not_of_number():
-    rows = step_rows(steps(step(0, 7, begin=0), step(0, 3, begin=500)), [], 1)
-    assert [row["step"] for row in rows] == [7, 3]
-
-
-def test_steps_that_do_not_count_say_why():
-    no = {"in_summary": False}
-    rows = step_rows(
-        steps(step(0, 0, **no), step(1, 0, **no), step(0, 1), step(1, 1), step(0, 2, **no), step(0, 3, **no), step(1, 3, **no)),
-        [0],
-        2,
-    )  # fmt: skip
-    assert [row["mark"] for row in rows] == ["skipped", "", "not on every rank", "cut off"]
+@pytest.mark.parametrize(
+    ("rows", "skipped", "n_ranks", "shown"),
+    [
+        # A step is shown by its slowest rank, the fastest beside it; of equally long ones by the lowest, beside the highest.
+        ([step(0, 1, wall=100), step(1, 1, wall=120), step(2, 1, wall=90)], [], 3, [(1, 1, 120, 2, "")]),
+        ([step(1, 1), step(0, 1)], [], 2, [(1, 0, 100, 1, "")]),
+        # In the order of time, not of number.
+        ([step(0, 7, begin=0), step(0, 3, begin=500)], [], 1, [(7, 0, 100, 0, ""), (3, 0, 100, 0, "")]),
+        # Those that do not count say why.
+        (
+            [step(0, 0, **NO), step(1, 0, **NO), step(0, 1), step(1, 1), step(0, 2, **NO), step(0, 3, **NO), step(1, 3, **NO)],
+            [0],
+            2,
+            [(0, 0, 100, 1, "skipped"), (1, 0, 100, 1, ""), (2, 0, 100, 0, "not on every rank"), (3, 0, 100, 1, "cut off")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_step_is_one_row(rows, skipped, n_ranks, shown):
+    assert [tuple(row[name] for name in SHOWN) for row in step_rows(steps(*rows), skipped, n_ranks)] == shown
 
 
 def test_of_many_steps_the_slowest_of_each_few_is_drawn():
@@ -156,34 +133,26 @@ def charts(*rows):
     return collective_charts(medians(*rows))
 
 
-def test_waits_are_medians_over_steps_of_each_rank():
-    found = medians(
-        *(row(step, 0, 0, wait=wait) for step, wait in enumerate((10, 20, 90))),
-        *(row(step, 0, 1, wait=0) for step in range(3)),
-    )
-    assert found.rows[0]["wait"] == {0: 20.0, 1: 0.0}
-    assert (found.n_steps, found.n_used, found.ranks) == (3, 3, [0, 1])
-
-
-def test_transfer_is_the_median_over_ranks_and_steps():
-    found = medians(row(0, 0, 0, transfer=10), row(0, 0, 1, transfer=30), row(1, 0, 0, transfer=50))
-    assert found.rows[0]["transfer"] == 30.0
-
-
-def test_two_kinds_at_one_place_are_two_rows():
-    found = medians(row(0, 0, 0), row(1, 0, 0, kind="broadcast"))
-    assert [(one["seq"], one["collective"]) for one in found.rows] == [(0, "all_reduce"), (0, "broadcast")]
-
-
-def test_an_unmatched_collective_has_its_duration_only():
-    found = medians(row(0, 0, 0, wait=None, length=70))
-    one = found.rows[0]
-    assert (one["duration"], one["transfer"], one["wait"]) == (70.0, None, {0: None})
-    assert collective_charts(found)[0].table.rows[0] == ["0", "all_reduce", "<0.001 ms", "-", "-", "-", "-"]
-
-
-def test_steps_outside_of_the_figures_do_not_count():
-    assert medians(row(0, 0, 0, in_summary=False)).rows == []
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # Waits are medians over steps of each rank, transfer is one over ranks and steps.
+        (
+            [*(row(step, 0, 0, wait=wait) for step, wait in enumerate((10, 20, 90))), *(row(step, 0, 1) for step in range(3))],
+            [{"wait": {0: 20.0, 1: 0.0}}],
+        ),
+        ([row(0, 0, 0, transfer=10), row(0, 0, 1, transfer=30), row(1, 0, 0, transfer=50)], [{"transfer": 30.0}]),
+        # Two kinds at one place are two rows.
+        ([row(0, 0, 0), row(1, 0, 0, kind="broadcast")], [{"seq": 0, "collective": "all_reduce"}, {"seq": 0, "collective": "broadcast"}]),
+        # What is not matched has its duration only; what is outside of the figures does not count.
+        ([row(0, 0, 0, wait=None, length=70)], [{"duration": 70.0, "transfer": None, "wait": {0: None}}]),
+        ([row(0, 0, 0, in_summary=False)], []),
+    ],
+)  # fmt: skip
+def test_figures_of_a_collective_are_medians(rows, expected):
+    found = medians(*rows)
+    assert [{key: one[key] for key in want} for one, want in zip(found.rows, expected, strict=True)] == expected
+    assert found.n_steps == found.n_used == len({one["step"] for one in rows if one["in_summary"]})
 
 
 def test_of_many_collectives_the_longest_are_kept_in_order(monkeypatch):
@@ -217,26 +186,29 @@ def test_the_note_says_how_many_steps_could_be_matched(rows, says):
     assert note.endswith(f"waiting{says}")
 
 
-def test_the_chart_has_a_wait_per_rank():
-    found = charts(row(0, 0, 0, wait=5), row(0, 0, 3, wait=0))[0].data
-    assert found["ranks"] == [0, 3]
-    assert found["wait"] == [[5.0, 0.0]]
-
-
-def test_the_table_names_the_rank_that_waits_longest():
-    found = charts(row(0, 0, 0, wait=2_000_000), row(0, 0, 1, wait=3_000_000))[0].table
-    assert found.rows[0][4:6] == ["3.000 ms", "1"]
-
-
-def test_of_collectives_in_which_nobody_waits_no_rank_is_named():
-    assert charts(row(0, 0, 0), row(0, 0, 1))[0].table.rows[0][4:6] == ["0 ms", "-"]
+@pytest.mark.parametrize(
+    ("rows", "cells", "wait"),
+    [
+        ([row(0, 0, 0, wait=2_000_000), row(0, 0, 3, wait=3_000_000)], ["3.000 ms", "3"], [[2_000_000.0, 3_000_000.0]]),
+        # In which nobody waits no rank is named.
+        ([row(0, 0, 0), row(0, 0, 1)], ["0 ms", "-"], [[0.0, 0.0]]),
+        ([row(0, 0, 0, wait=None, length=70)], ["-", "-"], [[None]]),
+    ],
+)
+def test_the_rank_that_waits_longest_is_named(rows, cells, wait):
+    (chart,) = charts(*rows)
+    assert chart.table.rows[0][4:6] == cells
+    assert chart.data["wait"] == wait
+    assert chart.data["ranks"] == [one["rank"] for one in rows]
 
 
 def test_sizes_are_drawn_where_they_are_known():
-    assert len(charts(row(0, 0, 0))) == 1
     found = charts(row(0, 0, 0), row(0, 1, 0, n_bytes=64))[1].data
     assert (found["seq"], found["bytes"], found["busbw"]) == ([1], [64.0], [2e9])
 
 
-def test_without_communication_there_is_nothing_to_draw():
+def test_without_steps_or_communication_there_is_nothing_to_draw():
+    assert rank_chart(schema.STEPS.empty(), []) is None
+    assert step_rows(schema.STEPS.empty(), [], 2) == []
+    assert step_chart([]) is None
     assert charts() == []

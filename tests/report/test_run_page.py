@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from rich.console import Console
 
 from nsyspipe import load
 from nsyspipe.model import schema
@@ -12,7 +13,8 @@ from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.html.page import LIBRARY, _code, _unbroken, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import _nccl, idle_table, kernel_table, link_table, run_page, straggler_table
-from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table
+from nsyspipe.report.markdown import markdown
+from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table, summary_text
 from nsyspipe.report.words import troubles
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
@@ -77,41 +79,41 @@ def test_hostile_names_are_escaped_everywhere(tmp_path):
     assert "long_name_" * 50 not in text
 
 
-def of_one_rank():
-    return [steady_rank(0, world_size=1)], ["One rank: there is nobody to wait for."]
-
-
-def without_steps():
-    return [TraceBuilder().kernel(10, 50, launch=1).kernel(60, 90, launch=2)], [
-        "there are no steps (no family of NVTX ranges qualifies on every rank)",
-        "Where the time of the capture goes",
-        "Timeline of the capture",
-        "There are no steps: the figures are of the capture as a whole.",
-    ]
-
-
-def without_gpu_activity():
-    return [TraceBuilder().range(0, 10, "step 1")], ["No GPU activity was recorded", "not recorded"]
-
-
 def without_backward():
     builders = [steady_rank(rank) for rank in range(2)]
     for builder in builders:
         backward = builder.string("backward")
         builder.rows["NVTX_EVENTS"] = [row for row in builder.rows["NVTX_EVENTS"] if row["textId"] != backward]
-    return builders, [
-        '<dt>hidden by backward</dt> <dd class="figure">not recorded</dd> <dd class="meaning">no backward range'
-    ]
+    return builders
 
 
-@pytest.mark.parametrize("make", [of_one_rank, without_steps, without_gpu_activity, without_backward])
-def test_what_a_run_does_not_have_is_said(make, tmp_path):
-    builders, says = make()
-    for rank, builder in enumerate(builders):
+def without_communication():
+    builder = TraceBuilder().env(RANK=0).gpu()
+    for at in range(0, 4000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}").kernel(at + 100, at + 1050, launch=at + 10)
+    return [builder]
+
+
+RUNS = {
+    "without-communication": without_communication,
+    "capture-with-communication": lambda: [
+        TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
+    ],
+    "steady": lambda: [steady_rank(rank) for rank in range(2)],
+    "one-rank": lambda: [steady_rank(0, world_size=1)],
+    "without-steps": lambda: [TraceBuilder().kernel(10, 50, launch=1).kernel(60, 90, launch=2)],
+    "without-gpu-activity": lambda: [TraceBuilder().range(0, 10, "step 1")],
+    "without-backward": without_backward,
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, shown):
+    for rank, builder in enumerate(RUNS[case]()):
         builder.write(tmp_path / f"r_{rank}.sqlite")
-    text = re.sub(r"\s+", " ", without_library(run_page(load(tmp_path))))
-    for part in says:
-        assert part in text
+    run = load(tmp_path, label=case, jobs=1)
+    terminal = summary_text(run, Console(width=100))
+    pinned(f"run/{case}", text=terminal, markdown=markdown(run), page=shown(run_page(run)))
 
 
 # --- tables --------------------------------------------------------------------------------------

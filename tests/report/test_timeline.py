@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nsyspipe.model import schema
 from nsyspipe.report.html import timeline as module
 from nsyspipe.report.html.timeline import timeline_data, timeline_table
@@ -40,34 +42,25 @@ def test_times_count_from_the_first_start_of_the_step():
     assert found["ranks"][0]["lanes"]["compute"]["length"] == [20]
 
 
-def test_columns_that_say_nothing_are_left_out():
-    lanes = drawn(bar("compute", 1000, 1010))["ranks"][0]["lanes"]
-    assert set(lanes["compute"]) == {"start", "length", "name"}
+SHOWN = {"start": [20], "length": [40], "name": [0]}
 
 
-def test_a_bar_of_several_operations_says_how_many_and_how_busy():
-    lanes = drawn(bar("compute", 1000, 1010), bar("compute", 1020, 1050, busy=25, n=7))["ranks"][0]["lanes"]  # fmt: skip
-    assert lanes["compute"]["busy"] == [10, 25]
-    assert lanes["compute"]["n"] == [1, 7]
-
-
-def test_exposed_and_waiting_time_of_communication_are_those_of_the_table():
-    # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
-    lanes = drawn(
-        bar("compute", 1000, 1100, busy=60, n=9),
-        bar("comm", 1020, 1060, "all_reduce", seq=0, exposed=7, wait=3),
-        bar("exposed", 1030, 1037, "all_reduce", seq=0),
-    )["ranks"][0]["lanes"]
-    assert (lanes["comm"]["exposed"], lanes["comm"]["wait"]) == ([7], [3])
-    assert (lanes["exposed"]["start"], lanes["exposed"]["length"]) == ([30], [7])
-    assert {"exposed", "wait"}.isdisjoint(lanes["compute"])
-
-
-def test_waiting_that_is_not_known_is_left_out_and_none_at_all_is_kept():
-    unknown = drawn(bar("comm", 1020, 1060, exposed=40))["ranks"][0]["lanes"]["comm"]
-    nobody = drawn(bar("comm", 1020, 1060, exposed=40, wait=0))["ranks"][0]["lanes"]["comm"]
-    assert "wait" not in unknown
-    assert nobody["wait"] == [0]
+@pytest.mark.parametrize(
+    ("bars", "lane", "columns"),
+    [
+        # Columns that say nothing are left out; a bar of several operations says how many, and how busy.
+        ([bar("compute", 1020, 1060)], "compute", SHOWN),
+        ([bar("compute", 1020, 1060, busy=25, n=7)], "compute", SHOWN | {"busy": [25], "n": [7]}),
+        # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
+        ([bar("compute", 1000, 1100, busy=60, n=9), bar("comm", 1020, 1060, exposed=7, wait=3)], "comm", SHOWN | {"exposed": [7], "wait": [3]}),
+        ([bar("exposed", 1020, 1060)], "exposed", SHOWN),
+        # Waiting that is not known is left out, and none at all is kept.
+        ([bar("comm", 1020, 1060, exposed=40)], "comm", SHOWN | {"exposed": [40]}),
+        ([bar("comm", 1020, 1060, exposed=40, wait=0)], "comm", SHOWN | {"exposed": [40], "wait": [0]}),
+    ],
+)  # fmt: skip
+def test_a_lane_holds_what_is_known_of_its_bars(bars, lane, columns):
+    assert drawn(*bars)["ranks"][0]["lanes"][lane] == columns
 
 
 def test_names_are_written_once():

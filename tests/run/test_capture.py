@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.report.document import document_text
+from nsyspipe.report.export import document_text
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text

@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.nsys.find_reports import remember_source
-from nsyspipe.report.document import document
+from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
 from tests.build.tools import STEADY, codes, figures, one_report, problem_of

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
-from nsyspipe.report.perfetto.packets import (
+from nsyspipe.report.perfetto_packets import (
     CATEGORY,
     END,
     FLOW,

@@ -1,28 +1,38 @@
-"""The files that pages are made of: the library as it was published, colours that everybody can tell apart."""
+"""What pages are made of: the library as published, colours that all can tell apart, data that stay data, an identity."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import itertools
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html import page
-from nsyspipe.report.html.page import LIBRARY, csp, read_asset, script, styles
+from nsyspipe.report.html.page import (
+    LIBRARY,
+    MOST_LETTERS,
+    RUN_ID,
+    as_json,
+    csp,
+    cut,
+    read_asset,
+    run_id_of_page,
+    script,
+    styles,
+)  # fmt: skip
 
 ASSETS = Path(page.__file__).parent / "assets"
 CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer")
 # Stand side by side in a bar or a lane, so that they must not be taken for each other.
 NEIGHBOURS = [
     *itertools.combinations(("compute", "hidden", "exposed", "copies", "idle"), 2),
-    ("waiting", "transfer"),
-    ("waiting", "exposed"),
-    ("waiting", "hidden"),
-    ("waiting", "compute"),
+    *(("waiting", other) for other in ("transfer", "exposed", "hidden", "compute")),
 ]
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
@@ -33,24 +43,17 @@ DEFICIENCIES = {
 }  # fmt: skip
 
 
-def test_the_library_is_the_one_that_the_readme_names():
+def test_the_library_is_the_one_that_the_readme_names_and_comes_with_its_licences():
     named = re.search(r"sha256 of `echarts.min.js`: `([0-9a-f]{64})`", read_asset("README.md"))
     assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == named[1]
-
-
-def test_the_library_comes_with_its_licences():
     for name in ("LICENSE", "NOTICE", "LICENSE-d3"):
         assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100
 
 
-def test_scripts_and_styles_reach_for_nothing_outside():
+def test_our_scripts_and_styles_reach_for_nothing_outside_and_write_no_html_from_text():
     own = script(tuple(path.name for path in sorted(ASSETS.glob("*.js")) if path.name != LIBRARY))
     for text in (own, styles(tuple(path.name for path in sorted(ASSETS.glob("*.css"))))):
         assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text)
-
-
-def test_our_scripts_write_no_html_from_text():
-    own = script(tuple(path.name for path in sorted(ASSETS.glob("*.js")) if path.name != LIBRARY))
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", own)
 
 
@@ -103,8 +106,55 @@ def test_neighbouring_categories_are_told_apart_with_any_colour_vision(theme, de
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize("ground", ["page", "surface"])
 @pytest.mark.parametrize("ink", ["ink", "ink-2", "ink-3", "accent", "bad", "warn"])
-def test_text_has_the_contrast_of_wcag_aa(theme, ground, ink):
+def test_text_has_the_contrast_of_wcag_aa(theme, ink):
     found = colours(theme)
-    assert contrast(found[ink], found[ground]) >= 4.5
+    assert min(contrast(found[ink], found[ground]) for ground in ("page", "surface")) >= 4.5
+
+
+# --- what a page carries -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["</script>", "<!--", "a & b", "line\u2028end\u2029"])
+def test_data_hold_nothing_that_ends_a_script_element_and_are_the_same_once_read(name):
+    text = as_json({"name": name})
+    assert not set(text) & set("<>&\u2028\u2029")
+    assert json.loads(text) == {"name": cut(name)}
+
+
+def test_data_are_written_in_one_order_and_a_number_that_json_has_no_word_for_is_refused():
+    assert as_json({"b": 1, "a": [1, 2.5, None]}) == '{"a":[1,2.5,null],"b":1}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        as_json([float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        # NUL, escape, right-to-left override, zero-width joiner, a lone surrogate.
+        ("a\x00b\x1b[c\u202ed\u200de\udc80", "a\ufffdb\ufffd[c\ufffdd\ufffde\ufffd"),
+        ("x" * 10_000, "x" * (MOST_LETTERS - 1) + "…"),
+        ("x" * MOST_LETTERS, "x" * MOST_LETTERS),
+    ],
+)
+def test_a_name_is_shown_without_what_directs_it_and_not_at_any_length(name, shown):
+    assert cut(name) == shown
+
+
+HEAD = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "run_id", "store"),
+    [
+        (f'{HEAD}<meta name="{RUN_ID}" content="2026&#34;x">\n', '2026"x', None),
+        (f'{HEAD}<meta name="nsyspipe-store" content="s">\n', None, "s"),
+        (f'{HEAD}<title>x</title><meta name="{RUN_ID}" content="run-1">\n', None, None),
+        *((content, None, None) for content in ("", "\0\xff\xfe", "<html>", '{"run": {}}')),
+    ],
+)
+def test_an_identity_is_read_from_the_head_of_a_page_and_of_no_other_file(tmp_path, content, run_id, store):
+    path = tmp_path / "a.html"
+    assert run_id_of_page(path) is None
+    path.write_bytes(content.encode("latin-1"))
+    assert (run_id_of_page(path), identity_of_page(path, "nsyspipe-store")) == (run_id, store)

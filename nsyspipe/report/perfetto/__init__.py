@@ -1,3 +1,0 @@
-"""Traces for Perfetto."""
-
-from __future__ import annotations

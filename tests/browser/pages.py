@@ -1,0 +1,151 @@
+"""The pages that are looked at in a browser, by name: of runs, differences, scoreboards, stores, and what commands write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsyspipe import load
+from nsyspipe.api import compare, diff
+from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.gate import gate
+from nsyspipe.report.html.dashboard_page import dashboard_page
+from nsyspipe.report.html.difference_page import difference_page
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.scoreboard import scoreboard_page
+from nsyspipe.store.saved_run import stored_runs
+from tests.build.ddp_run import Ddp
+from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
+from tests.build.plain_steps import plain_run
+from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.trace import TraceBuilder, steady_rank
+from tests.cli.tools import nsyspipe_here
+from tests.dashboard_store import add_run, add_series, days, finding_row
+
+LOGS = Path(__file__).parents[1] / "real" / "logs"
+STORES = ("one", "two", "jobs", "study", "hostile-store", "many")
+MS = 10**6
+LABEL = '<script>window.attacked=9</script>"><img src=x onerror=alert(9)>'
+# Of which runs a scoreboard is, by label; None for all.
+BOARDS = {
+    "board": {"ddp": "slow", "bucket25": "fast", "again": "again"},
+    "board-of-kinds": None,
+    "board-of-one": {"slow": "slow"},
+    "hostile-board": HOSTILE,
+}
+
+
+def steps(compute, comm):
+    return [((compute + number % 3) * MS, comm * MS, 4 * MS, 6 * MS) for number in range(12)]
+
+
+def steady(folder, _):
+    return load([steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)])
+
+
+def one_rank(_, real):
+    return load(real / "baseline.sqlite")
+
+
+def hostile(folder, _):
+    log = hostile_log(folder / "nccl.log")
+    return load(write_hostile_run(folder), nccl_log=log, label=LABEL, run_id="\"><script>alert('id')</script>", jobs=1)
+
+
+def faster(folder, _):
+    slow = plain_run(folder / "slow", [steps(90, 20), steps(100, 20)])
+    return diff(slow, plain_run(folder / "fast", [steps(70, 10), steps(60, 10)], kernel="sgemm"))
+
+
+def straggler(_, real):
+    return diff(*(str(real / f"ddp-2gpu-{name}_[0-9].sqlite") for name in ("straggler", "bucket100")))
+
+
+def other_world(_, real):
+    return diff(str(real / "ddp-2gpu_[0-9].sqlite"), str(real / "fsdp-4gpu_[0-9].sqlite"))
+
+
+def same(folder, _):
+    run = plain_run(folder / "same", [steps(90, 20)])
+    return diff(run, Side("again", (run,)))
+
+
+def hostile_diff(folder, real):
+    plain = plain_run(folder / "plain", [steps(90, 20)] * 2, kernel=HOSTILE_KERNELS[0])
+    return diff(Side(LABEL, (plain,)), Side(LABEL * 4, (hostile(folder, real),)), force=True)
+
+
+def host(folder, _):
+    """Compare with a run that has host steps only: neither waterfall nor its timeline."""
+    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
+    for step in range(4):
+        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
+    empty = load(builder.write(folder / "host.sqlite"), jobs=1)
+    return diff(plain_run(folder / "device", [steps(90, 20)]), empty)
+
+
+def board(folder, labels):
+    runs = scoreboard_runs(folder)
+    if labels is HOSTILE:
+        labels = {name: list(runs)[at % len(runs)] for at, name in enumerate(HOSTILE)}
+    return compare({label: runs[run] for label, run in (labels or dict(zip(runs, runs, strict=True))).items()})
+
+
+def one(store):
+    add_run(store, "only")
+
+
+def two(store):
+    add_series(store, "nightly", [100, 113])
+
+
+def jobs(store):
+    """Write two jobs: one got longer on the fifth day, the other runs on 8 GPUs and has a run without a step time."""
+    add_series(store, "small", [100, 100, 100, 100, 112, 112, 112, 113], findings=[finding_row()])
+    add_series(store, "large", [50, 50, None, 50, 50, 50], world_size=8, n_ranks=8)
+
+
+def study(store):
+    """Write four variants, each with a label of its own, one without a time of capture."""
+    for at, (label, ms) in enumerate((("base", 100), ("bucket25", 80), ("bucket100", 90))):
+        add_run(store, label, label=label, captured_at_utc=days(at / 24), step_time_ns=ms * 1e6)
+    add_run(store, "undated", label="undated", captured_at_utc=None, step_time_ns=95e6)
+
+
+def hostile_store(store):
+    for at, name in enumerate(HOSTILE):
+        add_run(
+            store, f"{at}{name}".replace("/", "_"), label=name * (30 if at == 1 else 1), gpu_names=name, hosts=name,
+            link_kind=name, captured_at_utc=days(at), findings=[finding_row(id=name, action=name)],
+            step_time_ns=[1e8, None, float("nan"), 2e8][at % 4],
+        )  # fmt: skip
+
+
+def many(store):
+    for label, ms in (("gpt", 600), ("resnet", 150)):
+        # A tenth less from day 100 on; neighbours differ by half a per cent.
+        times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
+        add_series(store, label, times)
+
+
+def real_run(real, name):
+    """Open a real run with what lies beside it: NCCL's log and the topology of its machine."""
+    log, topology = sorted(LOGS.glob(f"{name}.nccl.log")), LOGS / f"topo-{name.split('-')[1]}.txt"
+    return load(sorted(real.glob(f"{name}_[0-9].sqlite")), nccl_log=log, topology=topology)
+
+
+def page_of(name, folder, real):
+    """Return the page of a name: of a store, a scoreboard, a difference, or a run, which may be a real one."""
+    make = globals().get(name.replace("-", "_"))
+    if name in STORES:
+        make(folder / "store")
+        return dashboard_page(
+            stored_runs(folder / "store"), title=name, pages={"small-007": "./pages/small%20007.html"}
+        )
+    if name in BOARDS:
+        return scoreboard_page(board(folder, BOARDS[name]))
+    if name in ("whatif", "doctor"):
+        Ddp().write(folder)
+        assert nsyspipe_here(name, folder, "--html", folder / "page.html").returncode == 0
+        return (folder / "page.html").read_text(encoding="utf-8")
+    found = make(folder, real) if make else real_run(real, name)
+    return difference_page(found, gate(found, "regression")) if isinstance(found, RunDifference) else run_page(found)

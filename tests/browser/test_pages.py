@@ -1,0 +1,210 @@
+"""Every page in a browser: it loads alone, draws every chart, fits, can be read by everybody, and takes names for text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nsyspipe.report.html.page import run_id_of_page
+from tests.browser.chromium import DESKTOP, PHONE
+from tests.browser.pages import STORES
+from tests.build.hostile import HOSTILE, HOSTILE_KERNELS
+
+WATERFALL, TIMELINES, BOARD = "chart-waterfall", "chart-timelines", "chart-scoreboard"
+OF_A_RUN = ("chart-step-bars", "chart-timeline", "chart-step-columns", "chart-collectives")
+# How many charts of a store's page; which charts each other page has.
+N_CHARTS = 7
+PAGES = {
+    **dict.fromkeys(("ddp-4gpu-shm", "ddp-2gpu-straggler", "steady", "hostile"), OF_A_RUN),
+    "one-rank": OF_A_RUN[:-1],
+    **dict.fromkeys(("faster", "straggler", "other-world", "same", "hostile-diff"), (WATERFALL, TIMELINES)),
+    "host": (TIMELINES,),
+    **dict.fromkeys(("board", "board-of-kinds", "board-of-one", "hostile-board"), (BOARD,)),
+    **dict.fromkeys(("whatif", "doctor"), ()),
+    **dict.fromkeys(STORES, None),
+}
+ACCESSIBLE = {
+    "ddp-2gpu-straggler", "one-rank", "hostile", "straggler", "hostile-diff", "host", "board-of-kinds", "hostile-board",
+    "whatif", "doctor", "jobs", "study", "hostile-store",
+}  # fmt: skip
+MOST_BYTES = 3_000_000
+# Share of a canvas's pixels that are not empty.
+PAINTED = """id => {
+  const canvas = document.querySelector(`#${id} canvas`);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let painted = 0;
+  for (let at = 3; at < data.length; at += 4) painted += data[at] > 0;
+  return painted / (data.length / 4);
+}"""
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+OPEN = "(all, open) => all.forEach(one => { one.open = open; })"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
+    name, written, open_page, check_accessible, screenshot
+):
+    # Requests, console and policy are checked when `open_page` ends. A phone is light, a desktop dark.
+    assert written(name).stat().st_size < MOST_BYTES
+    for size in (PHONE, DESKTOP):
+        opened = open_page(written(name), size=size, dark=size is DESKTOP)
+        opened.draw()
+        page = opened.page
+        figures = page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")
+        assert len(figures) == N_CHARTS if name in STORES else tuple(figures) == PAGES[name]
+        for figure in figures:
+            assert opened.chart("chart.getOption().series.length", figure) > 0
+            assert page.evaluate(PAINTED, figure) > (0.001 if name in STORES else 0.01)
+        page.locator("details").evaluate_all(OPEN, arg=True)
+        opened.wait(f"{OVERFLOW} === 0")
+        # What is wider scrolls in its own box, which the keyboard reaches.
+        boxes = "all => all.filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0).length"
+        assert page.locator(".scroll").evaluate_all(boxes) == 0
+        screenshot(page, f"{name}-{size[0]}", full_page=True)
+        if name not in ACCESSIBLE:
+            continue
+        if name in STORES:
+            page.locator("#series button").first.click()
+        elif name != "one-rank":  # definitions are long, and the same on every page
+            page.locator("details.definition").evaluate_all(OPEN, arg=False)
+        check_accessible(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "seen"),
+    [
+        ("ddp-4gpu-shm", "Communication is 45 % of step time, 45 % exposed; 0 % of it hides under backward.",
+         (".tiles", ".finding >> nth=2", "#chart-step-bars .chart-area")),
+        ("faster", "Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
+        ("board", "bucket25 is the fastest of 3 runs: 1.30x of ddp", (f"#{BOARD} .chart-area",)),
+        ("whatif", "Largest single change: ", ()),
+        ("doctor", "These ", ()),
+        ("jobs", "Step time 113.0 ms, 0.9 % more than the run before",
+         ("#level", "#chart-step_time_ns .chart-area", "#series li >> nth=1")),
+    ],
+)  # fmt: skip
+def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, heading, seen, written, open_page):
+    page = open_page(written(name)).page
+    assert page.locator("h1").inner_text().replace("\xa0", " ").startswith(heading)
+    for selector in ("h1", *seen):
+        box = page.locator(selector).bounding_box()
+        assert box["y"] + box["height"] <= DESKTOP[1], selector
+
+
+@pytest.mark.parametrize(
+    ("name", "charts", "says"),
+    [
+        ("ddp-4gpu-shm", ("chart-step-bars",), ""),
+        ("faster", (WATERFALL, TIMELINES), ""),
+        ("board", (), "1.297x"),
+        ("jobs", (), "14 runs in jobs"),
+    ],
+)
+def test_without_scripts_the_words_and_tables_are_there(name, charts, says, written, open_page):
+    page = open_page(written(name), java_script_enabled=False).page
+    said = page.locator("body").inner_text().replace("\xa0", " ")
+    assert "Charts need JavaScript" in said
+    assert says in said
+    for chart in charts:
+        page.locator(f"#{chart} summary").click()
+        assert page.locator(f"#{chart} table").is_visible()
+    assert page.locator(".track-area .interval").first.is_visible() or name != "faster"
+    assert page.locator("#table tbody .id").count() == (14 if name == "jobs" else 0)
+
+
+@pytest.mark.parametrize("name", ["ddp-4gpu-shm", "straggler"])
+def test_paper_is_light_and_a_few_sheets(name, written, open_page, screenshot):
+    opened = open_page(written(name), dark=True)
+    page = opened.page
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8
+    page.emulate_media(media="print", color_scheme="dark")
+    opened.wait(f"nsyspipe.charts.size >= {len(PAGES[name])}")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    screenshot(page, f"{name}-print", full_page=True)
+
+
+# --- names are text ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("hostile", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+        ("hostile-diff", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+        ("hostile-board", ["<script>window.attacked=1", HOSTILE[3]]),
+        ("hostile-store", [HOSTILE[0], HOSTILE[5]]),
+    ],
+)
+def test_nothing_of_a_name_runs_and_no_name_adds_elements(name, says, written, open_page):
+    opened = open_page(written(name))
+    opened.draw()
+    page = opened.page
+    page.locator("details").evaluate_all(OPEN, arg=True)
+    for place in range(page.locator("#series button.series").count()):
+        page.locator("#series button.series").nth(place).click()
+        assert page.locator("#subject strong").inner_text()
+    if name in STORES:
+        page.mouse.move(*opened.point("chart-step_time_ns", 400, 150))
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.attacked") is None
+    assert opened.dialogs == []
+    assert page.locator("body img, body iframe, body object, body link").count() == 0
+    assert page.locator("body form").count() == (name in STORES)  # its filters
+    assert page.locator("script").count() == 2 + page.locator("script[type='application/json']").count()
+    assert page.locator("[onload], [onerror], [onfocus], [onclick]").count() == 0
+    shown = page.locator("main").inner_text()
+    assert [one for one in says if one not in shown] == []
+
+
+@pytest.fixture(scope="module")
+def hostile(written, keep_page):
+    opened = keep_page(written("hostile"))
+    opened.draw()
+    opened.page.locator("details").evaluate_all(OPEN, arg=True)
+    return opened
+
+
+def test_names_are_shown_as_they_are(hostile, written):
+    page = hostile.page
+    assert "<script>window.attacked=9</script>" in page.locator(".facts").inner_text()
+    provenance = page.locator("#provenance").inner_text()
+    for name in (f"host {HOSTILE[0]}", f"GPU {HOSTILE[1]}", HOSTILE[3], "<img src=x onerror=alert(7)>_0.sqlite"):
+        assert name in provenance
+    kernels = page.locator("#kernels tbody").inner_text()
+    for name in HOSTILE_KERNELS:
+        assert name in kernels
+    assert HOSTILE[1] in page.locator("#link").inner_text()
+    text = page.locator("body").inner_text()
+    assert not set(text) & set("\x00\x07\x1b\x7f\u202e\u202c\u200b\u2028\u2029")
+    assert "\ufffdesrever\ufffd zero\ufffdwidth" in text
+    assert run_id_of_page(written("hostile")) == "\"><script>alert('id')</script>"
+
+
+def test_tooltips_show_names_as_text(hostile):
+    made = hostile.page.evaluate(
+        """names => names.map(name => {
+      const tip = nsyspipe.tooltip({ title: name, name, rows: [{ label: name, value: name }] });
+      document.body.append(tip);
+      const found = [tip.querySelector(".tip-name").textContent, tip.querySelectorAll("script, img, svg").length];
+      tip.remove();
+      return found;
+    })""",
+        list(HOSTILE),
+    )
+    assert made == [[name, 0] for name in HOSTILE]
+
+
+def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
+    hostile.show("chart-timeline")
+    bar = hostile.page.evaluate("""() => {
+      const { ranks, names } = nsyspipe.data("timeline");
+      const { compute } = ranks[0].lanes;
+      const row = nsyspipe.timeline.layout(nsyspipe.data("timeline"), false).rows.find(one => one.lane === "compute");
+      return { at: compute.start[1] + compute.length[1] / 2, name: names[compute.name[1]], top: row.top };
+    }""")
+    assert bar["name"].startswith("<img src=x")
+    x = hostile.chart(f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['at']})", "chart-timeline")
+    hostile.page.mouse.move(*hostile.point("chart-timeline", x, bar["top"] + 15))
+    assert bar["name"] in hostile.tooltip()
+    assert hostile.page.evaluate("window.attacked") is None
