@@ -18,7 +18,7 @@ from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.model.table import Flags, Float64
     from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 

@@ -15,8 +15,8 @@ from nsyspipe.analysis.links import (
     pcie_speed,
     slowest,
 )
-from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.model.schema import LINK_KINDS, LINKS
+from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 REAL = Path(__file__).parent.parent / "real" / "logs"

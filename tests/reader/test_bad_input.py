@@ -12,7 +12,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, NotAReportError, NsyspipeError, OptionError, ReportNotFoundError
 from nsyspipe.nsys.programs import find_nsys
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, edit, figures, refuse
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import nsyspipe
-from nsyspipe.model.text import printable
+from nsyspipe.model.names import printable
 from nsyspipe.report.markdown import escaped, markdown, prose, run_id_of_markdown, table
 from tests.build.across import every_step, load, reports
 from tests.build.changed_run import Changed, finding

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document
+from nsyspipe.report.export import document
 from tests.build.tools import nullable, run_of
 from tests.build.trace import RUNTIME, TraceBuilder
 

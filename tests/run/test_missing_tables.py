@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 

@@ -6,7 +6,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.changes import has_whole_graphs
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from nsyspipe.report.words import verdict
 from tests.build.tools import STEADY, codes, figures, one_report, problem_of, run_of, shift
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_of, run_of
 from tests.build.trace import KERNEL, MEMCPY, NVTX, STRINGS, TraceBuilder, steady_rank
 

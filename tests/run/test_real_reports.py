@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 import nsyspipe
-from nsyspipe.report.document import document, dumps
+from nsyspipe.report.export import document, dumps
 from tests.build.tools import run_of
 from tests.build.trace import steady_rank
 from tests.pairs import reports
