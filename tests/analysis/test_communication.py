@@ -85,10 +85,7 @@ def test_streams_are_numbered(uses, orders):
         for at, (name, device, stream) in enumerate(uses)
     ]
     assert found(*ops).table["stream_order"].to_pylist() == orders
-
-
-def test_streams_are_numbered_by_launch_and_not_by_start():
-    late = comm(10, 20, 9, name_id=1, stream_id=5), comm(30, 40, 1, name_id=1, stream_id=6)
+    late = comm(10, 20, 9, name_id=1, stream_id=5), comm(30, 40, 1, name_id=1, stream_id=6)  # by launch, not by start
     assert found(*late).table["stream_order"].to_pylist() == [1, 0]
 
 

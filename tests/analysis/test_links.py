@@ -114,8 +114,8 @@ def edge(start, end, transport="P2P/IPC"):
     return Edge(start, end, (transport,), 1)
 
 
-def comm_of(*place, edges, comm_id="0x1", n_ranks=3):
-    return Communicator(comm_id, n_ranks, place, None, 1, None, edges)
+def comm_of(*place, edges):
+    return Communicator("0x1", 3, place, None, 1, None, edges)
 
 
 P2P, SHM = "P2P/IPC", "SHM/direct/direct"

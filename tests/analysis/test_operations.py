@@ -91,11 +91,9 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
     for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
         assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
-
-
-def test_of_operations_that_are_equal_otherwise_what_is_given_decides():
-    found = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
-    assert found.in_order(ints(2, 1)).tolist() == [1, 0]
+    # Of those that are equal otherwise what is given decides.
+    equal = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
+    assert equal.in_order(ints(2, 1)).tolist() == [1, 0]
 
 
 def test_operations_overlap_a_span_that_they_begin_in_even_without_length():

@@ -301,7 +301,7 @@ def test_which_steps_count_in_a_runs_figures(rows, n_ranks, skip_first, expected
     assert selected(rows, n_ranks, skip_first) == expected
 
 
-@pytest.mark.parametrize("n", [3, 4, 10**6])
+@pytest.mark.parametrize("n", [3, 10**6])
 def test_skipping_all_complete_steps_is_an_error_that_says_how_many_there_are(n):
     with pytest.raises(OptionError) as caught:
         selected(ABC, 1, n)
