@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.gate import Gate
     from nsyspipe.report.blocks import Block, Table
 
-
 SIDES = ("baseline", "candidate")
 # How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
 _INTERVAL, _BOTH, _VERDICT, _WORDS = 95, 65, 50, 79
