@@ -89,7 +89,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _answer(rule: Callable[[Evidence], Answer], columns: tuple[str, ...], evidence: Evidence) -> Answer:
     """Ask a rule; where it finds nothing in figures that are not known, it cannot be judged."""
     answer = rule(evidence)
-    unknown = [_WORDS[name] for name in columns if evidence.steps[name].null_count]
+    unknown = [_WORDS.get(name, name) for name in columns if evidence.steps[name].null_count]
     if answer is not None or not unknown:
         return answer
     reason = f"{' and '.join(unknown)} not known on every rank"
