@@ -39,7 +39,7 @@ T = TypeVar("T")
 _START = """\
 import pickle, sys
 try:
-    around, path, preload, parent = pickle.load(sys.stdin.buffer)
+    around, path, preload, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
     sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
     import importlib.machinery, importlib.util
     spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [around])
@@ -85,7 +85,7 @@ class Workers(Executor):
         self._error: InputError | None = None
         self._is_shut = self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
-        self._hello = pickle.dumps((around, import_path(), preload, os.getpid()))
+        self._hello = pickle.dumps((around, import_path(), preload, os.getpid())).hex()
         self._threads = [threading.Thread(target=self._run, name="nsyspipe worker", daemon=True) for _ in range(number)]
         try:
             for thread in self._threads:
@@ -142,7 +142,6 @@ class Workers(Executor):
         with contextlib.suppress(BrokenPipeError), process:
             requests, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
             try:
-                _send(requests, self._hello, framed=False)
                 while (call := self._calls.get()) is not None:
                     if call.future.set_running_or_notify_cancel():
                         _answer(call, requests, answers)
@@ -164,10 +163,10 @@ class Workers(Executor):
         """Start one process; this thread is its parent, and lives as long as it does."""
         flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-            [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START],
+            [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path comes by the pipe.
+            # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
             env={"OPENBLAS_NUM_THREADS": "1"}
             | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
@@ -221,9 +220,8 @@ def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
         call.future.set_exception(error)
 
 
-def _send(file: IO[bytes], payload: bytes, *, framed: bool = True) -> None:
-    if framed:
-        file.write(_LENGTH.pack(len(payload)))
+def _send(file: IO[bytes], payload: bytes) -> None:
+    file.write(_LENGTH.pack(len(payload)))
     file.write(payload)
     file.flush()
 
@@ -277,6 +275,8 @@ def _end_with(parent: int) -> None:
 
             # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
             ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
 
 

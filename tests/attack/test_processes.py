@@ -170,13 +170,15 @@ def test_workers_end_when_their_parent_is_killed(large, tmp_path, begin):
 
 # Keeps the interpreter to itself for hours.
 CATASTROPHE = r"""
-import os, re, sys
+import os, sys, time
 sys.path.insert(0, {root!r})
 from nsyspipe.run.workers import Workers
 workers = Workers(1, preload="re")
-workers.submit(re.match, r"(a+)+$", "a" * 60 + "b")
+workers.submit(exec, "import re; open('begun', 'w').close(); re.match('(a+)+$', 'a' * 60 + 'b')")
+while {begun} and not os.path.exists("begun"):
+    time.sleep(0.01)
 if os.fork() == 0:  # holds the pipes open, as another pool of the caller may
-    import time; time.sleep({seconds})
+    time.sleep({seconds})
     os._exit(0)
 print("ready", flush=True)
 sys.stdin.read()
@@ -186,12 +188,15 @@ sys.stdin.read()
 @needs_proc
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's part is Linux's")
-def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path):
-    text = CATASTROPHE.format(root=str(Path(nsyspipe.__file__).parents[1]), seconds=2 * DEADLINE_S)
-    process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path, begun):
+    root = str(Path(nsyspipe.__file__).parents[1])
+    text = CATASTROPHE.format(root=root, begun=begun, seconds=2 * DEADLINE_S)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", text], **pipes, text=True, cwd=tmp_path)
     assert process.stdout.readline() == "ready\n"
     worker, *others = eventually(
-        lambda: [one for one in workers_of(process.pid) if b"sys.stdin.buffer" in command(one)], "a worker"
+        lambda: [one for one in workers_of(process.pid) if b"serve(preload" in command(one)], "a worker"
     )
     others = [one for one in workers_of(process.pid) if one != worker]
     process.kill()
