@@ -155,20 +155,10 @@ class NcclLog:
         return NcclFacts(self.version, dict(self.settings), self.is_nvls_on)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
-        """Return what the logs say of one run; None when they are of another.
+        """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
 
-        Parameters
-        ----------
-        pids
-            Of the run's processes.
-        sizes
-            How many ranks the run may have.
-
-        Returns
-        -------
-        NcclLog or None
-            Without communicators larger than those of the run's processes, else than those of its size: processes
-            in containers may log other ids than nsys sees. Logs without a communicator contradict no run.
+        Communicators larger than those of the run's processes, else than those of its size, are left out: processes in
+        containers may log other ids than nsys sees. Logs without a communicator contradict no run.
         """
         own = [comm.n_ranks for comm in self.communicators if any(member.pid in pids for member in comm.members)]
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
