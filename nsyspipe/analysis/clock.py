@@ -1,8 +1,7 @@
 """How ranks' clocks are aligned, and how far the clock of a device is apart from its host's.
 
-Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start
-before its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are
-deep.
+Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start before
+its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are deep.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 # Collectives that no rank leaves before all have arrived.
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
 _ENOUGH = 3  # one bad correlation decides nothing
 # Makes the median of absolute deviations an estimate of the standard deviation.
 _MAD_SCALE = 1.4826
@@ -35,9 +33,9 @@ _MAD_SCALE = 1.4826
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The correction of one report's clock."""
+    """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
 
-    offset_ns: int  # subtracted from its times; 0 unless it exceeds the error
+    offset_ns: int
     # spread of the differences it rests on; None when there are fewer than three
     error_ns: int | None
 
@@ -48,8 +46,7 @@ def clock_offsets(
     """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
 
     The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
-    its clock: offset and error are 0. `matched` has matrices of operations, one collective per row, as `collectives.match`
-    gives them; `ends` and `report` one value per operation.
+    its clock: offset and error are 0. `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
@@ -138,24 +135,19 @@ def device_clocks(
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
-    kernels = np.stack(
-        (
-            operations.kernel_launch[:n_launched],
-            operations.kernel_start[:n_launched],
-            operations.kernel_end[:n_launched],
-            operations.kernel_column("stream_id", 0, n_launched),
-        )
-    )
+    times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
+    stream = operations.kernel_column("stream_id", 0, n_launched)
+    kernels = np.stack((*(column[:n_launched] for column in times), stream))
     copies = np.stack((operations.copy_launch, operations.copy_start, operations.copy_end))[:, launched]
     if len(devices) <= 1:
         return {None: _clock_of(kernels, copies, waits, is_only=True)}
     device = operations.kernel_column("device_id", 0, n_launched)
-    clocks: dict[int | None, DeviceClock] = {}
-    for number in devices:
-        of_device = waits.filter(pc.fill_null(pc.equal(waits["device_id"], number), fill_value=False))
-        # Of copies the device is not known.
-        clocks[number] = _clock_of(kernels[:, device == number], copies[:, :0], of_device, is_only=False)
-    return clocks
+    of_device = {number: waits.filter(pc.equal(waits["device_id"], number)) for number in devices}
+    # Of copies the device is not known.
+    return {
+        number: _clock_of(kernels[:, device == number], copies[:, :0], own, is_only=False)
+        for number, own in of_device.items()
+    }
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
@@ -164,10 +156,10 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     times = np.sort(began)
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
-        columns = [column.to_numpy() for column in batch.columns]
-        after = np.searchsorted(times, columns[0], side="right")
-        running = np.flatnonzero(np.append(times, NEVER)[after] < columns[1])
-        around.append((columns[0][running], columns[1][running], columns[2][running]))
+        start, end, of_thread = (column.to_numpy() for column in batch.columns)
+        after = np.searchsorted(times, start, side="right")
+        running = np.flatnonzero(np.append(times, NEVER)[after] < end)
+        around.append((start[running], end[running], of_thread[running]))
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few

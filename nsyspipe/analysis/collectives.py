@@ -1,7 +1,4 @@
-"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth.
-
-Waiting is told apart from transferring; sizes and bandwidths are those of nccl-tests.
-"""
+"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer; sizes as nccl-tests'."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import least_of, run_starts, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +24,7 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
     A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
-    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start.
-
-    Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
+    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start. Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
     rank in ascending order, holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
@@ -68,10 +63,7 @@ PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
-    """Return the size of the whole array that a collective moves, as nccl-tests counts.
-
-    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all; `n_ranks` is the communicator's.
-    """
+    """Return the size of the whole array that a collective moves, as nccl-tests counts; `n_ranks` is the communicator's."""
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
 
@@ -173,10 +165,9 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])
     held_up = sums["held_up_ns_sum"].to_numpy()
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
-    total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
-    np.add.at(total, step, held_up)
+    total = sums_of(step, held_up, numbers.size)
     own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
-    np.minimum.at(most, np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy())
+    most = least_of(np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size)
     ratio = np.minimum(most / np.maximum(total, 1), 1.0)
     shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
     return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})
