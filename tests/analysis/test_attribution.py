@@ -78,7 +78,7 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
         "copy_start": [80, 70, 60], "copy_end": [82, 72, 62], "copy_launch": [2, 9, NEVER], "copy_kind": [1, 0, 8],
         "copy_bytes": [8, 7, 6], "kernel_order": [4, 2, 1, 3, 0],
     }  # fmt: skip
-    assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
+    assert (ops.n_launched, ops.n_without_launch, ops.n_launchable) == (4, 2, 8)
     assert ops.span == (10, 82)
 
 
