@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
-from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, kernel_label
 
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 # What kernels of each name take in each window, kept small: which windows count is known only across ranks.
 
-
 # Sums kept of one rank, 20 bytes each. Above it, windows in the middle share theirs.
-_MOST_SUMS = 2**18
-_LEAST_GROUPS = 8
+_MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ class WindowSums:
         edges = np.append(self.first_window, self.n_windows)
         n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[edges])
         is_whole = n_chosen == np.diff(edges)
-        number, total = np.zeros((2, self.n_rows), np.int64)
         counts = is_whole[self.group]
-        np.add.at(number, self.row[counts], self.n_kernels[counts])
-        np.add.at(total, self.row[counts], self.total_ns[counts])
+        columns = (self.n_kernels, self.total_ns)
+        number, total = (sums_of(self.row[counts], values[counts], self.n_rows) for values in columns)
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
         return number, total, is_unknown
@@ -78,19 +75,13 @@ def window_sums(
     cell *= n_rows
     cell += row
     size = (edges.size + 1) * n_rows
-    number, total = np.bincount(cell, minlength=size), np.zeros(size, np.int64)
-    np.add.at(total, cell, durations)
+    number, total = np.bincount(cell, minlength=size), sums_of(cell, durations, size)
     inside = slice(n_rows, n_rows * (first.size + 1))
     cells = np.flatnonzero(number[inside])
-    sums = WindowSums(
-        n_windows=len(windows),
-        n_rows=n_rows,
-        first_window=first,
-        group=(cells // max(n_rows, 1)).astype(np.int32),
-        row=(cells % max(n_rows, 1)).astype(np.int32),
-        n_kernels=number[inside][cells].astype(np.int32),
-        total_ns=total[inside][cells],
+    group, row, n_kernels = (
+        values.astype(np.int32) for values in (*np.divmod(cells, max(n_rows, 1)), number[inside][cells])
     )
+    sums = WindowSums(len(windows), n_rows, first, group, row, n_kernels, total[inside][cells])
     by_row = (edges.size + 1, n_rows)
     return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
 
@@ -129,28 +120,19 @@ def kernels_table(
     row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
-    shortest, longest = np.full(keys.size, np.iinfo(np.int64).max), np.zeros(keys.size, np.int64)
-    np.minimum.at(shortest, row, duration)
-    np.maximum.at(longest, row, duration)
     beside, covered = _covered(operations, comm)
     slowed, slowed_ns, free_ns = _slowed(operations, beside, covered)
-
-    def by_row(rows: Int64, values: Int64) -> Int64:
-        sums = np.zeros(keys.size, np.int64)
-        np.add.at(sums, row[rows], values)
-        return sums
-
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number,
         "total_ns": total,
-        "min_ns": shortest,
-        "max_ns": longest,
-        "overlapped_ns": by_row(beside, covered),
-        "n_slowed": by_row(slowed, np.ones_like(slowed)),
-        "slowed_ns": by_row(slowed, slowed_ns),
-        "free_ns": by_row(slowed, free_ns),
+        "min_ns": least_of(row, duration, keys.size),
+        "max_ns": -least_of(row, -duration, keys.size),
+        "overlapped_ns": sums_of(row[beside], covered, keys.size),
+        "n_slowed": np.bincount(row[slowed], minlength=keys.size),
+        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size),
+        "free_ns": sums_of(row[slowed], free_ns, keys.size),
     }
     return pa.table(columns), by_window
 
@@ -238,8 +220,7 @@ _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
 
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
-_NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
-_REACH = 3
+_NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
 _ENOUGH = 3
 # Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
 _LARGEST_SPREAD = 0.5
@@ -333,8 +314,8 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     number = chosen.counts
     means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
     late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
-    found: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
-    return found
+    delays: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
+    return delays
 
 
 def compared_share(kernels: pa.Table) -> float:
@@ -343,11 +324,10 @@ def compared_share(kernels: pa.Table) -> float:
     Of a rank with more kernels than are compared, what was is taken for a sample of all.
     """
     sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
-    found = beside = 0.0
-    for row in sums.to_pylist():
-        found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)
-        beside += row["overlapped_ns_sum"]
-    return min(found / beside, 1.0) if beside else 0.0
+    rows = sums.to_pylist()
+    beside = sum(row["overlapped_ns_sum"] for row in rows)
+    compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)
+    return min(compared / beside, 1.0) if beside else 0.0
 
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:
