@@ -16,18 +16,10 @@ FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
 def test_parents_are_those_that_callers_catch():
     assert {one.__name__: one.__base__.__name__ for one in CLASSES} == {
         "NsyspipeError": "Exception",
-        "InputError": "NsyspipeError",
-        "ReportNotFoundError": "InputError",
-        "NotAReportError": "InputError",
-        "DamagedReportError": "InputError",
-        "MissingColumnError": "InputError",
-        "RankConflictError": "InputError",
-        "DatasetError": "InputError",
-        "CaptureError": "NsyspipeError",
-        "NsysNotFoundError": "CaptureError",
-        "NsysFailedError": "CaptureError",
-        "OptionError": "NsyspipeError",
-        "OutputError": "NsyspipeError",
+        **dict.fromkeys(("InputError", "CaptureError", "OptionError", "OutputError"), "NsyspipeError"),
+        **dict.fromkeys(("ReportNotFoundError", "NotAReportError", "DamagedReportError"), "InputError"),
+        **dict.fromkeys(("MissingColumnError", "RankConflictError", "DatasetError"), "InputError"),
+        **dict.fromkeys(("NsysNotFoundError", "NsysFailedError"), "CaptureError"),
     }
 
 

@@ -206,20 +206,13 @@ def collectives(run: Run) -> list[dict[str, object]]:
             if step is None:
                 continue
             key = next((key for key, own in matched.items() if own[number] is kernel), None)
-            rows.append(
-                {
-                    "id": key,
-                    "step": step,
-                    "rank": number,
-                    "collective": kernel.collective,
-                    "comm_id": communicator_of(rank, kernel),
-                    "start_ns": kernel.start + move[number],
-                    "end_ns": kernel.end + move[number],
-                    "is_matched": key is not None,
-                    "in_summary": step in chosen,
-                    **arrival(number, kernel, matched.get(key), move, errors),
-                }
-            )
+            rows.append({
+                "id": key, "step": step, "rank": number, "collective": kernel.collective,
+                "comm_id": communicator_of(rank, kernel),
+                "start_ns": kernel.start + move[number], "end_ns": kernel.end + move[number],
+                "is_matched": key is not None, "in_summary": step in chosen,
+                **arrival(number, kernel, matched.get(key), move, errors),
+            })  # fmt: skip
     return rows
 
 

@@ -52,7 +52,7 @@ def summary_members(run, rank, numbers):
     return {member for member, number in enumerate(numbers) if number in steps}
 
 
-def check(found):
+def check_all(found):
     run, family = loaded(found)
     shifts, numbers = run.ranks["clock_shift_ns"].to_pylist(), oracle.numbers(found, family)
     unseen = dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {}
@@ -83,17 +83,9 @@ def check(found):
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 
-@examples(20)
-@given(RUNS)
-def test_a_few_runs_equal_counting_every_nanosecond(found):
-    check(found)
-
-
-@pytest.mark.slow
-@examples(60)
-@given(RUNS)
-def test_steps_phases_and_kernels_equal_counting_every_nanosecond(found):
-    check(found)
+@pytest.mark.parametrize("number", [20, pytest.param(40, marks=pytest.mark.slow)])
+def test_steps_phases_and_kernels_equal_counting_every_nanosecond(number):
+    examples(number)(given(RUNS)(check_all))()
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def in_order(rows):
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(25)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     assume(oracle.communicates(run))
