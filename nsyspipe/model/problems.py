@@ -34,8 +34,7 @@ _KINDS = """
     no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
         null -> <ANNOTATE>
     no-nvtx (warning): NVTX ranges were not recorded: no steps, no phases -> capture with nsys profile --trace=cuda,nvtx
-    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null
-        -> <CUDA>
+    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles)
@@ -84,9 +83,8 @@ _KINDS = """
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
-    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present, and waiting for
-        the others counts as transfer
-        -> pass the reports of all ranks
+    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present, and waiting for the others counts
+        as transfer -> pass the reports of all ranks
     ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present, and waiting
         for the others counts as transfer
     capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
