@@ -1,7 +1,6 @@
 """The device operations of one process as columns, the launch that each came from, and the host ranges around it.
 
-PyTorch launches the backward pass from the autograd thread, so an operation belongs to the range
-that contains its launch in time, whatever thread of the process made it.
+An operation belongs to the range that contains its launch in time, whatever thread made it: backward has one of its own.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class ProcessOperations:
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int  # kernels with a launch
-    # row of each kernel among the process's; None when they stand in order of launch already
-    kernel_order: Int64 | None
-    # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
-    kernel_rows: pa.Table
+    kernel_order: (
+        Int64 | None
+    )  # row of each kernel among the process's; None when they stand in order of launch already
+    kernel_rows: pa.Table  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
         """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
@@ -177,17 +176,14 @@ def _first_calls(launches: pa.Table, process: int, *, is_only: bool) -> Callable
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
-
-    def in_order(values: Int64) -> Int64:
-        return values if order is None else values[order]
-
-    launch, is_comm = in_order(kernel_launch), kernels["is_comm"].to_numpy()
+    columns = [kernels[name].to_numpy() for name in ("start_ns", "end_ns", "is_comm")]
+    start, end, is_comm, launch = (values if order is None else values[order] for values in (*columns, kernel_launch))
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
-        kernel_start=in_order(kernels["start_ns"].to_numpy()),
-        kernel_end=in_order(kernels["end_ns"].to_numpy()),
+        kernel_start=start,
+        kernel_end=end,
         kernel_launch=launch,
-        is_comm=is_comm if order is None else is_comm[order],
+        is_comm=is_comm,
         copy_start=copies["start_ns"].to_numpy()[copy_order],
         copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order],

@@ -85,20 +85,14 @@ class Waiting:
     is_matched: Flags  # whether the operation has its counterparts on the other ranks
     collective_id: Int64  # number of its collective; -1 unmatched
     n_ranks: Int64  # ranks that take part
-    # when the first and the last rank arrived
-    first_start_ns: Int64
+    first_start_ns: Int64  # when the first and the last rank arrived
     last_start_ns: Int64
-    arrival_skew_ns: Int64  # last start - first start
-    wait_ns: Int64  # last start - own start
-    transfer_ns: Int64  # own end - last start, at least 0
-    # for the rank that arrived last (alone): last start - second-last start; else 0
+    arrival_skew_ns: Int64  # the other columns are as `schema.COLLECTIVES` has them
+    wait_ns: Int64
+    transfer_ns: Int64
     late_by_ns: Int64
-    # for the rank that arrived last (of several the lowest): the longest that another waited for it, until it came or
-    # the other's own end, if that was sooner; else 0, as where the skew is within clock error
     held_up_ns: Int64
-    # the skew exceeds the larger clock error of the first and the last rank (of several that tie, of all)
-    is_significant: Flags
-    # the same of ``late_by_ns`` and the errors of the last rank and the second-last
+    is_significant: Flags  # of ranks that tie the largest clock error counts
     is_late_significant: Flags
 
 

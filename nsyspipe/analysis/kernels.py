@@ -68,7 +68,14 @@ def window_sums(
     are kept. With more windows times rows, the windows at either end, where steps are skipped or cut off, have their own
     sums still, those between share theirs in runs of equal length.
     """
-    first = _group_starts(len(windows), n_rows)
+    n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
+    first = np.arange(n_windows)
+    if n_windows > most:
+        at_edge = most // 4
+        size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
+        first = np.concatenate(
+            (first[:at_edge], first[at_edge : n_windows - at_edge : size], first[n_windows - at_edge :])
+        )
     edges = np.append(windows.starts[first], windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
     cell = np.searchsorted(edges, starts, side="right")
@@ -78,23 +85,11 @@ def window_sums(
     number, total = np.bincount(cell, minlength=size), sums_of(cell, durations, size)
     inside = slice(n_rows, n_rows * (first.size + 1))
     cells = np.flatnonzero(number[inside])
-    group, row, n_kernels = (
-        values.astype(np.int32) for values in (*np.divmod(cells, max(n_rows, 1)), number[inside][cells])
-    )
-    sums = WindowSums(len(windows), n_rows, first, group, row, n_kernels, total[inside][cells])
+    columns = *np.divmod(cells, max(n_rows, 1)), number[inside][cells]
+    group, of_row, n_kernels = (column.astype(np.int32) for column in columns)
+    sums = WindowSums(len(windows), n_rows, first, group, of_row, n_kernels, total[inside][cells])
     by_row = (edges.size + 1, n_rows)
     return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
-
-
-def _group_starts(n_windows: int, n_rows: int) -> Int64:
-    """Return the first window of each group."""
-    most = max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
-    if n_windows <= most:
-        return np.arange(n_windows)
-    at_edge = most // 4
-    size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
-    middle = np.arange(at_edge, n_windows - at_edge, size)
-    return np.concatenate((np.arange(at_edge), middle, np.arange(n_windows - at_edge, n_windows)))
 
 
 def kernels_table(
@@ -155,11 +150,10 @@ def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, I
 def _slowed(operations: ProcessOperations, beside: Int64, covered: Int64) -> tuple[Int64, Int64, Int64]:
     """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
     first, last = operations.sampled
-    compute = np.flatnonzero(~operations.is_comm[first:last]) + first
-    covered_ns = np.zeros(last - first, np.int64)
+    own = np.flatnonzero(~operations.is_comm[first:last])
+    compute, covered_ns = own + first, np.zeros(last - first, np.int64)
     inside = slice(*np.searchsorted(beside, (first, last)))
     covered_ns[beside[inside] - first] = covered[inside]
-    own = compute - first
     name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
     duration = operations.kernel_end[compute] - operations.kernel_start[compute]
     kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, duration, covered_ns[own])
@@ -204,35 +198,27 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
 LEAST_COMPARED = 0.25
 # More is seldom seen of all kernels together: such a figure may be of something else.
 MOST_USUAL = 0.5
-# Of a large report so many kernels are compared.
-_SAMPLE = 50_000
-
-# What is measured of a slowdown holds within this.
-MEASURED_WITHIN = 0.3
-
+_SAMPLE = 50_000  # so many kernels of a large report are compared
+MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 # Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the
 # logarithm, and within how much of it that holds.
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
-
 # Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
-
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
 _NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
 _ENOUGH = 3
 # Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
 _LARGEST_SPREAD = 0.5
-
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def link_width(bytes_per_s: float) -> float:
     """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
-    width = math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK)
-    return min(max(width, 0.0), 1.0)
+    return min(max(math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK), 0.0), 1.0)
 
 
 def most_assumed(bytes_per_s: float | None) -> float:
@@ -332,12 +318,11 @@ def compared_share(kernels: pa.Table) -> float:
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:
     """Combine the identity of some kernels with that of their neighbours in order of launch."""
-    found = own[rows].copy()
-    nobody = np.full(_REACH, _MIX_2)  # before the first and after the last kernel
-    padded = np.concatenate((nobody, own, nobody))
+    identity = own[rows].copy()
+    padded = np.pad(own, _REACH, constant_values=_MIX_2)  # nobody before the first and after the last kernel
     for place, offset in enumerate(_NEIGHBOURS, start=1):
-        found ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
-    return found
+        identity ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
+    return identity
 
 
 def _mixed(values: Hashes) -> Hashes:

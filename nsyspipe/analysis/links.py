@@ -50,10 +50,10 @@ def links(
     local_ranks: Mapping[int, int | None] = MappingProxyType({}),
     hosts: Mapping[int, str | None] = MappingProxyType({}),
     pids: Collection[int] = (),
-) -> pa.Table:
+) -> tuple[pa.Table, list[int]]:
     """Say for each edge of the largest communicator what it crosses: `schema.LINKS`, sorted by its key.
 
-    Of the log's communicators those with a process among `pids` count, if any; then the largest, then the first. Edges are
+    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Of the log's communicators those with a process among `pids` count, if any; then the largest, then the first. Edges are
     those of the rings, or all that NCCL connected when no ring was logged. A transport that another communicator logged for
     the same two GPUs holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says that it
     is used: transport null, kind unknown.
@@ -63,30 +63,15 @@ def links(
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
     comm, seats = _seats(log, topology, gpu_names, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
+    absent = sorted(set(seats.gpus.values()) - set(topology.gpus)) if topology else []
     edges = comm.ring_edges() if comm else None
     if comm and edges is None:
         edges = [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
     if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
         pairs = (pair for pair in combinations(seats.gpus, 2) if seats.are_together(pair) and seats.path(pair))
-        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs])
+        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs]), absent
     words = _transports(log, comm)
-    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges])
-
-
-def absent_gpus(
-    log: NcclLog | None,
-    topology: Topology | None,
-    *,
-    n_ranks: int,
-    local_ranks: Mapping[int, int | None],
-    hosts: Mapping[int, str | None],
-    pids: Collection[int],
-) -> list[int]:
-    """Return the indices of GPUs that ranks run on and the topology lacks, sorted."""
-    if topology is None:
-        return []
-    _, seats = _seats(log, topology, {}, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
-    return sorted(set(seats.gpus.values()) - set(topology.gpus))
+    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges]), absent
 
 
 def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:

@@ -114,8 +114,7 @@ class BetweenSteps:
     """What the host of one rank does after the end of a step range and before the start of the next; its own times."""
 
     data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
-    # between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in the
-    # data loader
+    # the longest stretch between each two in which that thread is in no range and no CUDA call: probably the data loader
     quiet: IntervalSet
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:

@@ -211,11 +211,9 @@ def timeline(
     Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
 
     - ``compute``, ``memory``: the operations; those that overlap are one bar.
-    - ``comm``: the communication; each time belongs to the operation that began first of those that run, so that of
-      two collectives at once the later bar begins where the earlier one ends. One that lies within others has no bar
-      of its own and counts in the bar that it begins in. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
+    - ``comm``: the communication, painted. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
     - ``exposed``: what compute leaves of those times; each part counts as an operation.
-    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, overlapping ones likewise.
+    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, painted.
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
     Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has

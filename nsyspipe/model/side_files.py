@@ -71,9 +71,6 @@ class Sidecar:
     topology_name: str | None = None
 
 
-# What connects the GPUs of a run.
-
-
 @dataclass(frozen=True, order=True)
 class Edge:
     """What NCCL set up from one rank to another."""
@@ -124,12 +121,11 @@ class Communicator:
 
 @dataclass(frozen=True)
 class NcclFacts:
-    """What NCCL says of itself."""
+    """What NCCL says of itself, as `NcclLog` has it."""
 
-    # as `NcclLog` has them; nvls: whether NVLink SHARP is on, None when nothing says
     version: str | None
     settings: dict[str, str]
-    nvls: bool | None
+    nvls: bool | None  # whether any communicator set up NVLink SHARP; None when none says
 
 
 @dataclass(frozen=True)
@@ -144,15 +140,10 @@ class NcclLog:
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
-    def is_nvls_on(self) -> bool | None:
-        """Whether any communicator set up NVLink SHARP; None when none says."""
-        said = {comm.is_nvls_on for comm in self.communicators} - {None}
-        return True in said if said else None
-
-    @property
     def facts(self) -> NcclFacts:
         """What outputs show of it."""
-        return NcclFacts(self.version, dict(self.settings), self.is_nvls_on)
+        nvls = {comm.is_nvls_on for comm in self.communicators} - {None}
+        return NcclFacts(self.version, dict(self.settings), True in nvls if nvls else None)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.

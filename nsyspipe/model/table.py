@@ -77,8 +77,7 @@ class TableSchema:
         """Build the table from arrays or lists by column name; every column must be given."""
 
         def array(values: object, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-            is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
-            return values.cast(wanted) if is_arrow else pa.array(values, wanted)
+            return values.cast(wanted) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, wanted)
 
         return pa.Table.from_arrays([array(columns[one.name], one.type) for one in self.arrow], schema=self.arrow)
 
