@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Int64
 
 
-# The launch time of an operation without a launch: after all others.
-NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
 # What stands for null in `ProcessOperations.kernel_column`; no id and no packed shape is that low.
 UNKNOWN = np.iinfo(np.int64).min
 
-# What few ask for.
-_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")
+_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")  # what few ask for
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
 _SPARSE = 8
 

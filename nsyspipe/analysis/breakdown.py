@@ -127,8 +127,7 @@ def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, 
 # Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
 
 _SHORTEST_RUN = 8
-# From the end of one to the start of the next: more is a wait for something else.
-_LONGEST_LATENCY_NS = 20_000
+_LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
 
 
 def grad_copies(
@@ -177,8 +176,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
 
 # When a rank's devices do nothing, which operation ends each such gap, and why it came so late.
 
-# A host that launches one operation after the other never takes so long for the next one.
-PAUSE_NS = 2_000_000
+PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
 # No launch takes longer to reach an idle device: a larger least time means that it never was idle.
 _LONGEST_LAUNCH_NS = 20_000
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 # Collectives that no rank leaves before all have arrived.
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _ENOUGH = 3  # one bad correlation decides nothing
-# Makes the median of absolute deviations an estimate of the standard deviation.
-_MAD_SCALE = 1.4826
+_MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class ClockOffset:
     """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
 
     offset_ns: int
-    # spread of the differences it rests on; None when there are fewer than three
-    error_ns: int | None
+    error_ns: int | None  # spread of the differences it rests on; None when there are fewer than three
 
 
 def clock_offsets(
@@ -73,8 +71,7 @@ def floor_median(ordered: Int64) -> Int64:
     return median
 
 
-# What measuring may be wrong by, and what a launch or a return takes.
-_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000
+_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong by, and what a launch or a return takes
 _NOTHING = np.empty(0, np.int64)
 
 

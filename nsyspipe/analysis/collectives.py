@@ -58,8 +58,7 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     return matched
 
 
-# NCCL reports one rank's part of these.
-PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
+PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")  # NCCL reports one rank's part of these
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:

@@ -216,8 +216,7 @@ def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
-# No sum of sizes beyond this is believed; int64 holds about twice as much.
-_LARGEST = 2.0**62
+_LARGEST = 2.0**62  # no sum of sizes beyond this is believed; int64 holds about twice as much
 
 
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:

@@ -170,8 +170,7 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
 
 
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-# Ids are looked up in a table up to this size, above it by bisection.
-_LARGEST_TABLE = 2**22
+_LARGEST_TABLE = 2**22  # ids are looked up in a table up to this size, above it by bisection
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
@@ -196,8 +195,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
 
 # Kernels that were compared may stand for the others from this share of the time beside communication on.
 LEAST_COMPARED = 0.25
-# More is seldom seen of all kernels together: such a figure may be of something else.
-MOST_USUAL = 0.5
+MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 # Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the

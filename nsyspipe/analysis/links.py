@@ -240,8 +240,7 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
-    # A network has a transport per card.
-    n_more = len(words) - _SHOWN
+    n_more = len(words) - _SHOWN  # A network has a transport per card
     transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
     by_path = f"the GPUs are connected by {path}" if path else ""
     has_nvlink = path.startswith("NV")
@@ -318,8 +317,7 @@ class NamedLink:
 
     name: str  # for options
     gpus: tuple[str, ...]  # other names: the GPUs that have it
-    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
-    bus_bytes_per_s: float
+    bus_bytes_per_s: float  # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
     nominal_bytes_per_s: float | None  # what its data sheet says, per direction; None for host memory
     source: str  # where the figure is from
     is_measured: bool = True  # else it is the same part of the data sheet as of the NVLink that was measured
@@ -330,8 +328,7 @@ class NamedLink:
         return 0.1 if self.is_measured else 0.2
 
 
-# The part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200.
-_REACHED = 0.78
+_REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
 
 
 def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:

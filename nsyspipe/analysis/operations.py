@@ -147,8 +147,7 @@ class RankSteps:
     numbers: Int64
     windows: Windows  # their windows on the device
     is_chosen: Flags  # by step range: whether its ranges are asked for
-    # device time ``[first, last)`` whose operations are asked for; None asks for all
-    span: tuple[int, int] | None
+    span: tuple[int, int] | None  # device time ``[first, last)`` whose operations are asked for; None asks for all
     # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
     comm_starts: Int64
     comm_ends: Int64

@@ -81,8 +81,7 @@ class Candidate:
 
     name: str
     thread_id: int
-    # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
-    union_ns: int
+    union_ns: int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     first_start_ns: int  # start of its first member, report time
     n_members: int  # ranges of that thread that do not start inside an earlier one
     # kernels launched inside the members; kernels with a launch
@@ -250,8 +249,7 @@ class Windows:
     # report time, ns
     starts: Int64
     ends: Int64
-    # false for the last window, and for a first one whose step began before the capture
-    is_complete: Flags
+    is_complete: Flags  # false for the last window, and for a first one whose step began before the capture
 
     def __len__(self) -> int:
         return int(self.starts.size)

@@ -181,8 +181,7 @@ def period_of(is_long: Flags) -> int | None:
 
 # What the steps of each process cost on its host.
 
-# A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %.
-MUCH_RATIO = 0.05
+MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
 @dataclass(frozen=True)
@@ -202,8 +201,7 @@ class HostFigures:
     slowest_step: int | None
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
-    # median of what is in no phase; None where the process has no phase at all
-    other_ns: int | None
+    other_ns: int | None  # median of what is in no phase; None where the process has no phase at all
     # median of the time from the end of a step to the start of the next one; None with fewer than two steps
     between_ns: int | None
 

@@ -38,8 +38,7 @@ class Pieces:
     seqs: Int64
 
 
-# Columns of bars, in order of start; names are codes.
-Bars: TypeAlias = "dict[str, Int64]"
+Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:

@@ -6,10 +6,8 @@ from nsyspipe.model.table import table
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
-# Unified memory moves by itself: no call launches these.
-UNIFIED_KINDS = (11, 12, 13, 14)
-# KERNELS.name_id of a CUDA graph captured as a whole.
-GRAPH_NAME_ID = -1
+UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
+GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole
 
 KERNELS = table("""kernels_of_report: One row per kernel, or per CUDA graph captured as a whole.
     process_id      id    process that launched it <- KERNEL.globalPid

@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
 
-# --skip-first auto: drop the first complete step when another one remains.
-AUTO = "auto"
-# --step none: the capture as a whole. A range that is really called so: ^none$.
-NO_STEPS = "none"
-# --findings: a screen has more to show.
-DEFAULT_FINDINGS = 5
+AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
+NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
+DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 _MOST_DIGITS = 18
 
 
@@ -22,10 +19,8 @@ _MOST_DIGITS = 18
 class Reading:
     """Patterns that decide what an event is."""
 
-    # texts that are steps; None lets the step family be detected
-    step: re.Pattern[str] | None = None
-    # whether no range is to be a step: the figures are of the capture as a whole
-    is_capture: bool = False
+    step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected
+    is_capture: bool = False  # whether no range is to be a step: the figures are of the capture as a whole
     comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
     # pattern by phase, every phase of `names.PHASES`
     phases: dict[str, re.Pattern[str]] = field(

@@ -169,8 +169,7 @@ class Recorded:
 
     # the operations themselves
     kernels: bool = True
-    # what kernels are called, without which communication cannot be told from compute
-    names: bool = True
+    names: bool = True  # what kernels are called, without which communication cannot be told from compute
     memcpy: bool = True
     memset: bool = True
     # the kind of every copy, and the bytes of every device-to-device copy

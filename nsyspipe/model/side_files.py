@@ -133,8 +133,7 @@ class NcclLog:
     """What the logs of a run say."""
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
-    # by the order in which their processes made them, then by process
-    communicators: tuple[Communicator, ...] = ()
+    communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
     # ``NCCL_*`` variables that NCCL says it took from the environment; values that differ between processes are
     # separated by `` | ``
     settings: dict[str, str] = field(default_factory=dict)
