@@ -24,8 +24,9 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
     A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
-    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start. Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
-    rank in ascending order, holding indices of operations. Cost O(n log n): one stable sort.
+    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start. Returns one
+    matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per rank in
+    ascending order, holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
     if not chosen.size:

@@ -132,8 +132,7 @@ PHASE_PATTERNS: dict[str, str] = {
 }
 PHASES = tuple(PHASE_PATTERNS)
 
-# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2
-# (Arrow) and to Python.
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2 (Arrow) and to Python.
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
 
