@@ -150,17 +150,8 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
     speed = _speed(kind, words, path, [seats.names.get(rank) for rank in pair])
-    return {
-        "comm_id": comm_id,
-        "from_rank": pair[0],
-        "to_rank": pair[1],
-        "transport": ", ".join(words) or None,
-        "n_channels": n_channels,
-        "path": path,
-        "kind": kind,
-        "nominal_bytes_per_s": speed.bytes_per_s if speed else None,
-        "nominal_source": speed.source if speed else None,
-    }
+    row = (comm_id, *pair, ", ".join(words) or None, n_channels, path, kind, *(speed or (None, None)))
+    return dict(zip(LINKS.names, row, strict=True))
 
 
 def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]) -> Speed | None:

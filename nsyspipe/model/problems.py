@@ -155,8 +155,7 @@ def problem(
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
-    message = kind.message.format(**{"rank": rank, **facts})
-    fix = kind.fix and kind.fix.format(**facts)
+    message, fix = kind.message.format(**{"rank": rank, **facts}), kind.fix and kind.fix.format(**facts)
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 
@@ -179,10 +178,6 @@ class Recorded:
 
 # The problem that each lacking fact is.
 NOT_RECORDED = {
-    "kernels": "no-kernels",
-    "names": "no-kernel-names",
-    "memcpy": "no-memcpy",
-    "memset": "no-memset",
-    "kinds": "no-copy-kind",
-    "sizes": "no-copy-bytes",
-}
+    "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
+    "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
+}  # fmt: skip

@@ -58,12 +58,8 @@ def check_all(found):
     unseen = dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {}
     for rank, process in enumerate(found):
         expected = []
-        for parts in zip(
-            oracle.breakdown(process, family),
-            oracle_costs.idle_causes(process, family),
-            oracle_costs.grad_copies(process, family),
-            strict=True,
-        ):
+        measures = oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies
+        for parts in zip(*(measure(process, family) for measure in measures), strict=True):
             row = {name: value for part in parts for name, value in part.items()} | unseen
             row["step"] = numbers[rank][row.pop("member")]
             expected.append(row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")})
