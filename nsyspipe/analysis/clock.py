@@ -137,14 +137,11 @@ def device_clocks(
     kernels = np.stack((*(column[:n_launched] for column in times), stream))
     copies = np.stack((operations.copy_launch, operations.copy_start, operations.copy_end))[:, launched]
     if len(devices) <= 1:
-        return {None: _clock_of(kernels, copies, waits, is_only=True)}
+        return {None: _clock_of(kernels, copies, waits)}
     device = operations.kernel_column("device_id", 0, n_launched)
     of_device = {number: waits.filter(pc.equal(waits["device_id"], number)) for number in devices}
     # Of copies the device is not known.
-    return {
-        number: _clock_of(kernels[:, device == number], copies[:, :0], own, is_only=False)
-        for number, own in of_device.items()
-    }
+    return {number: _clock_of(kernels[:, device == number], copies[:, :0], own) for number, own in of_device.items()}
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
@@ -169,22 +166,16 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     return is_undisturbed
 
 
-def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table, *, is_only: bool) -> DeviceClock:
+def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table) -> DeviceClock:
     """Compare one device's clock by its operations, and the calls that waited for it.
 
     Rows are launch, start, end and of kernels stream; columns operations in order of launch.
     """
-    # Of a launch that makes many, as a graph does, the first alone.
-    launch, start = kernels[:2]
-    begins = run_starts(launch)
-    first = start if begins.size == launch.size else np.minimum.reduceat(start, begins)
-    lags = np.concatenate((first - launch[begins], copies[1] - copies[0]))
-    leads = _leads(kernels, copies, waits) if waits.num_rows else _NOTHING
+    begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
+    lags = np.concatenate((np.minimum.reduceat(kernels[1], begins) - kernels[0][begins], copies[1] - copies[0]))
     blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
-    if is_only or blocking.num_rows:
-        ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
-        leads = np.concatenate((leads, ends - returned))
-    return device_clock(lags, leads)
+    ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
+    return device_clock(lags, np.concatenate((_leads(kernels, copies, waits), ends - returned)))
 
 
 def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
@@ -205,20 +196,14 @@ def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
         before = np.searchsorted(launch[own], began, side="left")
         lead = np.where(before > 0, reached[before] - returned, NEVER)
         most = np.minimum(most, lead)
-    most[is_whole] = NEVER  # it waited for all of them, not for one that nobody knows
-    is_of_all = is_whole | (waited_for == UNKNOWN)
-    leads = [_first_waits(launch, end, began[is_of_all], returned[is_of_all], most[is_of_all])]
-    for number in np.unique(waited_for[waited_for != UNKNOWN]):
-        own, chosen = stream == number, (waited_for == number) & ~is_whole
-        at_most = np.full(began.size, NEVER)[chosen]
-        leads.append(_first_waits(launch[own], end[own], began[chosen], returned[chosen], at_most))
+    is_known = waited_for != UNKNOWN
+    most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
+    groups = [(np.ones(stream.size, np.bool_), is_whole | ~is_known)]
+    groups += [(stream == number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
+    leads = [_NOTHING]
+    for own, is_of_group in groups:
+        calls = np.append(np.flatnonzero(is_of_group), began.size)  # the last place is that of no call
+        call = calls[np.searchsorted(began[is_of_group], launch[own], side="right")]
+        ends, call = end[own][call < began.size], call[call < began.size]
+        leads.append(np.minimum(ends - returned[call], most[call]))
     return np.concatenate(leads)
-
-
-def _first_waits(launch: Int64, end: Int64, began: Int64, returned: Int64, most: Int64) -> Int64:
-    """Return each operation's end - return of the first call after its launch, at most what that call says."""
-    place = np.searchsorted(began, launch, side="right")
-    is_waited_for = place < began.size
-    place = place[is_waited_for]
-    leads: Int64 = np.minimum(end[is_waited_for] - returned[place], most[place])
-    return leads
