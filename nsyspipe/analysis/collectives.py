@@ -1,4 +1,4 @@
-"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer; sizes as nccl-tests'."""
+"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of half-open int64 nanosecond intervals, slices of sorted times, and groups of equal values in a column.
+"""Sets of half-open int64 nanosecond intervals, slices of sorted times, and runs of equal values in a column.
 
 All is exact (no float), vectorised, and O(n log n). Intervals without a length cover nothing and are dropped.
 """

@@ -134,8 +134,6 @@ def kernels_table(
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    if not len(comm):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     # Without communication between them, compute kernels mostly stand in order, which is cheap to look up.
     rows = np.flatnonzero(~operations.is_comm)
     starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]

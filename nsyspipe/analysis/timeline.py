@@ -46,9 +46,8 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     rows, begin, finish, reached = _clipped(starts, ends, window)
     opens = begin >= reached
     first = np.flatnonzero(opens)
-    last = np.maximum.reduceat(finish, first) if first.size else finish
     owner, seqs = np.cumsum(opens) - 1, np.full(rows.size, NO_SEQ)
-    return Pieces(begin[first], last, owner, names[rows], finish - begin, seqs)
+    return Pieces(begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs)
 
 
 def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
@@ -101,10 +100,8 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
-    """Return start, end and length of each bar; of an empty lane nothing may be reduced."""
+    """Return start, end and length of each bar."""
     first = run_starts(group)
-    if not first.size:
-        return dict.fromkeys(("start_ns", "end_ns", "busy_ns"), group)
     busy = np.add.reduceat(ends - starts, first)
     return {"start_ns": starts[first], "end_ns": np.maximum.reduceat(ends, first), "busy_ns": busy}
 

@@ -1,4 +1,4 @@
-"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase, or never a step."""
+"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step."""
 
 from __future__ import annotations
 
