@@ -46,9 +46,7 @@ class ProcessOperations:
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int  # kernels with a launch
-    kernel_order: (
-        Int64 | None
-    )  # row of each kernel among the process's; None when they stand in order of launch already
+    kernel_order: Int64 | None  # row of each kernel among the process's; None when they stand in order of launch
     kernel_rows: pa.Table  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:

@@ -70,10 +70,10 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_
     chosen, transferring = steps.filter(steps["in_summary"]), _transferring(collectives)
     rows = []
     for rank in ranks["rank"].to_pylist():
-        own, collectives = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
+        own, of_rank = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
         wall = own["wall_ns"].to_numpy()
         step_time = float(np.median(wall)) if wall.size and not is_capture else None
-        figures = _figures(own, is_capture=is_capture) | _rates(collectives)
+        figures = _figures(own, is_capture=is_capture) | _rates(of_rank)
         rows.append({"rank": rank, "step_time_ns": step_time, **figures})
     return schema.RANK_SUMMARY.from_rows(rows)
 
@@ -181,6 +181,7 @@ def period_of(is_long: Flags) -> int | None:
 
 # What the steps of each process cost on its host.
 
+_PROCESS = itemgetter("rank", "report", "pid")
 MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
@@ -208,7 +209,7 @@ class HostFigures:
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
-    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))]
+    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=_PROCESS)]
     per_report = Counter(own[0]["report"] for own in groups)
     return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
 
@@ -234,8 +235,7 @@ def _apart(
     figures: Sequence[HostFigures], value: Callable[[HostFigures], int | None], *, of_most: bool = False
 ) -> tuple[HostFigures, HostFigures] | None:
     """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
-    known = [(own, one) for one in figures if (own := value(one)) is not None]
-    if not known:
+    if not (known := [(own, one) for one in figures if (own := value(one)) is not None]):
         return None
     (low, least), (high, most) = min(known, key=itemgetter(0)), max(known, key=itemgetter(0))
     is_much = high - low >= MUCH_RATIO * ((most if of_most else least).median_ns or 0)
@@ -256,9 +256,7 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
     others = [row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)]
     steps = ((before, after) for before, after in pairwise(rows) if before["is_complete"])
     return HostFigures(
-        rank=rows[0]["rank"],
-        report=rows[0]["report"],
-        pid=rows[0]["pid"],
+        *_PROCESS(rows[0]),
         is_alone=is_alone,
         n_steps=len(closed),
         n_open=len(rows) - len(closed),
