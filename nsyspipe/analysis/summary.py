@@ -181,7 +181,6 @@ def period_of(is_long: Flags) -> int | None:
 
 # What the steps of each process cost on its host.
 
-_PROCESS = itemgetter("rank", "report", "pid")
 MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
@@ -209,7 +208,7 @@ class HostFigures:
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
-    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=_PROCESS)]
+    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))]
     per_report = Counter(own[0]["report"] for own in groups)
     return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
 
@@ -256,7 +255,9 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
     others = [row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)]
     steps = ((before, after) for before, after in pairwise(rows) if before["is_complete"])
     return HostFigures(
-        *_PROCESS(rows[0]),
+        rank=rows[0]["rank"],
+        report=rows[0]["report"],
+        pid=rows[0]["pid"],
         is_alone=is_alone,
         n_steps=len(closed),
         n_open=len(rows) - len(closed),

@@ -166,7 +166,10 @@ def document(run: Run) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": asdict(run.header),
-        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | {"by_rank": _extremes(run, FIGURES_OF_RANKS)},
+        "summary": counts
+        | {"skipped_steps": run.skipped_steps}
+        | summary
+        | {"by_rank": _extremes(run, FIGURES_OF_RANKS)},
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
