@@ -210,9 +210,12 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     reached = np.maximum.accumulate(ends[order])
     before = np.flatnonzero(starts[1:] > reached[:-1])
     is_unified = np.concatenate((np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified))[order]
-    launchable = np.append(np.flatnonzero(~is_unified), order.size)
-    place = launchable[np.searchsorted(launchable, before + 1)] if is_unified.any() else before + 1
-    ending = order[np.where(place < order.size, place, before + 1)]
+    place = before + 1
+    if is_unified.any():
+        launchable = np.append(np.flatnonzero(~is_unified), order.size)
+        later = launchable[np.searchsorted(launchable, place)]
+        place = np.where(later < order.size, later, place)
+    ending = order[place]
     own = np.full(operations.kernel_start.size, offset_ns) if of_kernels_ns is None else of_kernels_ns
     offset = np.concatenate((own, np.full(operations.copy_start.size, offset_ns)))[ending]
     launch = np.concatenate((operations.kernel_launch, operations.copy_launch))[ending]

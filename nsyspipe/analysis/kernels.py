@@ -115,6 +115,8 @@ def kernels_table(
     row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
+    longest = np.zeros(keys.size, np.int64)
+    np.maximum.at(longest, row, duration)
     beside, covered = _covered(operations, comm)
     slowed, slowed_ns, free_ns = _slowed(operations, beside, covered)
     columns = {
@@ -123,7 +125,7 @@ def kernels_table(
         "n_kernels": number,
         "total_ns": total,
         "min_ns": least_of(row, duration, keys.size),
-        "max_ns": -least_of(row, -duration, keys.size),
+        "max_ns": longest,
         "overlapped_ns": sums_of(row[beside], covered, keys.size),
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
         "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size),
