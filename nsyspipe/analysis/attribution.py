@@ -1,7 +1,6 @@
 """The device operations of one process as columns, the launch that each came from, and the host ranges around it.
 
-PyTorch launches the backward pass from the autograd thread, so an operation belongs to the range
-that contains its launch in time, whatever thread of the process made it.
+An operation belongs to the range that contains its launch in time, whatever thread made it: backward has one of its own.
 """
 
 from __future__ import annotations
@@ -17,22 +16,17 @@ from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nsyspipe.model.table import Flags, Int64
 
 
-# The launch time of an operation without a launch: after all others.
-NEVER = np.iinfo(np.int64).max
-
+NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
 # What stands for null in `ProcessOperations.kernel_column`; no id and no packed shape is that low.
 UNKNOWN = np.iinfo(np.int64).min
 
-# What few ask for.
-_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")
-
-# A correlation id's slot is looked up in a table unless ids are so sparse that it would be this
-# many times longer than the rows.
+_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")  # what few ask for
+# Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
 _SPARSE = 8
 
 
@@ -52,10 +46,8 @@ class ProcessOperations:
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int  # kernels with a launch
-    # row of each kernel among the process's; None when they stand in order of launch already
-    kernel_order: Int64 | None
-    # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
-    kernel_rows: pa.Table
+    kernel_order: Int64 | None  # row of each kernel among the process's; None when they stand in order of launch
+    kernel_rows: pa.Table  # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
         """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
@@ -80,17 +72,12 @@ class ProcessOperations:
     @property
     def n_launchable(self) -> int:
         """Operations of any kind that something launched, recorded or not."""
-        return self.n_operations - int(np.count_nonzero(self.is_unified))
+        return self.kernel_start.size + int(np.count_nonzero(~self.is_unified))
 
     @property
     def is_unified(self) -> Flags:
         """Copies of unified memory, which nothing launches."""
         return np.isin(self.copy_kind, UNIFIED_KINDS)
-
-    @property
-    def n_operations(self) -> int:
-        """Operations of any kind."""
-        return self.kernel_start.size + self.copy_start.size
 
     @property
     def span(self) -> tuple[int, int]:
@@ -105,23 +92,22 @@ class ProcessOperations:
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch; `NEVER` where there is none, or where calls were not recorded.
+    """Return the host start of each operation's launch: the process's earliest API call of that correlation id, else `NEVER`.
 
-    An operation's launch is the API call of the same process with the same correlation id (it is unique per process only);
-    of several the earliest. Works batch by batch on the columns as they were read: a million rows need no second copy.
+    Works batch by batch on the columns as they were read: a million rows need no second copy.
     """
     found = np.full(operations.num_rows, NEVER)
     if launches is None or not launches.num_rows or not operations.num_rows:
         return found
     processes = np.union1d(*(distinct(table["process_id"]) for table in (operations, launches)))
     for process in distinct(operations["process_id"]):
-        calls = _FirstCalls(launches, process, is_only=processes.size == 1)
+        first_calls = _first_calls(launches, process, is_only=processes.size == 1)
         offset = 0
         for batch in operations.select(["process_id", "correlation_id"]).to_batches():
             own = slice(offset, offset + batch.num_rows)
             offset += batch.num_rows
             ids = batch["correlation_id"]
-            times = calls.times(pc.fill_null(ids, 0).to_numpy())
+            times = first_calls(pc.fill_null(ids, 0).to_numpy())
             if ids.null_count:
                 times = np.where(pc.is_valid(ids).to_numpy(zero_copy_only=False), times, NEVER)
             if processes.size > 1:
@@ -157,54 +143,43 @@ def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
-class _FirstCalls:
-    """The earliest call of each correlation id of one process: in a table by id, or by its place if ids are sparse."""
+def _first_calls(launches: pa.Table, process: int, *, is_only: bool) -> Callable[[Int64], Int64]:
+    """Return what tells the earliest call of correlation ids of one process, `NEVER` where there is none."""
+    bounds = pc.min_max(launches["correlation_id"]).as_py()
+    lowest, highest = bounds["min"], bounds["max"]
+    n_ids, known = highest - lowest + 1, None
+    if n_ids > _SPARSE * launches.num_rows:
+        known = np.unique(launches["correlation_id"].to_numpy())
+        n_ids = known.size
+    first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
 
-    def __init__(self, launches: pa.Table, process: int, *, is_only: bool) -> None:
-        bounds = pc.min_max(launches["correlation_id"]).as_py()
-        self._lowest, self._highest = bounds["min"], bounds["max"]
-        size = self._highest - self._lowest + 1
-        self._ids: Int64 | None = None
-        if size > _SPARSE * launches.num_rows:
-            self._ids = np.unique(launches["correlation_id"].to_numpy())
-            size = self._ids.size
-        self._first = np.full(size + 1, NEVER)  # the last place is that of no call
-        for batch in launches.to_batches():
-            ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
-            if not is_only:
-                mine = batch["process_id"].to_numpy() == process
-                ids, starts = ids[mine], starts[mine]
-            np.minimum.at(self._first, self._places(ids), starts)
+    def places(ids: Int64) -> Int64:
+        inside = (ids >= lowest) & (ids <= highest)
+        at: Int64 = ids - lowest if known is None else np.searchsorted(known, ids)
+        if known is not None:
+            inside &= np.append(known, 0)[at] == ids
+        return at if inside.all() else np.where(inside, at, n_ids)
 
-    def _places(self, ids: Int64) -> Int64:
-        inside = (ids >= self._lowest) & (ids <= self._highest)
-        if self._ids is None:
-            places: Int64 = ids - self._lowest
-        else:
-            places = np.searchsorted(self._ids, ids)
-            inside &= np.append(self._ids, 0)[places] == ids
-        return places if inside.all() else np.where(inside, places, self._first.size - 1)
-
-    def times(self, ids: Int64) -> Int64:
-        """Return the earliest call of each id, `NEVER` where there is none."""
-        times: Int64 = self._first[self._places(ids)]
-        return times
+    for batch in launches.to_batches():
+        ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
+        if not is_only:
+            own = batch["process_id"].to_numpy() == process
+            ids, starts = ids[own], starts[own]
+        np.minimum.at(first, places(ids), starts)
+    return lambda ids: first[places(ids)]
 
 
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
-
-    def in_order(values: Int64) -> Int64:
-        return values if order is None else values[order]
-
-    launch, is_comm = in_order(kernel_launch), kernels["is_comm"].to_numpy()
+    columns = [kernels[name].to_numpy() for name in ("start_ns", "end_ns", "is_comm")]
+    start, end, is_comm, launch = (values if order is None else values[order] for values in (*columns, kernel_launch))
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
-        kernel_start=in_order(kernels["start_ns"].to_numpy()),
-        kernel_end=in_order(kernels["end_ns"].to_numpy()),
+        kernel_start=start,
+        kernel_end=end,
         kernel_launch=launch,
-        is_comm=is_comm if order is None else is_comm[order],
+        is_comm=is_comm,
         copy_start=copies["start_ns"].to_numpy()[copy_order],
         copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order],

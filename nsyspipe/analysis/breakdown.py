@@ -1,7 +1,6 @@
 """Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it.
 
-What exposed communication means stands here: `breakdown` splits each window exactly. Each gap is explained by the launch of
-the operation that ends it.
+What exposed communication means stands here. Each gap is explained by the launch of the operation that ends it.
 """
 
 from __future__ import annotations
@@ -73,21 +72,8 @@ def breakdown(
 
     Exactly: ``compute + exposed_comm + exposed_memory + idle = wall`` and ``exposed_comm + overlap_compute = comm``.
 
-    Parameters
-    ----------
-    operations, windows
-        Of the rank, report time, ns; windows are disjoint and in order.
-    backward
-        Flag per kernel: launched inside a backward range. None when the rank has no such range.
-    recorded
-        Figures that need a lacking fact are null: see `_NEEDS`.
-    device
-        The unions of the operations, as `device_time` gives them.
-
-    Returns
-    -------
-    dict
-        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded.
+    `backward` flags the kernels that were launched inside a backward range; None when the rank has no such range. Returns
+    columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded: see `_NEEDS`.
     """
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
@@ -119,12 +105,10 @@ def breakdown(
     return columns | dict.fromkeys(lacking)
 
 
-# What each figure needs of `Recorded`.
+# Figure -> what it needs of `Recorded`.
 _NEEDS = {
-    **dict.fromkeys(
-        ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives"),
-        ("kernels", "names"),
-    ),
+    **dict.fromkeys(("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")),
+    **dict.fromkeys(("overlap_backward_ns", "n_collectives"), ("kernels", "names")),
     **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
     **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
     "dtod_bytes": ("memcpy", "kinds", "sizes"),
@@ -140,12 +124,10 @@ def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, 
     return found.counts, before[found.last] - before[found.first]
 
 
-# Copies of gradients out of their buckets: DtoD copies that are launched one right after the other.
+# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
 
-# A model's own copies stand between kernels; DDP copies a bucket's gradients in one go.
 _SHORTEST_RUN = 8
-# From the end of one to the start of the next: more is a wait for something else.
-_LONGEST_LATENCY_NS = 20_000
+_LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
 
 
 def grad_copies(
@@ -153,11 +135,10 @@ def grad_copies(
 ) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window.
 
-    They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
-    a backward range where the rank has any. What is launched in the same nanosecond comes after.
-
-    Returns one int64 per window: union, the part beside neither compute nor comm, the union with the gaps of up to 20 us
-    between two of one window, bytes and number of those that start in it. None where copies or their kinds were not recorded.
+    They are DtoD copies in runs of at least eight, launched with nothing else between them (what is launched in the same
+    nanosecond comes after), inside a backward range where the rank has any. Returns one int64 per window: union, the part
+    beside neither compute nor comm, the union with the gaps of up to 20 us between two of one window, bytes and number of
+    those that start in it. None where copies or their kinds were not recorded.
     """
     chosen = _in_runs(operations)
     if in_backward is not None:
@@ -165,23 +146,20 @@ def grad_copies(
     starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
     covered = union(starts, ends)
     number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
+    # The copies of each step, and the time that the device takes from one to the next.
+    is_short = covered.starts[1:] - covered.ends[:-1] <= _LONGEST_LATENCY_NS
+    step = np.searchsorted(windows.starts, covered.ends[:-1], side="left")
+    is_short &= step == np.searchsorted(windows.starts, covered.starts[1:], side="right")
+    begins, stops = np.append(True, ~is_short), np.append(~is_short, True)
+    spans = IntervalSet(covered.starts[begins[: len(covered)]], covered.ends[stops[: len(covered)]])
     columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(covered),
         "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
-        "grad_copy_span_ns": windows.covered(_spans(covered, windows.starts)),
+        "grad_copy_span_ns": windows.covered(spans),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
     return columns if recorded.kernels and recorded.memcpy and recorded.kinds else dict.fromkeys(columns)
-
-
-def _spans(closed: IntervalSet, steps: Int64) -> IntervalSet:
-    """Merge the copies of each step, and the time that the device takes from one to the next."""
-    short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
-    step = np.searchsorted(steps, closed.ends[:-1], side="left")
-    short &= step == np.searchsorted(steps, closed.starts[1:], side="right")
-    begins, stops = np.append(True, ~short), np.append(~short, True)
-    return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
 
 
 def _in_runs(operations: ProcessOperations) -> Flags:
@@ -190,8 +168,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
-    n_before = np.sum([np.searchsorted(one, own) for one in others], axis=0)
-    first = run_starts(n_before)
+    first = run_starts(np.sum([np.searchsorted(one, own) for one in others], axis=0))
     lengths = np.diff(first, append=own.size)
     in_runs = np.zeros(launch.size, np.bool_)
     in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
@@ -200,8 +177,7 @@ def _in_runs(operations: ProcessOperations) -> Flags:
 
 # When a rank's devices do nothing, which operation ends each such gap, and why it came so late.
 
-# A host that launches one operation after the other never takes so long for the next one.
-PAUSE_NS = 2_000_000
+PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
 # No launch takes longer to reach an idle device: a larger least time means that it never was idle.
 _LONGEST_LAUNCH_NS = 20_000
 
@@ -225,8 +201,7 @@ class Gaps:
 def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
 
-    Launches are put on the device's clock, which is later than the host's by `offset_ns`, or by what is given for each
-    kernel's own device, where a process uses several.
+    Launches are put on the device's clock, later than the host's by `offset_ns`, or by that of each kernel's own device.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
     ends = np.concatenate((operations.kernel_end, operations.copy_end))
@@ -234,7 +209,13 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     starts = starts[order]
     reached = np.maximum.accumulate(ends[order])
     before = np.flatnonzero(starts[1:] > reached[:-1])
-    ending = order[_launchable_from(before + 1, order, operations)]
+    is_unified = np.concatenate((np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified))[order]
+    place = before + 1
+    if is_unified.any():
+        launchable = np.append(np.flatnonzero(~is_unified), order.size)
+        later = launchable[np.searchsorted(launchable, place)]
+        place = np.where(later < order.size, later, place)
+    ending = order[place]
     own = np.full(operations.kernel_start.size, offset_ns) if of_kernels_ns is None else of_kernels_ns
     offset = np.concatenate((own, np.full(operations.copy_start.size, offset_ns)))[ending]
     launch = np.concatenate((operations.kernel_launch, operations.copy_launch))[ending]
@@ -243,16 +224,6 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - own[:n]
     latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
-
-
-def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations) -> Int64:
-    """Return the first place from each on that holds an operation which something launched; itself where none does."""
-    is_unified = np.concatenate((np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified))[order]
-    if not is_unified.any():
-        return places
-    launchable = np.append(np.flatnonzero(~is_unified), order.size)
-    found = launchable[np.searchsorted(launchable, places)]
-    return np.where(found < order.size, found, places)
 
 
 def idle_causes(
@@ -286,8 +257,9 @@ def idle_causes(
     steps, and ``idle_pause_ns``, the part of launch in stretches of `PAUSE_NS` and more; and ``idle_blocked_ns`` by the call
     that the host was blocked in, without those that have none.
     """
+    columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, "idle_between_steps_ns", "idle_pause_ns"))
     if idle_ns is None:
-        return dict.fromkeys((*IDLE_CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {}
+        return columns, {}
     known = gaps.launch != NEVER
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
@@ -295,26 +267,24 @@ def idle_causes(
     waiting = late.without(union_of(data, between))
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
     dependency_ns = windows.covered(nonempty(ready, ends))
-    blocked_ns: Int64 | None = None
-    pause_ns: Int64 | None = None
-    by_call: dict[str, Int64] = {}
-    if calls is not None:
-        blocked, since = _blocked(late, waiting, calls)
-        blocked_ns = windows.covered(blocked)
-        by_call = _by_call(blocked, since, calls, windows)
-        launching = waiting.without(blocked)
-        is_pause = launching.ends - launching.starts >= PAUSE_NS
-        pause_ns = windows.covered(IntervalSet(launching.starts[is_pause], launching.ends[is_pause]))
-    columns: dict[str, Int64 | None] = {
+    columns |= {
         "idle_input_ns": late_ns - waiting_ns,
-        "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
-        "idle_blocked_ns": blocked_ns,
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
         "idle_between_steps_ns": windows.covered(late.intersect(between)),
-        "idle_pause_ns": pause_ns,
     }
-    return columns, by_call
+    if calls is None:
+        return columns, {}
+    blocked, since = _blocked(late, waiting, calls)
+    blocked_ns, launching = windows.covered(blocked), waiting.without(blocked)
+    is_pause = launching.ends - launching.starts >= PAUSE_NS
+    pauses = IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
+    columns |= {
+        "idle_launch_ns": waiting_ns - blocked_ns,
+        "idle_blocked_ns": blocked_ns,
+        "idle_pause_ns": windows.covered(pauses),
+    }
+    return columns, _by_call(blocked, since, calls, windows)
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:

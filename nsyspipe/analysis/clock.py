@@ -1,8 +1,7 @@
 """How ranks' clocks are aligned, and how far the clock of a device is apart from its host's.
 
-Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start
-before its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are
-deep.
+Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start before
+its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are deep.
 """
 
 from __future__ import annotations
@@ -27,19 +26,16 @@ if TYPE_CHECKING:
 
 # Collectives that no rank leaves before all have arrived.
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
 _ENOUGH = 3  # one bad correlation decides nothing
-# Makes the median of absolute deviations an estimate of the standard deviation.
-_MAD_SCALE = 1.4826
+_MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
 
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The correction of one report's clock."""
+    """The correction of one report's clock: subtracted from its times; 0 unless it exceeds the error."""
 
-    offset_ns: int  # subtracted from its times; 0 unless it exceeds the error
-    # spread of the differences it rests on; None when there are fewer than three
-    error_ns: int | None
+    offset_ns: int
+    error_ns: int | None  # spread of the differences it rests on; None when there are fewer than three
 
 
 def clock_offsets(
@@ -48,8 +44,7 @@ def clock_offsets(
     """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
 
     The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
-    its clock: offset and error are 0. `matched` has matrices of operations, one collective per row, as `collectives.match`
-    gives them; `ends` and `report` one value per operation.
+    its clock: offset and error are 0. `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
@@ -76,8 +71,7 @@ def floor_median(ordered: Int64) -> Int64:
     return median
 
 
-# What measuring may be wrong by, and what a launch or a return takes.
-_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000
+_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong by, and what a launch or a return takes
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -138,24 +132,16 @@ def device_clocks(
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
-    kernels = np.stack(
-        (
-            operations.kernel_launch[:n_launched],
-            operations.kernel_start[:n_launched],
-            operations.kernel_end[:n_launched],
-            operations.kernel_column("stream_id", 0, n_launched),
-        )
-    )
+    times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
+    stream = operations.kernel_column("stream_id", 0, n_launched)
+    kernels = np.stack((*(column[:n_launched] for column in times), stream))
     copies = np.stack((operations.copy_launch, operations.copy_start, operations.copy_end))[:, launched]
     if len(devices) <= 1:
-        return {None: _clock_of(kernels, copies, waits, is_only=True)}
+        return {None: _clock_of(kernels, copies, waits)}
     device = operations.kernel_column("device_id", 0, n_launched)
-    clocks: dict[int | None, DeviceClock] = {}
-    for number in devices:
-        of_device = waits.filter(pc.fill_null(pc.equal(waits["device_id"], number), fill_value=False))
-        # Of copies the device is not known.
-        clocks[number] = _clock_of(kernels[:, device == number], copies[:, :0], of_device, is_only=False)
-    return clocks
+    of_device = {number: waits.filter(pc.equal(waits["device_id"], number)) for number in devices}
+    # Of copies the device is not known.
+    return {number: _clock_of(kernels[:, device == number], copies[:, :0], own) for number, own in of_device.items()}
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
@@ -164,10 +150,10 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     times = np.sort(began)
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
     for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
-        columns = [column.to_numpy() for column in batch.columns]
-        after = np.searchsorted(times, columns[0], side="right")
-        running = np.flatnonzero(np.append(times, NEVER)[after] < columns[1])
-        around.append((columns[0][running], columns[1][running], columns[2][running]))
+        start, end, of_thread = (column.to_numpy() for column in batch.columns)
+        after = np.searchsorted(times, start, side="right")
+        running = np.flatnonzero(np.append(times, NEVER)[after] < end)
+        around.append((start[running], end[running], of_thread[running]))
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few
@@ -180,22 +166,16 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     return is_undisturbed
 
 
-def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table, *, is_only: bool) -> DeviceClock:
+def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table) -> DeviceClock:
     """Compare one device's clock by its operations, and the calls that waited for it.
 
     Rows are launch, start, end and of kernels stream; columns operations in order of launch.
     """
-    # Of a launch that makes many, as a graph does, the first alone.
-    launch, start = kernels[:2]
-    begins = run_starts(launch)
-    first = start if begins.size == launch.size else np.minimum.reduceat(start, begins)
-    lags = np.concatenate((first - launch[begins], copies[1] - copies[0]))
-    leads = _leads(kernels, copies, waits) if waits.num_rows else _NOTHING
+    begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
+    lags = np.concatenate((np.minimum.reduceat(kernels[1], begins) - kernels[0][begins], copies[1] - copies[0]))
     blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
-    if is_only or blocking.num_rows:
-        ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
-        leads = np.concatenate((leads, ends - returned))
-    return device_clock(lags, leads)
+    ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
+    return device_clock(lags, np.concatenate((_leads(kernels, copies, waits), ends - returned)))
 
 
 def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
@@ -216,20 +196,14 @@ def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
         before = np.searchsorted(launch[own], began, side="left")
         lead = np.where(before > 0, reached[before] - returned, NEVER)
         most = np.minimum(most, lead)
-    most[is_whole] = NEVER  # it waited for all of them, not for one that nobody knows
-    is_of_all = is_whole | (waited_for == UNKNOWN)
-    leads = [_first_waits(launch, end, began[is_of_all], returned[is_of_all], most[is_of_all])]
-    for number in np.unique(waited_for[waited_for != UNKNOWN]):
-        own, chosen = stream == number, (waited_for == number) & ~is_whole
-        at_most = np.full(began.size, NEVER)[chosen]
-        leads.append(_first_waits(launch[own], end[own], began[chosen], returned[chosen], at_most))
+    is_known = waited_for != UNKNOWN
+    most[is_whole | is_known] = NEVER  # it waited for all of them, or for one that is known
+    groups = [(np.ones(stream.size, np.bool_), is_whole | ~is_known)]
+    groups += [(stream == number, (waited_for == number) & ~is_whole) for number in np.unique(waited_for[is_known])]
+    leads = [_NOTHING]
+    for own, is_of_group in groups:
+        calls = np.append(np.flatnonzero(is_of_group), began.size)  # the last place is that of no call
+        call = calls[np.searchsorted(began[is_of_group], launch[own], side="right")]
+        ends, call = end[own][call < began.size], call[call < began.size]
+        leads.append(np.minimum(ends - returned[call], most[call]))
     return np.concatenate(leads)
-
-
-def _first_waits(launch: Int64, end: Int64, began: Int64, returned: Int64, most: Int64) -> Int64:
-    """Return each operation's end - return of the first call after its launch, at most what that call says."""
-    place = np.searchsorted(began, launch, side="right")
-    is_waited_for = place < began.size
-    place = place[is_waited_for]
-    leads: Int64 = np.minimum(end[is_waited_for] - returned[place], most[place])
-    return leads

@@ -1,7 +1,4 @@
-"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth.
-
-Waiting is told apart from transferring; sizes and bandwidths are those of nccl-tests.
-"""
+"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import least_of, run_starts, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +24,9 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
     A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
-    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start.
-
-    Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
-    rank in ascending order, holding indices of operations. Cost O(n log n): one stable sort.
+    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start. Returns one
+    matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per rank in
+    ascending order, holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
     if not chosen.size:
@@ -63,15 +59,11 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     return matched
 
 
-# NCCL reports one rank's part of these.
-PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
+PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")  # NCCL reports one rank's part of these
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
-    """Return the size of the whole array that a collective moves, as nccl-tests counts.
-
-    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all; `n_ranks` is the communicator's.
-    """
+    """Return the size of the whole array that a collective moves, as nccl-tests counts; `n_ranks` is the communicator's."""
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
 
@@ -93,20 +85,14 @@ class Waiting:
     is_matched: Flags  # whether the operation has its counterparts on the other ranks
     collective_id: Int64  # number of its collective; -1 unmatched
     n_ranks: Int64  # ranks that take part
-    # when the first and the last rank arrived
-    first_start_ns: Int64
+    first_start_ns: Int64  # when the first and the last rank arrived
     last_start_ns: Int64
-    arrival_skew_ns: Int64  # last start - first start
-    wait_ns: Int64  # last start - own start
-    transfer_ns: Int64  # own end - last start, at least 0
-    # for the rank that arrived last (alone): last start - second-last start; else 0
+    arrival_skew_ns: Int64  # the other columns are as `schema.COLLECTIVES` has them
+    wait_ns: Int64
+    transfer_ns: Int64
     late_by_ns: Int64
-    # for the rank that arrived last (of several the lowest): the longest that another waited for it, until it came or
-    # the other's own end, if that was sooner; else 0, as where the skew is within clock error
     held_up_ns: Int64
-    # the skew exceeds the larger clock error of the first and the last rank (of several that tie, of all)
-    is_significant: Flags
-    # the same of ``late_by_ns`` and the errors of the last rank and the second-last
+    is_significant: Flags  # of ranks that tie the largest clock error counts
     is_late_significant: Flags
 
 
@@ -173,10 +159,9 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])
     held_up = sums["held_up_ns_sum"].to_numpy()
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
-    total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
-    np.add.at(total, step, held_up)
+    total = sums_of(step, held_up, numbers.size)
     own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
-    np.minimum.at(most, np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy())
+    most = least_of(np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size)
     ratio = np.minimum(most / np.maximum(total, 1), 1.0)
     shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
     return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})

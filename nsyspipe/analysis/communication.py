@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, filled
-from nsyspipe.analysis.intervals import places_in_runs
+from nsyspipe.analysis.intervals import least_of, places_in_runs, sums_of
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.table import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Int64
 
     Messages = NDArray[np.void]
 
@@ -113,10 +113,9 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
     ids, index = np.unique(name_ids, return_inverse=True)
     texts = [names.get(number, "") for number in ids.tolist()]
-    found = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
-    kinds = sorted(set(found), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
-    code = np.array([kinds.index(one) for one in found], np.int64)
-    return kinds, code[index] if found else index
+    of_id = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
+    kinds = sorted(set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
+    return kinds, np.array([kinds.index(one) for one in of_id], np.int64)[index]
 
 
 def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
@@ -128,50 +127,32 @@ def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, 
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
-    place = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
-    _, first, pair = np.unique(place, return_index=True, return_inverse=True)
-    of_pair = collective[first]
-    mean_place, last_place = _places_in_steps(used, member, pair, of_pair)
-    first_use = np.full(first.size, NEVER)
-    np.minimum.at(first_use, pair, used)
-    order = np.lexsort((first, first_use, last_place, mean_place, of_pair))
-    numbers = np.empty(order.size, np.int64)
+    key = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
+    pairs, first, pair = np.unique(key, return_index=True, return_inverse=True)
+    of_pair, n_pairs = collective[first], pairs.size
+    # The places of the pairs of each step among its collective's: their mean, and that in the last step that has it. A
+    # capture that begins inside a step changes the order there; at its end streams are only missing.
+    inside = np.flatnonzero(member != NO_MEMBER)
+    cells, cell = np.unique(member[inside] * n_pairs + pair[inside], return_inverse=True)
+    begun = least_of(cell, used[inside], cells.size)
+    group = cells // n_pairs * (int(of_pair.max()) + 1) + of_pair[cells % n_pairs]
+    order = np.lexsort((cells % n_pairs, begun, group))
+    of_cell, places = cells[order] % n_pairs, places_in_runs(group[order])
+    number, last = np.bincount(of_cell, minlength=n_pairs), np.zeros(n_pairs, np.int64)
+    mean = np.where(number > 0, sums_of(of_cell, places, n_pairs) / np.maximum(number, 1), np.inf)
+    last[of_cell] = places  # steps come in order, so the last one stays
+    order = np.lexsort((first, least_of(pair, used, n_pairs), last, mean, of_pair))
+    numbers = np.empty(n_pairs, np.int64)
     numbers[order] = places_in_runs(of_pair[order])
     return numbers[pair]
-
-
-def _places_in_steps(used: Int64, member: Int64, pair: Int64, of_pair: Int64) -> tuple[Float64, Int64]:
-    """Return when steps begin to use each stream, among its collective's: the mean place, and that in the last step.
-
-    A capture that begins inside a step changes the order there; at its end streams are only missing.
-    """
-    inside = np.flatnonzero(member != NO_MEMBER)
-    mean, last = np.full(of_pair.size, np.inf), np.zeros(of_pair.size, np.int64)
-    if not inside.size:
-        return mean, last
-    key = member[inside] * of_pair.size + pair[inside]
-    cells, cell = np.unique(key, return_inverse=True)
-    first_use = np.full(cells.size, NEVER)
-    np.minimum.at(first_use, cell, used[inside])
-    own_pair = cells % of_pair.size
-    group = cells // of_pair.size * (int(of_pair.max()) + 1) + of_pair[own_pair]
-    order = np.lexsort((own_pair, first_use, group))
-    places = places_in_runs(group[order])
-    total, count = np.zeros(of_pair.size), np.bincount(own_pair, minlength=of_pair.size)
-    np.add.at(total, own_pair[order], places)
-    known = count > 0
-    mean[known] = total[known] / count[known]
-    last[own_pair[order]] = places  # steps come in order, so the last one stays
-    return mean, last
 
 
 # What NCCL's payloads say of its calls, and which of these calls a communication kernel came from.
 
 # Kinds are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
-    *("allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce"),
-    *("reducescatter", "scatter", "sendrecv"),
-)
+    "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
+)  # fmt: skip
 _ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
 SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
 ALL_TO_ALL = _COLLECTIVES.index("alltoall")
@@ -179,30 +160,22 @@ ALL_TO_ALL = _COLLECTIVES.index("alltoall")
 _AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatter"))
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
-
 # What NCCL reported of calls or of kernels, as records; a value counts only where its flag is set.
-MESSAGE = np.dtype(
-    [
-        ("comm_id", np.int64),  # communicator: 64 bits as a signed number
-        ("has_comm_id", np.bool_),
-        ("seq", np.int64),  # NCCL's own number of the call; of calls that were fused, the first one's
-        ("has_seq", np.bool_),
-        ("message_bytes", np.int64),  # as NCCL reports it; of calls that were fused, the sum
-        ("has_message_bytes", np.bool_),
-        ("kind", np.int64),  # number of the collective that was called, or `ANY`
-        ("is_receive", np.bool_),  # whether it was ncclRecv
-        ("start", np.int64),  # host time of the call; the end of one that never ended is before all times
-        ("end", np.int64),
-    ]
-)
+MESSAGE = np.dtype([
+    ("comm_id", np.int64), ("has_comm_id", np.bool_),  # communicator: 64 bits as a signed number
+    ("seq", np.int64), ("has_seq", np.bool_),  # NCCL's own number of the call; of calls that were fused, the first one's
+    ("message_bytes", np.int64), ("has_message_bytes", np.bool_),  # as NCCL reports it; of calls that were fused, the sum
+    ("kind", np.int64),  # number of the collective that was called, or `ANY`
+    ("is_receive", np.bool_),  # whether it was ncclRecv
+    ("start", np.int64), ("end", np.int64),  # host time of the call; the end of one that never ended is before all times
+])  # fmt: skip
 
 
 def calls_of(payloads: pa.Table) -> Messages:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    That leaves out what makes or destroys communicators and what NCCL does not name as a
-    collective, such as its notes of single tasks. A group's call, or one without a name, fits any
-    kind, and counts if it has a size or a number.
+    That leaves out what makes or destroys communicators and what NCCL does not name as a collective, such as its notes of
+    single tasks. A group's call, or one without a name, fits any kind, and counts if it has a size or a number.
     """
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
@@ -243,8 +216,7 @@ def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
-# No sum of sizes beyond this is believed; int64 holds about twice as much.
-_LARGEST = 2.0**62
+_LARGEST = 2.0**62  # no sum of sizes beyond this is believed; int64 holds about twice as much
 
 
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:
@@ -260,23 +232,38 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     nothing in the block. A kernel whose launch is unknown may own any payload, so in a process that has one, nothing
     counts as fused.
 
-    Parameters
-    ----------
-    payloads
-        `canonical.PAYLOADS` of one process, any row order.
-    launches, kinds
-        Host start of each kernel's launch, any order, `NEVER` where unknown; its kind, as `kernel_kinds` says.
+    `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
     """
     calls = calls_of(payloads)
-    blocks = _blocks(calls, launches)
+    kernel = np.flatnonzero(launches < NEVER)
+    order = np.argsort(
+        np.concatenate((calls["start"], launches[kernel])), kind="stable"
+    )  # of equal times the call first
+    is_kernel = order >= calls.size
+    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
+    kernel, kernel_block = kernel[order[is_kernel] - calls.size], block[is_kernel]
+    call, call_block = order[~is_kernel], block[~is_kernel]
+    counts = _is_counted(calls[call], call_block)
+    call, call_block = call[counts], call_block[counts]
+    n_blocks = int(block[-1]) + 1 if block.size else 0
+    n_calls, n_kernels = (np.bincount(of, minlength=n_blocks) for of in (call_block, kernel_block))
     # A row for each kernel: a call's, a fused group's, or the last, of which nothing is known.
     source = np.full(launches.size, -1)
-    call, kernel = _one_to_one(calls, kinds, blocks)
-    source[kernel] = call
-    fused, kernel, last, is_fused = _fused(calls, kinds, blocks)
+
+    is_even = n_calls == n_kernels
+    even_call, is_own = call[is_even[call_block]], is_even[kernel_block]
+    even_kernel, even_block = kernel[is_own], kernel_block[is_own]
+    is_bad = np.zeros(n_blocks, np.bool_)
+    is_bad[even_block[~fits(calls["kind"][even_call], kinds[even_kernel])]] = True
+    source[even_kernel[~is_bad[even_block]]] = even_call[~is_bad[even_block]]
+
+    is_group = (n_calls > 1) & (n_kernels == 1)
+    call, kernel, ends = call[is_group[call_block]], kernel[is_group[kernel_block]], np.cumsum(n_calls[is_group])
+    last = call[ends - 1]
     is_own = launches[kernel] < calls["end"][last]
     own = is_own & fits(calls["kind"][last], kinds[kernel])
     source[kernel[own]] = last[own]
+    fused, is_fused = _fused(calls[call], ends - n_calls[is_group], kinds[kernel])
     if (launches < NEVER).all():
         is_fused &= ~is_own
         source[kernel[is_fused]] = calls.size + np.flatnonzero(is_fused)
@@ -286,82 +273,25 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     return messages
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """Rows of calls and of kernels in order of block and time, each with its block."""
-
-    call: Int64
-    call_block: Int64
-    kernel: Int64
-    kernel_block: Int64
-    n_calls: Int64
-    n_kernels: Int64
-
-
-def _blocks(calls: Messages, launches: Int64) -> _Blocks:
-    """Sort calls and launches by time; where a call follows a launch, a block begins."""
-    kernel = np.flatnonzero(launches < NEVER)
-    n_calls = calls.size
-    time = np.concatenate((calls["start"], launches[kernel]))
-    order = np.argsort(time, kind="stable")  # a call before a launch of the same time
-    is_kernel = order >= n_calls
-    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
-    n_blocks = int(block[-1]) + 1 if block.size else 0
-    call, call_block = order[~is_kernel], block[~is_kernel]
-    counts = _is_counted(calls[call], call_block)
-    call, call_block = call[counts], call_block[counts]
-    return _Blocks(
-        call=call,
-        call_block=call_block,
-        kernel=kernel[order[is_kernel] - n_calls],
-        kernel_block=block[is_kernel],
-        n_calls=np.bincount(call_block, minlength=n_blocks),
-        n_kernels=np.bincount(block[is_kernel], minlength=n_blocks),
-    )
-
-
 def _is_counted(calls: Messages, block: Int64) -> Flags:
     """Leave out what a communicator receives in a block in which it also sends."""
-    is_receive = calls["is_receive"]
     codes = np.unique(calls["comm_id"], return_inverse=True)[1] + 1
     key = block * (codes.size + 1) + np.where(calls["has_comm_id"], codes, 0)
-    is_send = (calls["kind"] == SEND_RECV) & ~is_receive
-    is_matched: Flags = is_receive & np.isin(key, key[is_send])
-    return ~is_matched
+    is_send = (calls["kind"] == SEND_RECV) & ~calls["is_receive"]
+    is_counted: Flags = ~(calls["is_receive"] & np.isin(key, key[is_send]))
+    return is_counted
 
 
-def _one_to_one(calls: Messages, kinds: Int64, blocks: _Blocks) -> tuple[Int64, Int64]:
-    """Return calls and kernels of the blocks that have as many of both, all fitting."""
-    is_even = blocks.n_calls == blocks.n_kernels
-    call = blocks.call[is_even[blocks.call_block]]
-    is_mine = is_even[blocks.kernel_block]
-    kernel, block = blocks.kernel[is_mine], blocks.kernel_block[is_mine]
-    is_bad = np.zeros(is_even.size, np.bool_)
-    is_bad[block[~fits(calls["kind"][call], kinds[kernel])]] = True
-    return call[~is_bad[block]], kernel[~is_bad[block]]
-
-
-def _fused(calls: Messages, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64, Int64, Flags]:
-    """Sum up the calls of each block that has several of them and one kernel.
-
-    Returned with that kernel, the last call, and whether the calls can be one fused group.
-    """
-    is_wanted = (blocks.n_calls > 1) & (blocks.n_kernels == 1)
-    call = blocks.call[is_wanted[blocks.call_block]]
-    kernel = blocks.kernel[is_wanted[blocks.kernel_block]]
-    if not call.size:
-        return np.zeros(0, MESSAGE), kernel, call, np.zeros(0, np.bool_)
-    n_calls = blocks.n_calls[is_wanted]
-    firsts = np.cumsum(n_calls) - n_calls
-    says = calls[call]
-    kind, comm, n_bytes = says["kind"], says["comm_id"], says["message_bytes"]
+def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flags]:
+    """Sum up the calls from each of the first ones on, and tell which can be one fused group, of a kernel of that kind."""
+    kind, comm, n_bytes = calls["kind"], calls["comm_id"], calls["message_bytes"]
     highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
     lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
     is_group = (highest == ANY) | (lowest == highest)
-    is_group &= fits(highest, kinds[kernel]) & np.logical_and.reduceat(says["has_comm_id"], firsts)
+    is_group &= fits(highest, kinds) & np.logical_and.reduceat(calls["has_comm_id"], firsts)
     is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
-    fused = says[firsts]
+    fused = calls[firsts]
     fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
-    fused["has_message_bytes"] = np.logical_and.reduceat(says["has_message_bytes"], firsts)
+    fused["has_message_bytes"] = np.logical_and.reduceat(calls["has_message_bytes"], firsts)
     fused["has_message_bytes"] &= np.add.reduceat(n_bytes.astype(np.float64), firsts) < _LARGEST
-    return fused, kernel, call[firsts + n_calls - 1], is_group
+    return fused, is_group

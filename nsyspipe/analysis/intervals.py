@@ -1,7 +1,6 @@
 """Sets of half-open int64 nanosecond intervals, slices of sorted times, and runs of equal values in a column.
 
-Union, intersection, and how much of a window is covered: exact (no float), vectorised, and O(n log n).
-Zero-length intervals cover nothing and are dropped; the order of the input never matters.
+All is exact (no float), vectorised, and O(n log n). Intervals without a length cover nothing and are dropped.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class IntervalSet:
-    """Sorted, disjoint, non-empty half-open intervals ``[starts, ends)`` in ns.
-
-    Build one with `union`; the constructor trusts its arguments.
-    """
+    """Sorted, disjoint, non-empty half-open intervals ``[starts, ends)`` in ns, as `union` makes them."""
 
     starts: Int64
     ends: Int64
@@ -68,7 +64,7 @@ class IntervalSet:
         return flags
 
     def shifted(self, by_ns: int) -> IntervalSet:
-        """Return the same intervals later by so much."""
+        """Return the same intervals later by some time."""
         return IntervalSet(self.starts + by_ns, self.ends + by_ns)
 
     def without(self, other: IntervalSet) -> IntervalSet:
@@ -77,10 +73,7 @@ class IntervalSet:
         return self.intersect(IntervalSet(starts, np.concatenate((other.starts, [_FOREVER]))))
 
     def intersect(self, other: IntervalSet) -> IntervalSet:
-        """Return the times that lie in both sets.
-
-        Cost: O(k log n) plus the size of the answer, k being the smaller set.
-        """
+        """Return the times that lie in both sets: O(k log n) plus the size of the answer, k being the smaller set."""
         few, many = (self, other) if len(self) <= len(other) else (other, self)
         if not len(few):
             return EMPTY
@@ -96,15 +89,10 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Int64, ends: Int64) -> IntervalSet:
-    """Merge intervals in any order into an `IntervalSet`; touching intervals become one.
+    """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one.
 
     Starts and ends are sorted independently: after the i-th smallest end everything that began has
     ended exactly when the next start lies behind it.
-
-    Parameters
-    ----------
-    starts, ends
-        int64 ns of equal length, ``ends >= starts``.
     """
     if not starts.size:
         return EMPTY
@@ -195,14 +183,25 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
 
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
     """Return the union length of each group's intervals, ns; groups from 0 in any order."""
-    totals = np.zeros(n_groups, np.int64)
     # As in `union`, starts and ends are sorted by themselves: each start takes back what the end before lies behind it.
     order = np.lexsort((starts, groups))
     group, start, end = groups[order], starts[order], ends[np.lexsort((ends, groups))]
-    np.add.at(totals, group, end - start)
     again = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))
-    np.subtract.at(totals, group[again], end[again] - start[again + 1])
-    return totals
+    return sums_of(group, end - start, n_groups) - sums_of(group[again], end[again] - start[again + 1], n_groups)
+
+
+def sums_of(groups: Int64, values: Int64, n_groups: int) -> Int64:
+    """Return the sum of each group's values; groups from 0 in any order."""
+    sums = np.zeros(n_groups, np.int64)
+    np.add.at(sums, groups, values)
+    return sums
+
+
+def least_of(groups: Int64, values: Int64, n_groups: int) -> Int64:
+    """Return each group's smallest value, the largest number for none; groups from 0 in any order."""
+    least = np.full(n_groups, np.iinfo(np.int64).max)
+    np.minimum.at(least, groups, values)
+    return least
 
 
 def run_starts(values: Int64) -> Int64:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
-from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, kernel_label
 
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 # What kernels of each name take in each window, kept small: which windows count is known only across ranks.
 
-
 # Sums kept of one rank, 20 bytes each. Above it, windows in the middle share theirs.
-_MOST_SUMS = 2**18
-_LEAST_GROUPS = 8
+_MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ class WindowSums:
         edges = np.append(self.first_window, self.n_windows)
         n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[edges])
         is_whole = n_chosen == np.diff(edges)
-        number, total = np.zeros((2, self.n_rows), np.int64)
         counts = is_whole[self.group]
-        np.add.at(number, self.row[counts], self.n_kernels[counts])
-        np.add.at(total, self.row[counts], self.total_ns[counts])
+        columns = (self.n_kernels, self.total_ns)
+        number, total = (sums_of(self.row[counts], values[counts], self.n_rows) for values in columns)
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
         return number, total, is_unknown
@@ -71,39 +68,28 @@ def window_sums(
     are kept. With more windows times rows, the windows at either end, where steps are skipped or cut off, have their own
     sums still, those between share theirs in runs of equal length.
     """
-    first = _group_starts(len(windows), n_rows)
+    n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
+    first = np.arange(n_windows)
+    if n_windows > most:
+        at_edge = most // 4
+        size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
+        first = np.concatenate(
+            (first[:at_edge], first[at_edge : n_windows - at_edge : size], first[n_windows - at_edge :])
+        )
     edges = np.append(windows.starts[first], windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
     cell = np.searchsorted(edges, starts, side="right")
     cell *= n_rows
     cell += row
     size = (edges.size + 1) * n_rows
-    number, total = np.bincount(cell, minlength=size), np.zeros(size, np.int64)
-    np.add.at(total, cell, durations)
+    number, total = np.bincount(cell, minlength=size), sums_of(cell, durations, size)
     inside = slice(n_rows, n_rows * (first.size + 1))
     cells = np.flatnonzero(number[inside])
-    sums = WindowSums(
-        n_windows=len(windows),
-        n_rows=n_rows,
-        first_window=first,
-        group=(cells // max(n_rows, 1)).astype(np.int32),
-        row=(cells % max(n_rows, 1)).astype(np.int32),
-        n_kernels=number[inside][cells].astype(np.int32),
-        total_ns=total[inside][cells],
-    )
+    columns = *np.divmod(cells, max(n_rows, 1)), number[inside][cells]
+    group, of_row, n_kernels = (column.astype(np.int32) for column in columns)
+    sums = WindowSums(len(windows), n_rows, first, group, of_row, n_kernels, total[inside][cells])
     by_row = (edges.size + 1, n_rows)
     return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
-
-
-def _group_starts(n_windows: int, n_rows: int) -> Int64:
-    """Return the first window of each group."""
-    most = max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
-    if n_windows <= most:
-        return np.arange(n_windows)
-    at_edge = most // 4
-    size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
-    middle = np.arange(at_edge, n_windows - at_edge, size)
-    return np.concatenate((np.arange(at_edge), middle, np.arange(n_windows - at_edge, n_windows)))
 
 
 def kernels_table(
@@ -129,36 +115,27 @@ def kernels_table(
     row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
-    shortest, longest = np.full(keys.size, np.iinfo(np.int64).max), np.zeros(keys.size, np.int64)
-    np.minimum.at(shortest, row, duration)
+    longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
     beside, covered = _covered(operations, comm)
     slowed, slowed_ns, free_ns = _slowed(operations, beside, covered)
-
-    def by_row(rows: Int64, values: Int64) -> Int64:
-        sums = np.zeros(keys.size, np.int64)
-        np.add.at(sums, row[rows], values)
-        return sums
-
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number,
         "total_ns": total,
-        "min_ns": shortest,
+        "min_ns": least_of(row, duration, keys.size),
         "max_ns": longest,
-        "overlapped_ns": by_row(beside, covered),
-        "n_slowed": by_row(slowed, np.ones_like(slowed)),
-        "slowed_ns": by_row(slowed, slowed_ns),
-        "free_ns": by_row(slowed, free_ns),
+        "overlapped_ns": sums_of(row[beside], covered, keys.size),
+        "n_slowed": np.bincount(row[slowed], minlength=keys.size),
+        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size),
+        "free_ns": sums_of(row[slowed], free_ns, keys.size),
     }
     return pa.table(columns), by_window
 
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    if not len(comm):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     # Without communication between them, compute kernels mostly stand in order, which is cheap to look up.
     rows = np.flatnonzero(~operations.is_comm)
     starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]
@@ -173,11 +150,10 @@ def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, I
 def _slowed(operations: ProcessOperations, beside: Int64, covered: Int64) -> tuple[Int64, Int64, Int64]:
     """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
     first, last = operations.sampled
-    compute = np.flatnonzero(~operations.is_comm[first:last]) + first
-    covered_ns = np.zeros(last - first, np.int64)
+    own = np.flatnonzero(~operations.is_comm[first:last])
+    compute, covered_ns = own + first, np.zeros(last - first, np.int64)
     inside = slice(*np.searchsorted(beside, (first, last)))
     covered_ns[beside[inside] - first] = covered[inside]
-    own = compute - first
     name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
     duration = operations.kernel_end[compute] - operations.kernel_start[compute]
     kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, duration, covered_ns[own])
@@ -194,8 +170,7 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
 
 
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-# Ids are looked up in a table up to this size, above it by bisection.
-_LARGEST_TABLE = 2**22
+_LARGEST_TABLE = 2**22  # ids are looked up in a table up to this size, above it by bisection
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
@@ -220,38 +195,28 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
 
 # Kernels that were compared may stand for the others from this share of the time beside communication on.
 LEAST_COMPARED = 0.25
-# More is seldom seen of all kernels together: such a figure may be of something else.
-MOST_USUAL = 0.5
-# Of a large report so many kernels are compared.
-_SAMPLE = 50_000
-
-# What is measured of a slowdown holds within this.
-MEASURED_WITHIN = 0.3
-
+MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
+_SAMPLE = 50_000  # so many kernels of a large report are compared
+MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 # Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the
 # logarithm, and within how much of it that holds.
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
-
 # Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
-
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
-_NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
-_REACH = 3
+_NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
 _ENOUGH = 3
 # Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
 _LARGEST_SPREAD = 0.5
-
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def link_width(bytes_per_s: float) -> float:
     """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
-    width = math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK)
-    return min(max(width, 0.0), 1.0)
+    return min(max(math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK), 0.0), 1.0)
 
 
 def most_assumed(bytes_per_s: float | None) -> float:
@@ -333,8 +298,8 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     number = chosen.counts
     means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
     late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
-    found: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
-    return found
+    delays: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
+    return delays
 
 
 def compared_share(kernels: pa.Table) -> float:
@@ -343,21 +308,19 @@ def compared_share(kernels: pa.Table) -> float:
     Of a rank with more kernels than are compared, what was is taken for a sample of all.
     """
     sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
-    found = beside = 0.0
-    for row in sums.to_pylist():
-        found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)
-        beside += row["overlapped_ns_sum"]
-    return min(found / beside, 1.0) if beside else 0.0
+    rows = sums.to_pylist()
+    beside = sum(row["overlapped_ns_sum"] for row in rows)
+    compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)
+    return min(compared / beside, 1.0) if beside else 0.0
 
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:
     """Combine the identity of some kernels with that of their neighbours in order of launch."""
-    found = own[rows].copy()
-    nobody = np.full(_REACH, _MIX_2)  # before the first and after the last kernel
-    padded = np.concatenate((nobody, own, nobody))
+    identity = own[rows].copy()
+    padded = np.pad(own, _REACH, constant_values=_MIX_2)  # nobody before the first and after the last kernel
     for place, offset in enumerate(_NEIGHBOURS, start=1):
-        found ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
-    return found
+        identity ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
+    return identity
 
 
 def _mixed(values: Hashes) -> Hashes:

@@ -1,7 +1,6 @@
 """What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest.
 
-And what data sheets promise of these: they count both directions together and call the sum bidirectional or total, half of
-it here. A transfer reaches less, since packets have headers; the figure is an upper bound.
+And what data sheets promise of these: an upper bound, since packets have headers.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsyspipe.model.schema import LINK_KINDS, LINKS
@@ -22,22 +22,16 @@ if TYPE_CHECKING:
     from nsyspipe.model.side_files import Communicator, NcclLog, Topology
 
 
-_NO_NAMES: Mapping[int, str | None] = {}
 Row: TypeAlias = "dict[str, str | int | float | None]"
-Models: TypeAlias = "tuple[str | None, str | None]"
 Pair: TypeAlias = "tuple[int, int]"
 Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
 
 
 def classify_transport(transport: str) -> str:
-    """Return what a transport of NCCL's says by itself.
+    """Return the kind of link that a transport of NCCL's is by itself.
 
-    Returns
-    -------
-    str
-        ``p2p``: a GPU reaches the other's memory, over NVLink or PCIe, which only the topology tells.
-        ``nvlink``: between hosts (MNNVL) or through a third GPU (indirect), which NCCL does over NVLink only.
-        ``shm``: through host memory. ``net``: through a network. ``unknown``: any other word.
+    Of ``p2p``, a GPU that reaches the other's memory, only the topology tells whether over NVLink or PCIe; between hosts
+    (MNNVL) and through a third GPU (indirect) NCCL does so over NVLink only.
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
@@ -50,63 +44,50 @@ def classify_transport(transport: str) -> str:
 def links(
     log: NcclLog | None,
     topology: Topology | None,
-    gpu_names: Mapping[int, str | None] = _NO_NAMES,
+    gpu_names: Mapping[int, str | None] = MappingProxyType({}),
     *,
     n_ranks: int | None = None,
-    local_ranks: Mapping[int, int | None] | None = None,
-    hosts: Mapping[int, str | None] | None = None,
+    local_ranks: Mapping[int, int | None] = MappingProxyType({}),
+    hosts: Mapping[int, str | None] = MappingProxyType({}),
     pids: Collection[int] = (),
-) -> pa.Table:
+) -> tuple[pa.Table, list[int]]:
     """Say for each edge of the largest communicator what it crosses: `schema.LINKS`, sorted by its key.
 
-    Of the log's communicators those with a process among `pids` count, if any; then the largest, then the first. Edges are
-    those of the rings, or all that NCCL connected when no ring was logged. A transport that another communicator logged for
-    the same two GPUs holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says that it
-    is used: transport null, kind unknown.
+    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Of the log's communicators those with a
+    process among `pids` count, if any; then the largest, then the first. Edges are those of the rings, or all that NCCL
+    connected when no ring was logged. A transport that another communicator logged for the same two GPUs holds for this one
+    too. With neither, one row per pair of GPUs of a host, of which nothing says that it is used: transport null, kind
+    unknown.
 
     The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML index, else CUDA index, as
     logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
-    comm, seats = _seats(log, topology, gpu_names, local_ranks or {}, hosts or {}, n_ranks=n_ranks, pids=pids)
+    comm, seats = _seats(log, topology, gpu_names, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
+    absent = sorted(set(seats.gpus.values()) - set(topology.gpus)) if topology else []
     edges = comm.ring_edges() if comm else None
     if comm and edges is None:
         edges = [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
     if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
         pairs = (pair for pair in combinations(seats.gpus, 2) if seats.are_together(pair) and seats.path(pair))
-        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs])
+        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs]), absent
     words = _transports(log, comm)
-    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges])
-
-
-def absent_gpus(
-    log: NcclLog | None,
-    topology: Topology | None,
-    *,
-    n_ranks: int,
-    local_ranks: Mapping[int, int | None],
-    hosts: Mapping[int, str | None],
-    pids: Collection[int],
-) -> list[int]:
-    """Return the indices of GPUs that ranks run on and the topology lacks, sorted; parameters as of `links`."""
-    if topology is None:
-        return []
-    _, seats = _seats(log, topology, {}, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
-    return sorted(set(seats.gpus.values()) - set(topology.gpus))
+    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges]), absent
 
 
 def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
     """Return transports and channels by edge; NCCL chooses by the two GPUs, so other communicators fill gaps."""
     rank_of = {replace(member, rank=0): member.rank for member in comm.members}
-    found: dict[Pair, Said] = {}
+    transports: dict[Pair, Said] = {}
     for other in log.communicators:
         ranks = {member.rank: rank_of.get(replace(member, rank=0)) for member in other.members}
         for edge in other.edges or ():
             start, end = ranks.get(edge.from_rank), ranks.get(edge.to_rank)
             if start is not None and end is not None:
-                found.setdefault((start, end), (edge.transports, None))
-    own = comm.edges or ()
-    return found | {(edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in own}
+                transports.setdefault((start, end), (edge.transports, None))
+    return transports | {
+        (edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in comm.edges or ()
+    }
 
 
 @dataclass(frozen=True)
@@ -151,11 +132,8 @@ def _seats(
         local_ranks, hosts = {}, {}
     members = comm.members if comm else ()
     hosts = dict(hosts) | {member.rank: member.host for member in members}
-    gpus = {rank: gpu for rank, gpu in local_ranks.items() if gpu is not None}
-    for member in members:
-        for gpu in (member.cuda_device, member.nvml_device):
-            if gpu is not None:
-                gpus[member.rank] = gpu
+    logged = [(member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)]
+    gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
     # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
     taken = Counter((hosts.get(rank), gpu) for rank, gpu in gpus.items())
     own = {rank: gpu for rank, gpu in sorted(gpus.items()) if taken[hosts.get(rank), gpu] == 1}
@@ -171,21 +149,12 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
-    speed = _speed(kind, words, path, (seats.names.get(pair[0]), seats.names.get(pair[1])))
-    return {
-        "comm_id": comm_id,
-        "from_rank": pair[0],
-        "to_rank": pair[1],
-        "transport": ", ".join(words) or None,
-        "n_channels": n_channels,
-        "path": path,
-        "kind": kind,
-        "nominal_bytes_per_s": speed.bytes_per_s if speed else None,
-        "nominal_source": speed.source if speed else None,
-    }
+    speed = _speed(kind, words, path, [seats.names.get(rank) for rank in pair])
+    row = (comm_id, *pair, ", ".join(words) or None, n_channels, path, kind, *(speed or (None, None)))
+    return dict(zip(LINKS.names, row, strict=True))
 
 
-def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) -> Speed | None:
+def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]) -> Speed | None:
     if kind == "shm":
         speed = pcie_speed(models)
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
@@ -201,12 +170,9 @@ def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) ->
 # Which edge of the ring holds the others back, and what it crosses.
 
 _PATH_WORDS = {
-    "PIX": "one PCIe bridge",
-    "PXB": "several PCIe bridges",
-    "PHB": "a PCIe host bridge, usually the CPU",
-    "NODE": "the PCIe host bridges of a NUMA node",
-    "SYS": "the link between NUMA nodes",
-}
+    "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
+    "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
+}  # fmt: skip
 _SHOWN = 2
 _ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
 
@@ -215,20 +181,17 @@ _ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
 class SlowestLink:
     """The slowest of the links of a run."""
 
-    # of `schema.links.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
-    kind: str
+    kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
     # the first edge of that kind with the least nominal bandwidth
     from_rank: int
     to_rank: int
-    # of that edge; null if it is not known of every edge of that kind
-    nominal_bytes_per_s: float | None
+    nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind
     text: str  # what it crosses, in words
     # edges that the text holds for; edges of which no line says what they use; all
     n_links: int
     n_unknown: int
     n_edges: int
-    # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
-    is_of_ring: bool
+    is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
 
     @property
     def edges(self) -> str:
@@ -243,10 +206,7 @@ class SlowestLink:
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
-    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows.
-
-    A ring is as fast as its slowest edge. Kinds count from ``nvlink`` to ``net``.
-    """
+    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows."""
     rows = sorted(links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or ""))
     if not rows:
         return None
@@ -272,8 +232,7 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
     path, words = row["path"] or "", (row["transport"] or "").split(", ")
-    # A network has a transport per card.
-    n_more = len(words) - _SHOWN
+    n_more = len(words) - _SHOWN  # A network has a transport per card
     transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
     by_path = f"the GPUs are connected by {path}" if path else ""
     has_nvlink = path.startswith("NV")
@@ -296,7 +255,7 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
             return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))
 
 
-# What data sheets promise of NVLink and PCIe, by GPU model; bytes per second and direction.
+# What data sheets promise of NVLink and PCIe, by GPU model; bytes per second and direction: half of what they call total.
 
 _GB = 1e9
 # GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits. PCI Express Base Specification
@@ -305,8 +264,7 @@ _PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 
 _PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """A nominal bandwidth, and in words what it is."""
 
     bytes_per_s: float
@@ -351,13 +309,10 @@ class NamedLink:
 
     name: str  # for options
     gpus: tuple[str, ...]  # other names: the GPUs that have it
-    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
-    bus_bytes_per_s: float
-    # what its data sheet says, per direction; None for host memory
-    nominal_bytes_per_s: float | None
-    # whether it was measured; else the same part of the data sheet as of the NVLink that was
-    is_measured: bool
+    bus_bytes_per_s: float  # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
+    nominal_bytes_per_s: float | None  # what its data sheet says, per direction; None for host memory
     source: str  # where the figure is from
+    is_measured: bool = True  # else it is the same part of the data sheet as of the NVLink that was measured
 
     @property
     def within(self) -> float:
@@ -365,17 +320,11 @@ class NamedLink:
         return 0.1 if self.is_measured else 0.2
 
 
-# The part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200.
-_REACHED = 0.78
+_REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
 
 
 def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
-    source = f"{words} of the data sheet x {_REACHED:g}"
-    return NamedLink(name, gpus, rate * _REACHED, rate, is_measured=False, source=source)
-
-
-def _measured(name: str, rate: float, nominal: float | None, source: str, *gpus: str) -> NamedLink:
-    return NamedLink(name, gpus, rate, nominal, is_measured=True, source=source)
+    return NamedLink(name, gpus, rate * _REACHED, rate, f"{words} of the data sheet x {_REACHED:g}", is_measured=False)
 
 
 # NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
@@ -386,20 +335,18 @@ _PORTS = (
 )
 NAMED_LINKS = (
     _of_data_sheet("nvlink5", 900 * _GB, "18 x 50 GB/s", "b200"),
-    _measured("nvlink4", 350 * _GB, 450 * _GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s", "h100", "h200"),
+    NamedLink("nvlink4", ("h100", "h200"), 350 * _GB, 450 * _GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s"),
     _of_data_sheet("nvlink3", 300 * _GB, "12 x 25 GB/s", "a100"),
     _of_data_sheet("nvlink2", 150 * _GB, "6 x 25 GB/s", "v100"),
     *(_of_data_sheet(name, rate, f"{rate / _GB:.1f} GB/s") for name, rate in _PCIE),
     *(_of_data_sheet(name, gbit / 8 * _GB, f"{gbit} Gb/s, one port per GPU,") for name, gbit in _PORTS),
-    _measured("shm", 25 * _GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
+    NamedLink("shm", (), 25 * _GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
 )
 
 
 def named_link(word: str) -> NamedLink | None:
     """Return the link of that name, or the NVLink of a GPU of that name; None where there is none.
 
-    Examples
-    --------
     >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
     ('nvlink3', 12500000000.0)
     """
@@ -416,14 +363,11 @@ def _slower(names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed |
         if speed is None:
             return None
         speeds.append(speed)
-    return min(speeds, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+    return min(speeds, default=None)
 
 
 def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
-    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model; None when one is not known or has none.
-
-    Models are named as drivers name them; `n_links` is as ``NV#`` says, None for all of the model, as through a switch.
-    """
+    """Return the bandwidth of `n_links` (else of all, as through a switch), by the slower model; None if one has none."""
 
     def speed(gpu: _Gpu, word: str) -> Speed | None:
         links = gpu.n_links if n_links is None else n_links
@@ -434,10 +378,7 @@ def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Spe
 
 
 def pcie_speed(names: Sequence[str | None]) -> Speed | None:
-    """Return the bandwidth of 16 lanes of PCIe, by the slower model; None when a model is not known.
-
-    A slot with fewer lanes, or an older host, gives less.
-    """
+    """Return the bandwidth of 16 lanes of PCIe, by the slower model; None when a model is not known."""
 
     def speed(gpu: _Gpu, word: str) -> Speed | None:
         return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})") if gpu.pcie else None

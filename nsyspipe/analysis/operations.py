@@ -20,8 +20,6 @@ from nsyspipe.model.names import COLLECTIVES, PHASES, collective_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from nsyspipe.analysis.phases import PhaseRanges
     from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.table import Flags, Int64
@@ -80,11 +78,10 @@ class DeviceOperations:
             self.name, self.n_bytes, *more,
         )  # fmt: skip
         order = np.argsort(self.start, kind="stable")
-        ordered = self.start[order]
-        is_tie = np.zeros(order.size, np.bool_)
-        is_tie[1:] = ordered[1:] == ordered[:-1]
-        is_tie[:-1] |= is_tie[1:]
-        places = np.flatnonzero(is_tie)  # few: the other keys are looked at only there
+        is_same = np.diff(self.start[order]) == 0
+        places = np.flatnonzero(
+            np.append(is_same, False) | np.append(False, is_same)
+        )  # few: other keys count only there
         rows = order[places]
         order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
         return order
@@ -106,6 +103,10 @@ def device_operations(
 
     n_kernels, n_memory = kernels.num_rows, memcpys.num_rows + memsets.num_rows
     name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
+    collective = np.full(n_kernels + n_memory, _NO_COLLECTIVE)
+    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
+    codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
+    collective[np.flatnonzero(is_comm)] = np.array(codes, np.int64)[index]
     labels, label = kernel_labels(name_ids, texts)
     kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
     words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
@@ -117,21 +118,13 @@ def device_operations(
         launch=np.concatenate(launches),
         category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(n_memory, _MEMORY))),
         name=np.concatenate((place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))),
-        collective=np.concatenate((_collectives(name_ids, is_comm, texts), np.full(n_memory, _NO_COLLECTIVE))),
+        collective=collective,
         device_id=joined("device_id"),
         stream_id=joined("stream_id"),
         correlation_id=joined("correlation_id"),
         n_bytes=np.concatenate((np.full(n_kernels, UNKNOWN), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
         names=tuple(names),
     )
-
-
-def _collectives(name_ids: Int64, is_comm: NDArray[np.bool_], texts: Mapping[int, str]) -> Int64:
-    collective = np.full(name_ids.size, _NO_COLLECTIVE)
-    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
-    codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
-    collective[is_comm] = np.array(codes, np.int64)[index]
-    return collective
 
 
 NO_SEQ = -1
@@ -154,8 +147,7 @@ class RankSteps:
     numbers: Int64
     windows: Windows  # their windows on the device
     is_chosen: Flags  # by step range: whether its ranges are asked for
-    # device time ``[first, last)`` whose operations are asked for; None asks for all
-    span: tuple[int, int] | None
+    span: tuple[int, int] | None  # device time ``[first, last)`` whose operations are asked for; None asks for all
     # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
     comm_starts: Int64
     comm_ends: Int64
@@ -165,13 +157,7 @@ class RankSteps:
 def events_table(
     path: str, rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges], members: Members
 ) -> pa.Table:
-    """Return `schema.EVENTS` of what is asked for.
-
-    Raises
-    ------
-    DamagedReportError
-        If the report's communication is not what the first reading found.
-    """
+    """Return `schema.EVENTS` of what is asked for; a `DamagedReportError` if the communication is not what was first read."""
     launched, phase = operations.by_launch, np.empty(len(operations), np.int64)
     phase[launched] = phases_of_launches(phases, operations.launch[launched])
     if rank.span is not None:
@@ -211,10 +197,8 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     """
     rows = np.flatnonzero(operations.category == COMM)
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
-    if not (
-        np.array_equal(operations.start[rows], rank.comm_starts)
-        and np.array_equal(operations.end[rows], rank.comm_ends)
-    ):
+    times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
+    if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
         raise DamagedReportError(path, "has changed since it was first read", fix="leave it alone, and run this again")
     found = np.full(len(operations), NO_SEQ)
     found[rows] = rank.seqs
@@ -224,12 +208,10 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the steps asked for."""
     own = np.arange(rank.starts.size)
-    columns = [(np.full(own.size, _STEP_ITSELF), own, rank.starts, rank.ends)]
-    columns += [
-        (np.full(phase.member.size, code), phase.member, phase.starts, phase.ends)
-        for code, phase in enumerate(phases.values())
-    ]
-    code, member, starts, ends = (np.concatenate(column) for column in zip(*columns, strict=True))
+    each = [(_STEP_ITSELF, own, rank.starts, rank.ends)]
+    each += [(code, phase.member, phase.starts, phase.ends) for code, phase in enumerate(phases.values())]
+    code = np.repeat([one[0] for one in each], [one[1].size for one in each])
+    member, starts, ends = (np.concatenate(column) for column in zip(*(one[1:] for one in each), strict=True))
     step = rank.numbers[member]
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
     order = np.lexsort((step, ends, word, starts))

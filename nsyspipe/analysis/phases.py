@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.breakdown import exposed_comm
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, union, union_of
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, sums_of, union, union_of
 from nsyspipe.model.names import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ def phase_costs(
     ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it. ``n_kernels``: kernels launched in
     those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``: union of the phase's kernels of either sort, and of all its
     operations, clipped to the step's window; ``exposed_comm_ns``: of its communication the part beside no compute of any
-    phase; ``idle_ns``, as `breakdown.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the step
-    has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
+    phase; ``idle_ns``, as `breakdown.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the
+    step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
     """
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
-    rows, copies = (np.flatnonzero(flags) for flags in belongs)
+    kernels, copies = belongs
     compute, comm = (
         union(operations.kernel_start[own], operations.kernel_end[own])
-        for own in (rows[~operations.is_comm[rows]], rows[operations.is_comm[rows]])
+        for own in (kernels & ~operations.is_comm, kernels & operations.is_comm)
     )
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
@@ -81,13 +81,11 @@ def phase_costs(
         "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
         "idle_ns": idle_ns,
     }
-    in_members = np.zeros((2, members.starts.size), np.int64)
-    np.add.at(in_members[0], owner, pieces.ends - pieces.starts)
-    np.add.at(in_members[1], owner, operations.kernels_launched_in(pieces.starts, pieces.ends).counts)
+    n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {
         "member": member,
-        "host_ns": in_members[0, member],
-        "n_kernels": in_members[1, member],
+        "host_ns": sums_of(owner, pieces.ends - pieces.starts, members.starts.size)[member],
+        "n_kernels": sums_of(owner, n_launched, members.starts.size)[member],
     }
     for name, values in measured.items():
         by_member = np.full(members.starts.size + 1, NO_WINDOW)  # a capture without steps is a window of no member
@@ -116,8 +114,7 @@ class BetweenSteps:
     """What the host of one rank does after the end of a step range and before the start of the next; its own times."""
 
     data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
-    # between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in the
-    # data loader
+    # the longest stretch between each two in which that thread is in no range and no CUDA call: probably the data loader
     quiet: IntervalSet
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:
@@ -126,11 +123,10 @@ class BetweenSteps:
 
 
 def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> BetweenSteps:
-    """Find what the host does between the steps of one rank.
+    """Find what the host does between the steps of one rank; without `canonical.HOST_CALLS` nothing is known to be quiet.
 
     A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
-    does between two calls (an optimizer, copies of the batch), which launches come late for. Without `canonical.HOST_CALLS`
-    nothing is known to be quiet.
+    does between two calls (an optimizer, copies of the batch), which launches come late for.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
@@ -165,9 +161,8 @@ def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]])
 def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
     """Find the phase ranges of one rank, by phase in `names.PHASES` order; every phase has an entry, maybe empty.
 
-    They lie inside a step range, on its thread. A range without a phase, or one that contains a
-    range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
-    of one phase the outermost counts.
+    They lie inside a step range, on its thread. A range without a phase, or one that contains a range of another phase (a
+    ``train_batch`` around everything), is transparent; of nested ranges of one phase the outermost counts.
     """
     code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
@@ -176,13 +171,17 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     eligible &= ~ranges["is_library"].to_numpy()
     eligible &= ends <= np.append(members.ends, 0)[member]
     eligible[members.rows] = False
-    columns = [column[eligible] for column in (code, starts, ends, member)]
-    visible = ~_contains_other(*columns[:3])
-    code, starts, ends, member = (column[visible] for column in columns)
-    return {
-        phase: _outer(starts[code == index], ends[code == index], member[code == index])
-        for index, phase in enumerate(PHASES)
-    }
+    rows = np.flatnonzero(eligible)
+    rows = rows[~_contains_other(code[rows], starts[rows], ends[rows])]
+    found = {}
+    for index, phase in enumerate(PHASES):
+        own = rows[code[rows] == index]
+        own = own[np.lexsort((-ends[own], starts[own]))]
+        is_outer = np.ones(own.size, np.bool_)
+        is_outer[1:] = ends[own][1:] > np.maximum.accumulate(ends[own])[:-1]
+        outer = own[is_outer]
+        found[phase] = PhaseRanges(member[outer], starts[outer], ends[outer])
+    return found
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
@@ -218,12 +217,3 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         earliest_end = np.append(np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max)
         contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
     return contains
-
-
-def _outer(starts: Int64, ends: Int64, member: Int64) -> PhaseRanges:
-    """Keep the outermost of nested ranges of one phase."""
-    order = np.lexsort((-ends, starts))
-    starts, ends, member = starts[order], ends[order], member[order]
-    outer = np.ones(starts.size, np.bool_)
-    outer[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    return PhaseRanges(member[outer], starts[outer], ends[outer])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, outermost
+from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Int64
 
 
-# Name of the family that --step makes of all ranges that match it. It holds a digit, so that no
-# normalised text equals it.
+# Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
@@ -40,8 +39,7 @@ class TextFamilies:
 
     names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
     of_text: Int64  # family of each text of the ranges' dictionary; -1 for none
-    # whether a user named it: then libraries' and operators' ranges are steps too
-    is_named: bool = False
+    is_named: bool = False  # by a user: then libraries' and operators' ranges are steps too
 
     @classmethod
     def by_text(cls, texts: pa.StringArray) -> TextFamilies:
@@ -61,8 +59,6 @@ class TextFamilies:
 def normalise(texts: pa.StringArray) -> pa.StringArray:
     """Drop ``, seq = N`` and ``, op_id = N``, then write each run of digits as ``#``.
 
-    Examples
-    --------
     >>> normalise(pa.array(["Batch 10", "aten::mm, seq = 7, op_id = 12"])).to_pylist()
     ['Batch #', 'aten::mm']
     """
@@ -73,8 +69,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
 def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> tuple[tuple[str, int], ...]:
     """Return the families with most time and their number of ranges, for messages."""
     family, _, starts, ends = _columns(ranges, families)
-    totals = np.zeros(len(families.names) + 1, np.int64)  # no family is -1, the last
-    np.add.at(totals, family, ends - starts)
+    totals = sums_of(family, ends - starts, len(families.names) + 1)  # no family is -1, the last
     counts = np.bincount(family[family != _NOT_IN_FAMILY], minlength=totals.size)
     largest = np.argsort(-totals[:-1], kind="stable")[:n_shown].tolist()
     return tuple((families.names[at], int(counts[at])) for at in largest if counts[at])
@@ -86,8 +81,7 @@ class Candidate:
 
     name: str
     thread_id: int
-    # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
-    union_ns: int
+    union_ns: int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     first_start_ns: int  # start of its first member, report time
     n_members: int  # ranges of that thread that do not start inside an earlier one
     # kernels launched inside the members; kernels with a launch
@@ -102,8 +96,7 @@ class Candidate:
     @property
     def is_large(self) -> bool:
         """Whether there are several members, in which half of the kernels were launched; a rank without launches cannot object."""
-        enough = 2 * self.n_launched_inside >= self.n_launched
-        return self.n_members >= _MIN_MEMBERS and enough
+        return self.n_members >= _MIN_MEMBERS and 2 * self.n_launched_inside >= self.n_launched
 
     @property
     def qualifies(self) -> bool:
@@ -143,8 +136,7 @@ def candidates(
         best.setdefault(int(keys[index]) // threads.size, index)
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(keys.size + 1))
-    measured: list[Candidate] = []
-    spans: list[IntervalSet] = []
+    measured: list[tuple[Candidate, IntervalSet]] = []
     for code, index in best.items():
         own = order[edges[index] : edges[index + 1]]
         own = own[outermost(starts[own], ends[own])]
@@ -159,33 +151,25 @@ def candidates(
             n_launched=operations.n_launched,
         )
         if candidate.is_large and optimizer_launches is not None and not families.is_named:
+            n_updates = Slices.within(optimizer_launches, span.starts, span.ends).counts
             other = (thread_of_all == candidate.thread_id) & (of_all != code)
-            others = starts_of_all[other], ends_of_all[other]
-            candidate = replace(candidate, is_part=_are_parts(span, others, optimizer_launches))
-        measured.append(candidate)
-        spans.append(span)
-    held = [replace(one, holders=_holders(at, measured, spans)) for at, one in enumerate(measured)]
+            inside = np.searchsorted(span.ends, ends_of_all[other], side="right")
+            inside -= np.searchsorted(span.starts, starts_of_all[other])
+            do_few_update = 2 * int(np.count_nonzero(n_updates)) < len(span)
+            candidate = replace(candidate, is_part=do_few_update and bool((inside >= _MIN_MEMBERS).any()))
+        measured.append((candidate, span))
+    held = [replace(one, holders=_holders(one, span, measured)) for one, span in measured]
     return sorted(held, key=lambda one: (-one.union_ns, one.name))
 
 
-def _are_parts(members: IntervalSet, others: tuple[Int64, Int64], optimizer_launches: Int64) -> bool:
-    """Tell whether several members lie inside one other range, and less than half of them update weights."""
-    n_updates = Slices.within(optimizer_launches, members.starts, members.ends).counts
-    if 2 * int(np.count_nonzero(n_updates)) >= len(members):
-        return False
-    inside = np.searchsorted(members.ends, others[1], side="right") - np.searchsorted(members.starts, others[0])
-    return bool((inside >= _MIN_MEMBERS).any())
-
-
-def _holders(at: int, measured: Sequence[Candidate], spans: Sequence[IntervalSet]) -> tuple[str, ...]:
+def _holders(one: Candidate, own: IntervalSet, measured: Sequence[tuple[Candidate, IntervalSet]]) -> tuple[str, ...]:
     """Return the families as long, and begun at the same time, that a family's members lie in but not the reverse."""
-    one = measured[at]
     return tuple(
         other.name
-        for other, span in zip(measured, spans, strict=True)
+        for other, span in measured
         if one.is_large and other.is_large and other is not one
         if (other.union_ns, other.first_start_ns) == (one.union_ns, one.first_start_ns)
-        if _lie_in(spans[at], span) and not _lie_in(span, spans[at])
+        if _lie_in(own, span) and not _lie_in(span, own)
     )
 
 
@@ -198,8 +182,7 @@ def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None when no family qualifies on every rank.
 
-    What --step matches on any rank needs no vote. `shifts` turn each rank's report time into aligned time, ns; only ties
-    look at it.
+    What --step matches on any rank needs no vote. `shifts` turn report times into aligned times, ns; only ties look at it.
     """
     if any(one.name == STEP_OPTION for rank in ranks for one in rank):
         return STEP_OPTION
@@ -225,9 +208,8 @@ def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]
 def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
-    Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
-    qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
-    There are candidates of each process of each report, and a shift per report.
+    Nothing tells a rank from other processes here (candidates are by report, then process), so a family need not qualify on
+    all of them: the one that qualifies in most reports wins, of several what `choose` would take.
     """
     reports_of: dict[str, list[tuple[Candidate, int]]] = {}
     for at, report in enumerate(reports):
@@ -267,8 +249,7 @@ class Windows:
     # report time, ns
     starts: Int64
     ends: Int64
-    # false for the last window, and for a first one whose step began before the capture
-    is_complete: Flags
+    is_complete: Flags  # false for the last window, and for a first one whose step began before the capture
 
     def __len__(self) -> int:
         return int(self.starts.size)
@@ -298,11 +279,10 @@ def capture_window(operations: ProcessOperations) -> Windows:
 def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     """Turn step ranges of the host into windows of the device.
 
-    A window starts at the start of the first compute or comm kernel launched inside its range, by
-    any thread, and ends where the next window starts; the last ends with the last operation
-    launched inside its range. A range without kernels, or whose first kernel does not start after
-    the start of the window before it, has none. On a rank without any launch the ranges' own host
-    times are the windows.
+    A window starts at the start of the first compute or comm kernel launched inside its range, by any thread, and ends where
+    the next window starts; the last ends with the last operation launched inside its range. A range without kernels, or whose
+    first kernel does not start after the start of the window before it, has none. Without any launch the ranges are the
+    windows.
     """
     if not members.starts.size:
         return _windows(np.empty(0, np.int64), np.empty(0, np.int64), 0)
@@ -343,18 +323,12 @@ class Selection:
 def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, skip_first: int | None) -> Selection:
     """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start; None
-    drops the first (it holds the ranks' different profiler starts) when another one remains.
-
-    Raises
-    ------
-    OptionError
-        If nothing would be left.
+    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start (an
+    `OptionError` if none is left); None drops the first, which holds the ranks' different profiler starts, if another
+    remains.
     """
     numbers, index = np.unique(step, return_inverse=True)
-    first_start = np.full(numbers.size, np.iinfo(np.int64).max)
-    np.minimum.at(first_start, index, starts)
-    order = np.lexsort((numbers, first_start))
+    order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
     n_windows = np.bincount(index, minlength=numbers.size)
     n_complete = np.bincount(index[is_complete], minlength=numbers.size)
     complete = numbers[order][n_complete[order] == n_ranks]

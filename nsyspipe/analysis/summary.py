@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -46,14 +46,11 @@ def step_times(steps: pa.Table) -> Int64:
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
-    ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
-    throughput is 1 over their mean. Ratios are pooled: the sum of numerators over all ranks and
-    summary steps divided by the sum of denominators. ``..._per_step`` is a mean over (rank, step).
-    Bandwidths are the sum of bytes over matched collectives of summary steps divided by the sum of
-    their transfer times.
-
-    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`)
-    there are 0 steps, and what is of a step is null.
+    ``step_time`` takes for each summary step the largest window over ranks, and the median of those; throughput is 1 over
+    their mean. Ratios are pooled: the sum of numerators over all ranks and summary steps divided by the sum of denominators.
+    ``..._per_step`` is a mean over (rank, step). Bandwidths are the sum of bytes over matched collectives of summary steps
+    divided by the sum of their transfer times. A figure is null without summary steps, or where one of its parts is null. Of
+    captures without steps (`is_capture`) there are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
@@ -70,16 +67,14 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
 
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
-    chosen = steps.filter(steps["in_summary"])
-    transferring = _transferring(collectives)
+    chosen, transferring = steps.filter(steps["in_summary"]), _transferring(collectives)
     rows = []
     for rank in ranks["rank"].to_pylist():
-        own = chosen.filter(pc.equal(chosen["rank"], rank))
+        own, of_rank = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
         wall = own["wall_ns"].to_numpy()
         step_time = float(np.median(wall)) if wall.size and not is_capture else None
-        rates = _rates(transferring.filter(pc.equal(transferring["rank"], rank)))
-        figures = _figures(own, is_capture=is_capture)
-        rows.append({"rank": rank, "step_time_ns": step_time, **figures, **rates})
+        figures = _figures(own, is_capture=is_capture) | _rates(of_rank)
+        rows.append({"rank": rank, "step_time_ns": step_time, **figures})
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
@@ -125,8 +120,7 @@ def _divide(above: float | None, below: float | None) -> float | None:
 
 # Whether one number can stand for the steps: mean, median, and the pattern where steps are of two kinds.
 
-_NEAR = 0.1
-_HALF = 0.5
+_NEAR, _HALF = 0.1, 0.5
 # Two levels: the gap between them is so many times the spread within; fewer where they come regularly.
 _GAP, _REGULAR_GAP = 4.0, 2.5
 _LEAST_OF_A_LEVEL = 2
@@ -143,10 +137,9 @@ class Evenness:
     is_uneven: bool
     is_median_nobodys: bool  # whether no step is within 10 % of the median
     # medians of the shorter and of the longer steps, where they are of two kinds; None else
-    levels: tuple[float, float] | None
-    n_long: int | None  # how many are longer; None without levels
-    # every so many steps comes one of the rarer kind; None where they come irregularly
-    period: int | None
+    levels: tuple[float, float] | None = None
+    n_long: int | None = None  # how many are longer; None without levels
+    period: int | None = None  # every so many steps comes one of the rarer kind; None where they come irregularly
 
 
 def evenness(values: Float64) -> Evenness | None:
@@ -156,20 +149,12 @@ def evenness(values: Float64) -> Evenness | None:
     mean, median = float(values.mean()), float(np.median(values))
     near = np.abs(values - median) <= _NEAR * abs(median)
     is_uneven = abs(mean - median) > _NEAR * abs(mean) or float(near.mean()) < _HALF
+    even = Evenness(int(values.size), mean, median, is_uneven, not bool(near.any()))
     is_long = levels_of(values)
-    if is_long is not None and period_of(is_long) is None and levels_of(values, _GAP) is None:
-        is_long = None
-    levels = None if is_long is None else (float(np.median(values[~is_long])), float(np.median(values[is_long])))
-    return Evenness(
-        n_steps=int(values.size),
-        mean=mean,
-        median=median,
-        is_uneven=is_uneven,
-        is_median_nobodys=not bool(near.any()),
-        levels=levels,
-        n_long=None if is_long is None else int(is_long.sum()),
-        period=None if is_long is None else period_of(is_long),
-    )
+    if is_long is None or ((period := period_of(is_long)) is None and levels_of(values, _GAP) is None):
+        return even
+    levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
+    return replace(even, levels=levels, n_long=int(is_long.sum()), period=period)
 
 
 def levels_of(values: Float64, times: float = _REGULAR_GAP) -> Flags | None:
@@ -196,8 +181,7 @@ def period_of(is_long: Flags) -> int | None:
 
 # What the steps of each process cost on its host.
 
-# A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %.
-MUCH_RATIO = 0.05
+MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
 @dataclass(frozen=True)
@@ -217,16 +201,14 @@ class HostFigures:
     slowest_step: int | None
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
-    # median of what is in no phase; None where the process has no phase at all
-    other_ns: int | None
+    other_ns: int | None  # median of what is in no phase; None where the process has no phase at all
     # median of the time from the end of a step to the start of the next one; None with fewer than two steps
     between_ns: int | None
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
-    rows = host_steps.to_pylist()
-    groups = [list(own) for _, own in groupby(rows, key=lambda row: (row["rank"], row["report"], row["pid"]))]
+    groups = [list(own) for _, own in groupby(host_steps.to_pylist(), key=itemgetter("rank", "report", "pid"))]
     per_report = Counter(own[0]["report"] for own in groups)
     return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
 
@@ -237,10 +219,10 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
 
 
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
-    """Return the processes with the least and the most backward where steps are of equal length; else None.
+    """Return the processes with the least and the most backward, `MUCH_RATIO` of a step apart, of steps of equal length.
 
     Ranks that wait for each other do so in backward, where they communicate: then all steps take equally long, and the
-    rank that is waited for has the shortest backward. The difference must be `MUCH_RATIO` of a step.
+    rank that is waited for has the shortest backward.
     """
     closed = [one for one in figures if one.median_ns is not None]
     if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in closed):
@@ -252,8 +234,7 @@ def _apart(
     figures: Sequence[HostFigures], value: Callable[[HostFigures], int | None], *, of_most: bool = False
 ) -> tuple[HostFigures, HostFigures] | None:
     """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
-    known = [(own, one) for one in figures if (own := value(one)) is not None]
-    if not known:
+    if not (known := [(own, one) for one in figures if (own := value(one)) is not None]):
         return None
     (low, least), (high, most) = min(known, key=itemgetter(0)), max(known, key=itemgetter(0))
     is_much = high - low >= MUCH_RATIO * ((most if of_most else least).median_ns or 0)

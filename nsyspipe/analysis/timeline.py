@@ -1,7 +1,4 @@
-"""The step that stands for the others, and its operations reduced to few bars that can be drawn.
-
-What overlaps in a lane is told apart or merged, what is close is joined.
-"""
+"""The step that stands for the others, and its operations reduced to few bars that can be drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
-from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, union
+from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
@@ -40,14 +37,8 @@ class Pieces:
     lengths: Int64
     seqs: Int64
 
-    @property
-    def times(self) -> IntervalSet:
-        """When any piece is."""
-        return union(self.starts, self.ends)
 
-
-# Columns of bars, in order of start; names are codes.
-Bars: TypeAlias = "dict[str, Int64]"
+Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
@@ -55,16 +46,14 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     rows, begin, finish, reached = _clipped(starts, ends, window)
     opens = begin >= reached
     first = np.flatnonzero(opens)
-    last = np.maximum.reduceat(finish, first) if first.size else finish
     owner, seqs = np.cumsum(opens) - 1, np.full(rows.size, NO_SEQ)
-    return Pieces(begin[first], last, owner, names[rows], finish - begin, seqs)
+    return Pieces(begin[first], np.maximum.reduceat(finish, first), owner, names[rows], finish - begin, seqs)
 
 
 def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
     """Give each time to the operation that began first of those that run (of equal starts the longest).
 
-    An operation gets one piece: what is left of it when the earlier ones have ended. One that lies within earlier ones
-    gets none, and counts in the piece that it begins in.
+    One that lies within earlier ones gets no piece, and counts in the piece that it begins in.
     """
     rows, begin, finish, reached = _clipped(starts, ends, window)
     is_seen = finish > reached
@@ -78,11 +67,10 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     """Return what `busy` leaves of painted pieces; each part counts as one operation, the one its piece belongs to."""
     parts = IntervalSet(pieces.starts, pieces.ends).without(busy)
     # The operation that a piece belongs to comes before those that only count in it.
-    _, operations = np.unique(pieces.owner, return_index=True)
-    operation = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
+    operations = np.unique(pieces.owner, return_index=True)[1]
+    rows = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
     owner, lengths = np.arange(len(parts)), parts.ends - parts.starts
-    names, seqs = pieces.names[operation], pieces.seqs[operation]
-    return Pieces(parts.starts, parts.ends, owner, names, lengths, seqs)
+    return Pieces(parts.starts, parts.ends, owner, pieces.names[rows], lengths, pieces.seqs[rows])
 
 
 def _clipped(starts: Int64, ends: Int64, window: tuple[int, int]) -> tuple[Int64, Int64, Int64, Int64]:
@@ -104,19 +92,16 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     counts = np.bincount(owner, minlength=run_starts(group).size)
     seqs = np.full(counts.size, NO_SEQ)
     seqs[owner] = pieces.seqs
-    names = longest_names(owner, pieces.names, pieces.lengths)
     return _bars(group, pieces.starts, pieces.ends) | {
         "n_operations": counts,
-        "name": names,
+        "name": longest_names(owner, pieces.names, pieces.lengths),
         "seq": np.where(counts == 1, seqs, NO_SEQ),
     }
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
-    """Return start, end and length of each bar; of an empty lane nothing may be reduced."""
+    """Return start, end and length of each bar."""
     first = run_starts(group)
-    if not first.size:
-        return dict.fromkeys(("start_ns", "end_ns", "busy_ns"), group)
     busy = np.add.reduceat(ends - starts, first)
     return {"start_ns": starts[first], "end_ns": np.maximum.reduceat(ends, first), "busy_ns": busy}
 
@@ -139,9 +124,7 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     """Return for each owner the name with the largest sum of lengths; of equal ones the lowest code."""
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
-    totals = np.zeros(keys.size, np.int64)
-    np.add.at(totals, index, lengths)
-    order = np.lexsort((keys, -totals, keys // width))
+    order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
     most: Int64 = keys[order[run_starts(keys[order] // width)]] % width
     return most
 
@@ -164,8 +147,8 @@ def comm_lanes(
 ) -> dict[str, tuple[Bars, pa.Array]]:
     """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
 
-    All sums are taken from the operations, before any bars are joined. Where the step has no ``wait_ns`` the bars of
-    ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched ones of `schema.COLLECTIVES`.
+    Sums are of the operations, before any bars are joined. Where the step has no ``wait_ns`` the bars of ``comm`` have none.
+    `events` and `waiting` are rows of `schema.EVENTS` and matched ones of `schema.COLLECTIVES`.
     """
     own = events.filter(pc.equal(events["category"], "comm"))
     codes, names = coded(own["collective"])
@@ -176,10 +159,11 @@ def comm_lanes(
     codes, wait_names = coded(waiting["collective"])
     waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
     # All communication between start and end of a bar is its own: bars of comm do not overlap.
-    bars = joined(comm, max_bars)
-    bars["exposed_ns"] = exposed_comm(comm.times, compute).lengths(bars["start_ns"], bars["end_ns"])
+    bars, times = joined(comm, max_bars), union(comm.starts, comm.ends)
+    bars["exposed_ns"] = exposed_comm(times, compute).lengths(bars["start_ns"], bars["end_ns"])
     if is_wait_known:
-        bars["wait_ns"] = waits.times.intersect(comm.times).lengths(bars["start_ns"], bars["end_ns"])
+        waited = union(waits.starts, waits.ends).intersect(times)
+        bars["wait_ns"] = waited.lengths(bars["start_ns"], bars["end_ns"])
     return {
         "comm": (bars, names),
         "exposed": (joined(pieces_outside(comm, compute), max_bars), names),
@@ -187,15 +171,14 @@ def comm_lanes(
     }
 
 
-# More bars than this in a lane cannot be told apart on a screen.
-MAX_BARS = 600
+MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 
 
 def representative_step(steps: pa.Table) -> int | None:
-    """Return the step whose step time is closest to the median, of equally close ones the lowest.
+    """Return the step whose time, its largest window over ranks, is closest to the median, of equally close ones the lowest.
 
-    A step's time is its largest window over ranks. The median is over the summary steps; where there are none over the
-    steps that all ranks have, else over all. None without any window.
+    The median is over the summary steps; where there are none over the steps that all ranks have, else over all. None
+    without any window.
     """
     step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)
@@ -224,11 +207,9 @@ def timeline(
     Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
 
     - ``compute``, ``memory``: the operations; those that overlap are one bar.
-    - ``comm``: the communication; each time belongs to the operation that began first of those that run, so that of
-      two collectives at once the later bar begins where the earlier one ends. One that lies within others has no bar
-      of its own and counts in the bar that it begins in. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
+    - ``comm``: the communication, painted. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
     - ``exposed``: what compute leaves of those times; each part counts as an operation.
-    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, overlapping ones likewise.
+    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, painted.
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
     Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
@@ -237,22 +218,21 @@ def timeline(
 
     `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what overlaps the window.
     """
-    chosen = steps.filter(pc.equal(steps["step"], step))
-    columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns", "wait_ns"))
-    of_rank = {rank: ((start, end), wait) for rank, start, end, wait in zip(*columns, strict=True)}
+    chosen = steps.filter(pc.equal(steps["step"], step)).select(["rank", "start_ns", "end_ns", "wait_ns"])
+    of_rank = {row["rank"]: row for row in chosen.to_pylist()}
     tables = [schema.TIMELINE.empty()]
     for rank, events, ranges in operations:
         if rank in of_rank:
-            window, wait = of_rank[rank]
+            window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
             is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
             # Texts of all columns would be many to copy.
             own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
-            lanes = {
-                **comm_lanes(events, own, window, max_bars, is_wait_known=wait is not None),
-                "compute": _merged(events, "compute", window, max_bars),
-                "memory": _merged(events, "memory", window, max_bars),
-                "phase": _phases(events, ranges, step, window, max_bars),
-            }
+            lanes = comm_lanes(events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None)
+            for category in ("compute", "memory"):
+                operations_of = events.filter(pc.equal(events["category"], category))
+                codes, words = coded(operations_of["name"])
+                lanes[category] = joined(merged_pieces(*_times(operations_of), codes, window), max_bars), words
+            lanes["phase"] = _phases(events, ranges, step, window, max_bars)
             tables += [_table(step, rank, lane, *lanes[lane]) for lane in sorted(lanes)]
     return pa.concat_tables(tables).combine_chunks()
 
@@ -263,18 +243,8 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
     columns = nothing | {name: pa.array(values) for name, values in bars.items()}
     columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
     columns["name"] = words.take(columns["name"])
-    keys = {
-        "step": np.full(n_bars, step),
-        "rank": np.full(n_bars, rank),
-        "lane": pa.array([lane] * n_bars, pa.string()),
-    }
+    keys = {"step": [step] * n_bars, "rank": [rank] * n_bars, "lane": [lane] * n_bars}
     return schema.TIMELINE.table(keys | columns)
-
-
-def _merged(events: pa.Table, category: str, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
-    own = events.filter(pc.equal(events["category"], category))
-    codes, words = coded(own["name"])
-    return joined(merged_pieces(*_times(own), codes, window), max_bars), words
 
 
 def _phases(
@@ -289,20 +259,15 @@ def _phases(
     order = order[ends[order] > starts[order]]
     codes, starts, ends = codes[order], starts[order], ends[order]
     group = joins(starts, ends, max_bars)
-    own = own.take(pa.array(order))
-    bars = _bars(group, starts, ends) | {
-        "busy_ns": _busy(events, *_times(own), group, window),
-        "n_operations": np.bincount(group, weights=own["n_operations"].to_numpy()).astype(np.int64),
-        "name": longest_names(group, codes, ends - starts),
-    }
-    bars["seq"] = np.full(bars["name"].size, NO_SEQ)
-    return bars, words
-
-
-def _busy(events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tuple[int, int]) -> Int64:
-    """Return for each group of host ranges the union of what they launched, clipped to the window."""
+    n_bars, own = run_starts(group).size, own.take(pa.array(order))
+    # What they launched, clipped to the window.
     launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"]))
     launched = launched.sort_by("launch_ns")
-    rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), starts, ends).rows()
+    rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
     begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
-    return grouped_lengths(group[of_range], begin, finish, run_starts(group).size)
+    return _bars(group, starts, ends) | {
+        "busy_ns": grouped_lengths(group[of_range], begin, finish, n_bars),
+        "n_operations": sums_of(group, own["n_operations"].to_numpy(), n_bars),
+        "name": longest_names(group, codes, ends - starts),
+        "seq": np.full(n_bars, NO_SEQ),
+    }, words

@@ -6,14 +6,10 @@ from nsyspipe.model.table import table
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
-# Unified memory moves by itself: no call launches these.
-UNIFIED_KINDS = (11, 12, 13, 14)
-# KERNELS.name_id of a CUDA graph captured as a whole.
-GRAPH_NAME_ID = -1
+UNIFIED_KINDS = (11, 12, 13, 14)  # unified memory moves by itself: no call launches these
+GRAPH_NAME_ID = -1  # KERNELS.name_id of a CUDA graph captured as a whole
 
-KERNELS = table("""
-    kernels_of_report: One row per kernel, or per CUDA graph captured as a whole.
-
+KERNELS = table("""kernels_of_report: One row per kernel, or per CUDA graph captured as a whole.
     process_id      id    process that launched it <- KERNEL.globalPid
     start_ns        ns    device start, report time <- KERNEL.start
     end_ns          ns    device end, report time <- KERNEL.end
@@ -26,9 +22,7 @@ KERNELS = table("""
     is_comm         flag  a communication kernel <- KERNEL.shortName, demangledName
 """)
 
-COPIES = table("""
-    copies_of_report: One row per memcpy or memset.
-
+COPIES = table("""copies_of_report: One row per memcpy or memset.
     process_id      id      process that launched it <- MEMCPY.globalPid
     start_ns        ns      device start, report time <- MEMCPY.start
     end_ns          ns      device end, report time <- MEMCPY.end
@@ -38,17 +32,13 @@ COPIES = table("""
     bytes           bytes?  bytes moved or set <- MEMCPY.bytes
 """)
 
-LAUNCHES = table("""
-    launches_of_report: One row per CUDA API call.
-
+LAUNCHES = table("""launches_of_report: One row per CUDA API call.
     process_id      id  process of the calling thread <- RUNTIME.globalTid
     start_ns        ns  host start of the call <- RUNTIME.start
     correlation_id  id  joins the operation <- RUNTIME.correlationId
 """)
 
-RANGES = table("""
-    ranges_of_report: One row per NVTX push/pop or start/end range of any domain but NCCL's and MPI's.
-
+RANGES = table("""ranges_of_report: One row per NVTX push/pop or start/end range of any domain but NCCL's and MPI's.
     process_id  id    process of the thread <- NVTX_EVENTS.globalTid
     thread_id   id    thread that opened it <- NVTX_EVENTS.globalTid
     start_ns    ns    host start <- NVTX_EVENTS.start
@@ -57,18 +47,14 @@ RANGES = table("""
     is_library  flag  whether its domain is a library's own: such a range is no phase, and a step only by --step <- NVTX_EVENTS.domainId
 """)
 
-HOST_CALLS = table("""
-    host_calls_of_report: One row per CUDA API call: when which thread was in it.
-
+HOST_CALLS = table("""host_calls_of_report: One row per CUDA API call: when which thread was in it.
     process_id  id  process of the calling thread <- RUNTIME.globalTid
     thread_id   id  calling thread <- RUNTIME.globalTid
     start_ns    ns  host start of the call <- RUNTIME.start
     end_ns      ns  host end; its start where it has none <- RUNTIME.end
 """)
 
-HOST_WAITS = table("""
-    host_waits_of_report: One row per CUDA API call that returned only when something had ended on a device.
-
+HOST_WAITS = table("""host_waits_of_report: One row per CUDA API call that returned only when something had ended on a device.
     process_id   id    process of the calling thread <- RUNTIME.globalTid
     thread_id    id    calling thread <- RUNTIME.globalTid
     start_ns     ns    host start of the call <- RUNTIME.start
@@ -79,18 +65,14 @@ HOST_WAITS = table("""
     copy_end_ns  ns?   device end of the copy that the call made, and waited for; null for others <- MEMCPY.end
 """)
 
-BLOCKING_CALLS = table("""
-    blocking_calls_of_report: One row per CUDA API call that synchronises, or allocates, frees or copies memory synchronously.
-
+BLOCKING_CALLS = table("""blocking_calls_of_report: One row per CUDA API call that synchronises, or allocates, frees or copies memory synchronously.
     process_id  id    process of the calling thread <- RUNTIME.globalTid
     start_ns    ns    host start of the call <- RUNTIME.start
     end_ns      ns    host end of the call <- RUNTIME.end
     call        text  name of the API, without its version <- RUNTIME.nameId
 """)
 
-COMM_OPERATIONS = table("""
-    comm_operations by start_ns: One row per communication operation of one process that belongs to a step or to none, in order of start.
-
+COMM_OPERATIONS = table("""comm_operations by start_ns: One row per communication operation of one process that belongs to a step or to none, in order of start.
     start_ns       ns      device start, report time <- KERNEL.start
     end_ns         ns      device end, report time <- KERNEL.end
     member         id      index of its step range; -1 for none <- RUNTIME, NVTX_EVENTS
@@ -102,9 +84,8 @@ COMM_OPERATIONS = table("""
     called         id?     the collective that was called, which ran as sends and receives: index into `names.COLLECTIVES` <- NCCL payload
 """)
 
-PAYLOADS = table("""
-    payloads_of_report by process_id, start_ns, thread_id: One row per NCCL call whose payload can be decoded, in order of process, start and thread.
-
+PAYLOADS = table("""payloads_of_report by process_id, start_ns, thread_id: One row per NCCL call whose payload can be decoded, in order of process, start and
+        thread.
     process_id     id      process of the thread <- NVTX_EVENTS.globalTid
     thread_id      id      calling thread <- NVTX_EVENTS.globalTid
     start_ns       ns      host start of the call, report time <- NVTX_EVENTS.start
@@ -119,9 +100,7 @@ PAYLOADS = table("""
     rank           id?     rank in the communicator <- payload: Rank
 """)
 
-COMM_SIZES = table("""
-    comm_sizes_of_report by process_id, comm_id: One row per process and communicator whose size NCCL reported without contradiction.
-
+COMM_SIZES = table("""comm_sizes_of_report by process_id, comm_id: One row per process and communicator whose size NCCL reported without contradiction.
     process_id  id     process of the thread <- NVTX_EVENTS.globalTid
     comm_id     id     communicator, as in payloads_of_report <- payload
     n_ranks     count  size of the communicator <- payload: No. of ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from nsyspipe.model.schema import FIGURES as _OF_RANKS, STEPS, SUMMARY
+from nsyspipe.model.schema import FIGURES_OF_RANKS, STEPS, SUMMARY
 
 Better = Literal["lower", "higher", "neither"]
 LOWER, HIGHER, NEITHER = get_args(Better)
@@ -21,7 +21,7 @@ RATIOS: dict[str, tuple[str, str]] = {
 MEANS: dict[str, str] = {
     column.name: column.doc.split()[1]
     for column in SUMMARY.columns
-    if column.name in _OF_RANKS and column.doc.startswith("mean ")
+    if column.name in FIGURES_OF_RANKS and column.doc.startswith("mean ")
 }
 RATES: dict[str, str] = {column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"}
 
@@ -132,18 +132,10 @@ def _figure(line: str) -> Figure:
     head, _, words = line.partition(":")
     column, name, better = head.split()
     short, label, meaning, category = [*map(str.strip, words.split("|")), "", "", ""][:4]
+    unit = next(one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == column)
     way = better.strip("()")
-    return Figure(
-        column,
-        name,
-        next(one.unit for one in (*SUMMARY.columns, *STEPS.columns) if one.name == column),
-        NEITHER if way != better else LOWER if way == LOWER else HIGHER,
-        way == HIGHER,
-        short,
-        label or short,
-        meaning,
-        category or None,
-    )
+    direction = NEITHER if way != better else LOWER if way == LOWER else HIGHER
+    return Figure(column, name, unit, direction, way == HIGHER, short, label or short, meaning, category or None)
 
 
 # By column, in the order in which a difference has them; and by the name that --metric takes.

@@ -1,7 +1,4 @@
-"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step.
-
-The default names of phases (backward, forward, optimizer, data) stand here, and what is never a step.
-"""
+"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step."""
 
 from __future__ import annotations
 
@@ -15,14 +12,9 @@ if TYPE_CHECKING:
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {
-    "ReduceScatter": "reduce_scatter",
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "Broadcast": "broadcast",
-    "AllToAll": "all_to_all",
-    "SendRecv": "send_recv",
-    "Reduce": "reduce",
-}
+    "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",
+    "AllToAll": "all_to_all", "SendRecv": "send_recv", "Reduce": "reduce",
+}  # fmt: skip
 OTHER = "other"
 COLLECTIVES = (*_BY_NAME.values(), OTHER)
 
@@ -31,20 +23,10 @@ _LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
 
 # NCCL's spellings, old and new, as PyTorch says them.
 _DATATYPES = {
-    "half": "f16",
-    "float": "f32",
-    "double": "f64",
-    "__nv_bfloat16": "bf16",
-    "int8_t": "i8",
-    "uint8_t": "u8",
-    "int32_t": "i32",
-    "uint32_t": "u32",
-    "int64_t": "i64",
-    "uint64_t": "u64",
-    "f8e4m3": "f8e4m3",
-    "f8e5m2": "f8e5m2",
+    "half": "f16", "float": "f32", "double": "f64", "__nv_bfloat16": "bf16", "int8_t": "i8", "uint8_t": "u8",
+    "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "f8e4m3": "f8e4m3", "f8e5m2": "f8e5m2",
     **{name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")},
-}
+}  # fmt: skip
 _DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
 _ALGORITHM = re.compile(
     r"_((?:RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT)_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)"
@@ -74,8 +56,6 @@ _SAYS_NOTHING = re.compile(
 def collective_of(name: str) -> str:
     """Return the collective that a communication kernel's name says, or ``other``.
 
-    Examples
-    --------
     >>> collective_of("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
     'reduce_scatter'
     """
@@ -98,23 +78,18 @@ def algorithm_of(name: str) -> str | None:
 def is_optimizer(name: str) -> bool:
     """Tell whether a kernel updates weights, by the functor or the function that its name says.
 
-    Examples
-    --------
     >>> is_optimizer("multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>")
     True
     >>> is_optimizer("multi_tensor_apply_kernel<at::native::BinaryOpScalarFunctor<float>>")
     False
     """
-    words = {one.lower() for one in _LETTERS.findall(name)}
-    words |= {one.lower() for one in _CAPITALISED.findall(name)}
+    words = {one.lower() for pattern in (_LETTERS, _CAPITALISED) for one in pattern.findall(name)}
     return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
 
 
 def kernel_label(name: str) -> str:
     """Return a kernel's name without parameters and template arguments, with the functor that tells it apart.
 
-    Examples
-    --------
     >>> kernel_label("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, T2)")
     'vectorized_elementwise_kernel [FillFunctor]'
     """
@@ -129,9 +104,7 @@ def kernel_label(name: str) -> str:
 def _without_brackets(name: str) -> tuple[str, str]:
     """Split a name into what stands outside of all brackets, and its last word's template arguments."""
     name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
-    outside: list[str] = []
-    inside: list[str] = []
-    depth = 0
+    outside, inside, depth = list[str](), list[str](), 0
     for at, char in enumerate(name):
         if char == "(" and depth == 0:
             break  # the parameters
@@ -150,7 +123,6 @@ def _without_brackets(name: str) -> tuple[str, str]:
 
 # The NVTX vocabulary: how range texts are normalised, and which names mean a phase or no step at all.
 
-
 # In order of precedence: a text that matches several is the first.
 PHASE_PATTERNS: dict[str, str] = {
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
@@ -160,8 +132,7 @@ PHASE_PATTERNS: dict[str, str] = {
 }
 PHASES = tuple(PHASE_PATTERNS)
 
-# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2
-# (Arrow) and to Python.
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2 (Arrow) and to Python.
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
 
@@ -182,16 +153,15 @@ _OPERATOR = re.compile(
 )
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
-_MOST_DIGITS = 19
 
 
 def step_number(text: str) -> int | None:
     """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
     found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
-    if len(found) != 1 or len(found[0].lstrip("0")) > _MOST_DIGITS:
-        return None
-    number = int(found[0].lstrip("0") or "0")
-    return number if number <= _LARGEST_STEP else None
+    digits = found[0].lstrip("0").zfill(1) if len(found) == 1 else ""
+    # Python refuses numbers of thousands of digits.
+    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP
+    return int(digits) if is_number else None
 
 
 def holds_steps(family: str) -> bool:

@@ -7,14 +7,11 @@ import warnings
 from dataclasses import dataclass, field
 
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import PHASE_PATTERNS, PHASES
+from nsyspipe.model.names import PHASE_PATTERNS
 
-# --skip-first auto: drop the first complete step when another one remains.
-AUTO = "auto"
-# --step none: the capture as a whole. A range that is really called so: ^none$.
-NO_STEPS = "none"
-# --findings: a screen has more to show.
-DEFAULT_FINDINGS = 5
+AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
+NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
+DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 _MOST_DIGITS = 18
 
 
@@ -22,10 +19,8 @@ _MOST_DIGITS = 18
 class Reading:
     """Patterns that decide what an event is."""
 
-    # texts that are steps; None lets the step family be detected
-    step: re.Pattern[str] | None = None
-    # whether no range is to be a step: the figures are of the capture as a whole
-    is_capture: bool = False
+    step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected
+    is_capture: bool = False  # whether no range is to be a step: the figures are of the capture as a whole
     comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
     # pattern by phase, every phase of `names.PHASES`
     phases: dict[str, re.Pattern[str]] = field(
@@ -34,33 +29,23 @@ class Reading:
 
     @classmethod
     def from_text(cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None) -> Reading:
-        """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all.
+        """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all."""
 
-        Raises
-        ------
-        OptionError
-            If one is no regular expression.
-        """
-        compiled = {
-            phase: compile_pattern(f"--{phase}", phases.get(phase) or PHASE_PATTERNS[phase]) for phase in PHASES
-        }
+        def compiled(option: str, text: str | None) -> re.Pattern[str] | None:
+            return None if text is None else compile_pattern(option, text)
+
         is_capture = step == NO_STEPS
+        texts = {phase: phases.get(phase) or text for phase, text in PHASE_PATTERNS.items()}
         return cls(
-            step=None if step is None or is_capture else compile_pattern("--step", step),
-            is_capture=is_capture,
-            comm_kernel=None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
-            phases=compiled,
+            compiled("--step", None if is_capture else step),
+            is_capture,
+            compiled("--comm-kernel", comm_kernel),
+            {phase: compile_pattern(f"--{phase}", text) for phase, text in texts.items()},
         )
 
 
 def compile_pattern(option: str, text: str) -> re.Pattern[str]:
-    """Compile a user's regular expression.
-
-    Raises
-    ------
-    OptionError
-        If it is none; the message says where it breaks.
-    """
+    """Compile a user's regular expression; an `OptionError` says where it breaks."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
@@ -76,32 +61,20 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 
 def parse_findings(value: str) -> int | None:
-    """Return how many findings to show; None is all of them.
-
-    Raises
-    ------
-    OptionError
-        If it is neither ``all`` nor a number from 0.
-    """
-    text = value.strip().lower()
-    if text == "all":
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise OptionError(f"--findings {value}", "neither a number from 0 nor 'all'", fix="--findings all")
-    return int(text)
+    """Return how many findings to show; None is all of them."""
+    return _number(value, "--findings", "all")
 
 
 def parse_skip_first(value: str | int) -> int | None:
-    """Return how many complete steps to skip at the start; None is automatic.
+    """Return how many complete steps to skip at the start; None is automatic."""
+    return _number(value, "--skip-first", AUTO)
 
-    Raises
-    ------
-    OptionError
-        If it is neither ``auto`` nor a number from 0.
-    """
+
+def _number(value: str | int, option: str, word: str) -> int | None:
+    """Return the number that was asked for, 10**18 for any that is larger; None for the option's word."""
     text = str(value).strip().lower()
-    if text == AUTO:
+    if text == word:
         return None
     if not re.fullmatch(r"[0-9]+", text):
-        raise OptionError(f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto")
+        raise OptionError(f"{option} {value}", f"neither a number from 0 nor '{word}'", fix=f"{option} {word}")
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS

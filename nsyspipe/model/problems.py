@@ -34,8 +34,7 @@ _KINDS = """
     no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
         null -> <ANNOTATE>
     no-nvtx (warning): NVTX ranges were not recorded: no steps, no phases -> capture with nsys profile --trace=cuda,nvtx
-    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null
-        -> <CUDA>
+    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles)
@@ -84,9 +83,8 @@ _KINDS = """
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
-    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present, and waiting for
-        the others counts as transfer
-        -> pass the reports of all ranks
+    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present, and waiting for the others counts
+        as transfer -> pass the reports of all ranks
     ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present, and waiting
         for the others counts as transfer
     capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
@@ -157,8 +155,7 @@ def problem(
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
-    message = kind.message.format(**{"rank": rank, **facts})
-    fix = kind.fix and kind.fix.format(**facts)
+    message, fix = kind.message.format(**{"rank": rank, **facts}), kind.fix and kind.fix.format(**facts)
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 
@@ -171,8 +168,7 @@ class Recorded:
 
     # the operations themselves
     kernels: bool = True
-    # what kernels are called, without which communication cannot be told from compute
-    names: bool = True
+    names: bool = True  # what kernels are called, without which communication cannot be told from compute
     memcpy: bool = True
     memset: bool = True
     # the kind of every copy, and the bytes of every device-to-device copy
@@ -182,10 +178,6 @@ class Recorded:
 
 # The problem that each lacking fact is.
 NOT_RECORDED = {
-    "kernels": "no-kernels",
-    "names": "no-kernel-names",
-    "memcpy": "no-memcpy",
-    "memset": "no-memset",
-    "kinds": "no-copy-kind",
-    "sizes": "no-copy-bytes",
-}
+    "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
+    "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
+}  # fmt: skip

@@ -8,10 +8,8 @@ _RANK = "rank  id  global rank <- the first of rank map, environment, NCCL paylo
 _STEP = "step  id  step number, the same on every rank <- NVTX range text, or its ordinal"
 _CALLS_NULL = "null without API calls, or without their names and ends"
 
-STEPS = table(rf"""
-    steps by rank, start_ns: One row per (rank, step): where the step's wall time goes. C, M, P are the unions of the rank's compute, comm and memory operations
-    clipped to the window. compute + exposed_comm + exposed_memory + idle = wall and exposed_comm + overlap_compute = comm, exactly.
-
+STEPS = table(rf"""steps by rank, start_ns: One row per (rank, step): where the step's wall time goes. C, M, P are the unions of the rank's compute, comm and
+        memory operations clipped to the window. compute + exposed_comm + exposed_memory + idle = wall and exposed_comm + overlap_compute = comm, exactly.
     {_RANK}
     {_STEP}
     start_ns                ns      window start, aligned time: start of the step's first compute or comm kernel; on a rank without launches the step range's
@@ -80,10 +78,8 @@ IDLE_CAUSES = tuple(f"idle_{cause}_ns" for cause in ("input", "launch", "blocked
 
 _NO_DEVICE = "null on a rank without launches of kernels, where the step has no window"
 
-PHASES = table(f"""
-    phases by rank, step, phase: One row per (rank, step, phase) that has a range. An operation belongs to the phase whose host range holds its launch, whatever
-    thread launched it.
-
+PHASES = table(f"""phases by rank, step, phase: One row per (rank, step, phase) that has a range. An operation belongs to the phase whose host range holds its
+        launch, whatever thread launched it.
     {_RANK}
     {_STEP}
     phase            text    backward, forward, optimizer or data <- NVTX_EVENTS
@@ -100,20 +96,16 @@ PHASES = table(f"""
 """)
 PHASE_TIMES = tuple(column.name for column in PHASES.columns if column.unit == "ns")
 
-IDLE_CALLS = table("""
-    idle_calls by blocked_ns_per_step, call: One row per API call that hosts were blocked in while their devices idled in summary steps, largest first, then by
-    name. The rows sum to idle_blocked_ns_per_step of the summary; there are none where that is null.
-
+IDLE_CALLS = table("""idle_calls by blocked_ns_per_step, call: One row per API call that hosts were blocked in while their devices idled in summary steps,
+        largest first, then by name. The rows sum to idle_blocked_ns_per_step of the summary; there are none where that is null.
     call                 text      name of the call, less the API version; of calls under way together the one that lasts longest <- RUNTIME.nameId
     blocked_ns_per_step  float:ns  mean over (rank, step) of the part of idle_blocked_ns that this call explains <- RUNTIME.nameId, start, end
 """)
 
 _UNMATCHED = "null where the operation is not matched, in a run of one rank, or without a common clock"
 
-COLLECTIVES = table(f"""
-    collectives by step, seq, rank: One row per communication operation that belongs to a step: a collective on one rank. The k-th operation of a communicator
-    in a step is the same collective on all its ranks.
-
+COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communication operation that belongs to a step: a collective on one rank. The k-th operation
+        of a communicator in a step is the same collective on all its ranks.
     {_STEP}
     seq                  count         place in the step, by first start; the same on all ranks if matched <- derived
     {_RANK}
@@ -144,9 +136,7 @@ COLLECTIVES = table(f"""
 
 _OVER = "over matched collectives of summary steps; null when none could be matched, and in a run of one rank"
 
-STRAGGLERS = table(f"""
-    stragglers by rank: One row per rank: how the others waited for it.
-
+STRAGGLERS = table(f"""stragglers by rank: One row per rank: how the others waited for it.
     {_RANK}
     n_arrived_last  count?  collectives in which it arrived last, alone, {_OVER} <- KERNEL.start
     wait_caused_ns  ns?     sum of late_by {_OVER} <- KERNEL.start
@@ -156,10 +146,8 @@ STRAGGLERS = table(f"""
     wait_ns         ns?     sum of wait_ns of its summary steps; null where one of them is, and without summary steps <- KERNEL.start
 """)
 
-KERNEL_COSTS = table(f"""
-    kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, its cut-off steps included; the last two columns are of the summary
-    steps.
-
+KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, its cut-off steps included; the last two columns
+        are of the summary steps.
     {_RANK}
     phase              text?   phase that launched them; null outside of all <- NVTX_EVENTS
     name               text    without parameters and template arguments, with the functor that tells it apart in brackets <- KERNEL.demangledName, else
@@ -185,9 +173,7 @@ KERNEL_COSTS = table(f"""
 # From the fastest to the slowest; what is not known stands last.
 LINK_KINDS = ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
 
-LINKS = table("""
-    links by from_rank, to_rank: One row per directed edge of the rings of the largest communicator; without an NCCL log one per pair of GPUs.
-
+LINKS = table("""links by from_rank, to_rank: One row per directed edge of the rings of the largest communicator; without an NCCL log one per pair of GPUs.
     comm_id              text:id?   communicator; null without an NCCL log: the row is a pair, not an edge <- NCCL log
     from_rank            id        sender's rank in the communicator <- NCCL log
     to_rank              id        receiver's rank in the communicator <- NCCL log
@@ -201,9 +187,7 @@ LINKS = table("""
     nominal_source       text?     what that figure is: generation, number of links, GPU model <- data sheet
 """)
 
-EVENTS = table(f"""
-    events by rank, start_ns: One row per device operation: kernel, copy or memset.
-
+EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset.
     {_RANK}
     step            id?     step it belongs to, maybe not the one in whose window it runs; null for none <- RUNTIME, NVTX_EVENTS
     phase           text?   phase whose host range holds its launch; null outside of all <- RUNTIME, NVTX_EVENTS
@@ -222,10 +206,8 @@ EVENTS = table(f"""
     seq             count?  of communication that belongs to a step: its row of `collectives` <- derived
 """)
 
-PHASE_RANGES = table(f"""
-    phase_ranges by rank, start_ns, phase: One row per host range of a phase, and one per step range (phase null): when the host was in it, and when the device
-    ran what was launched in it.
-
+PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host range of a phase, and one per step range (phase null): when the host was in it,
+        and when the device ran what was launched in it.
     {_RANK}
     step             id      step number <- NVTX_EVENTS
     phase            text?   backward, forward, optimizer or data; null of the step itself <- NVTX_EVENTS
@@ -236,14 +218,11 @@ PHASE_RANGES = table(f"""
     device_end_ns    ns?     last end of those, aligned time; null without any <- KERNEL.end, MEMCPY.end
 """)
 
-# Lanes of a rank in a timeline, from top to bottom.
-LANES = ("phase", "compute", "comm", "exposed", "wait", "memory")
+LANES = ("phase", "compute", "comm", "exposed", "wait", "memory")  # lanes of a rank in a timeline, from top to bottom
 
-TIMELINE = table(f"""
-    timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the median. Operations
-    that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap. Neighbouring ones of a lane
-    are joined, those with the smallest gaps first, until few enough are left.
-
+TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
+        median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
+        Neighbouring ones of a lane are joined, those with the smallest gaps first, until few enough are left.
     step          id      the step drawn, the same on every row <- derived
     {_RANK}
     lane          text    phase (from the first start to the last end of what was launched in a range of it), compute, comm, exposed (of comm, where no compute
@@ -259,9 +238,7 @@ TIMELINE = table(f"""
     seq           count?  of comm, exposed and wait: its row of `collectives`; null of a bar of several operations, and of other lanes <- derived
 """)
 
-RANKS = table(f"""
-    ranks by rank: One row per rank: a process with device activity.
-
+RANKS = table(f"""ranks by rank: One row per rank: a process with device activity.
     {_RANK}
     local_rank       id?     captured LOCAL_RANK <- META_DATA_CAPTURE
     report           text    report that holds the rank <- file name
@@ -282,11 +259,14 @@ RANKS = table(f"""
         3 <- KERNEL.end
 """)
 
-HOST_STEPS = table("""
-    host_steps by rank, report, pid, step: One row per (process, step) of a run without any device activity: how long its NVTX step range lasted on the host. No
-    rows where any process of the run has device activity: its steps are in `steps`. Time on the host is no time on a device: it ends when work was handed over,
-    not when it was done.
-
+_HOST_PHASES = "\n".join(
+    f"    {phase}_ns ns? union of the {phase} ranges inside the step, on its thread; 0 in a step without, null on a process "
+    "without any <- NVTX_EVENTS"
+    for phase in ("data", "forward", "backward", "optimizer")
+)
+HOST_STEPS = table(f"""host_steps by rank, report, pid, step: One row per (process, step) of a run without any device activity: how long its NVTX step range
+        lasted on the host. No rows where any process of the run has device activity: its steps are in `steps`. Time on the host is no time on a device: it ends
+        when work was handed over, not when it was done.
     rank           id?   global rank; null when no source but the order numbers every process with steps <- as in `ranks`
     report         text  report that holds the process <- file name
     pid            id    operating system's process id <- globalTid
@@ -294,14 +274,15 @@ HOST_STEPS = table("""
     host_start_ns  ns    start of the step range, report time + utcEpochNs - the run's lowest (nothing added where a report lacks it) <- NVTX_EVENTS
     host_end_ns    ns    end of the step range, on the same clock <- NVTX_EVENTS
     host_ns        ns    host_end - host_start <- derived
-    data_ns        ns?   union of the data ranges inside the step, on its thread; 0 in a step without, null on a process without any <- NVTX_EVENTS
-    forward_ns     ns?   union of the forward ranges inside the step, on its thread; 0 in a step without, null on a process without any <- NVTX_EVENTS
-    backward_ns    ns?   union of the backward ranges inside the step, on its thread; 0 in a step without, null on a process without any <- NVTX_EVENTS
-    optimizer_ns   ns?   union of the optimizer ranges inside the step, on its thread; 0 in a step without, null on a process without any <- NVTX_EVENTS
+{_HOST_PHASES}
     is_complete    flag  false where the range was never closed: it then ends 1 ns after the report's last event <- NVTX_EVENTS
 """)
 
-_FIGURES = """
+_IDLE_MEANS = "\n".join(
+    f"    {name}_per_step float:ns? mean {name} over (rank, step): idle time by cause <- derived"
+    for name in IDLE_CAUSES
+)
+_FIGURES = f"""
     comm_share                   ratio?        comm / wall, pooled: sum over ranks and summary steps of the numerator / sum of the denominator <- derived
     exposed_comm_share           ratio?        exposed_comm / wall, pooled <- derived
     overlap_ratio                ratio?        overlap_compute / comm, pooled <- derived
@@ -314,11 +295,7 @@ _FIGURES = """
     dtod_ns_per_step             float:ns?     mean dtod_ns over (rank, step) <- derived
     dtod_bytes_per_step          float:bytes?  mean dtod_bytes over (rank, step) <- derived
     collectives_per_step         float:count?  mean n_collectives over (rank, step) <- derived
-    idle_input_ns_per_step       float:ns?     mean idle_input_ns over (rank, step): idle time by cause <- derived
-    idle_launch_ns_per_step      float:ns?     mean idle_launch_ns over (rank, step): idle time by cause <- derived
-    idle_blocked_ns_per_step     float:ns?     mean idle_blocked_ns over (rank, step): idle time by cause <- derived
-    idle_dependency_ns_per_step  float:ns?     mean idle_dependency_ns over (rank, step): idle time by cause <- derived
-    idle_unknown_ns_per_step     float:ns?     mean idle_unknown_ns over (rank, step): idle time by cause <- derived
+{_IDLE_MEANS}
     message_bytes_per_step       float:bytes?  mean message_bytes over (rank, step) <- derived
     algbw_bytes_per_s            bytes/s?      sum of message_bytes / sum of transfer over matched collectives of summary steps <- derived
     busbw_bytes_per_s            bytes/s?      sum of bus_bytes / sum of transfer over the same <- derived
@@ -332,36 +309,24 @@ _SUMMARY = f"""
 {_FIGURES}
 """
 
-SUMMARY = table(f"""
-    summary: One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, all that every rank has.
-
+SUMMARY = table(f"""summary: One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, all that every rank
+        has.
 {_SUMMARY}
 """)
 
-RANK_SUMMARY = table(f"""
-    rank_summary by rank: One row per rank: the same figures over the rank's summary steps.
-
+RANK_SUMMARY = table(f"""rank_summary by rank: One row per rank: the same figures over the rank's summary steps.
     {_RANK}
     step_time_ns  float:ns?  median of the rank's windows <- derived
 {_FIGURES}
 """)
-FIGURES = tuple(RANK_SUMMARY.names[2:])
+FIGURES_OF_RANKS = tuple(RANK_SUMMARY.names[2:])
 
-PHASE_SUMMARY = table("""
-    phase_summary by phase: One row per phase: means over the (rank, step) of the figures that have it.
-
-    phase                     text       backward, forward, optimizer or data <- NVTX_EVENTS
-    host_ns_per_step          float:ns?  mean of host_ns of phases <- derived
-    compute_ns_per_step       float:ns?  mean of compute_ns of phases <- derived
-    comm_ns_per_step          float:ns?  mean of comm_ns of phases <- derived
-    exposed_comm_ns_per_step  float:ns?  mean of exposed_comm_ns of phases <- derived
-    device_ns_per_step        float:ns?  mean of device_ns of phases <- derived
-    idle_ns_per_step          float:ns?  mean of idle_ns of phases <- derived
+PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: means over the (rank, step) of the figures that have it.
+    phase  text  backward, forward, optimizer or data <- NVTX_EVENTS
+{"".join(f"    {name}_per_step float:ns? mean of {name} of phases <- derived{chr(10)}" for name in PHASE_TIMES)}
 """)
 
-FINDINGS = table("""
-    findings by saving_ns_per_step, id: One row per rule that fired, by saving, largest first.
-
+FINDINGS = table("""findings by saving_ns_per_step, id: One row per rule that fired, by saving, largest first.
     id                    text       stable identifier of the rule
     severity              text       high, medium or low: the saving is at least 10 %, at least 3 % of step time, or less or not known <- derived
     title                 text       what was found
@@ -374,9 +339,7 @@ FINDINGS = table("""
     evidence              json       the figures that the rule rests on, as a JSON object
 """)
 
-PROBLEMS = table("""
-    problems: One row per thing that could not be read or answered, what it costs, and what would bring it back.
-
+PROBLEMS = table("""problems: One row per thing that could not be read or answered, what it costs, and what would bring it back.
     code      text   stable identifier
     severity  text   error, warning or info
     report    text?  the report concerned
@@ -385,9 +348,7 @@ PROBLEMS = table("""
     fix       text?  the flag or option that mends it
 """)
 
-RUNS = table(f"""
-    runs by run_id: One row per run: what identifies it, and its figures.
-
+RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its figures.
     run_id                  word:id     the run, as in the directory's name <- --run-id, else capture time and contents
     label                   text        name of the run <- --label, else what the reports' names have in common
     n_ranks                 count       ranks that the reports hold <- derived
@@ -407,10 +368,8 @@ RUNS = table(f"""
     details                 json        lists and verdicts of the run, for nsyspipe's own use
 """)
 
-METRICS = table("""
-    metrics by rank, step, metric: One row per figure: of the run (rank and step null), of a rank (step null), or of a (rank, step). The long form of `runs`,
-    `rank_summary` and `steps`, for dashboards.
-
+METRICS = table("""metrics by rank, step, metric: One row per figure: of the run (rank and step null), of a rank (step null), or of a (rank, step). The long
+        form of `runs`, `rank_summary` and `steps`, for dashboards.
     rank        id?                  global rank; null for the run's figures
     step        id?                  step number; null for the run's and a rank's
     metric      text                 name of the column that it is in those tables
@@ -420,28 +379,22 @@ METRICS = table("""
 """)
 
 
-def _saved(schema: TableSchema) -> TableSchema:
-    """Return a run's table as it is on disk."""
-    if schema is RUNS:
-        return schema
-    return TableSchema(schema.name, schema.doc, ("run_id", *schema.key), (RUNS.columns[0], *schema.columns))
+def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
+    """Return tables of a run as they are on disk, by name."""
+    key, column = RUNS.key, RUNS.columns[:1]
+    return {one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns) for one in schemas}
 
 
 _RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, KERNEL_COSTS, LINKS)
 _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS)
 
 # Written on demand only, and by rank.
-EVENT_TABLES: dict[str, TableSchema] = {one.name: _saved(one) for one in (EVENTS, PHASE_RANGES)}
-DATASET: dict[str, TableSchema] = {
-    one.name: _saved(one) for one in (RUNS, *_RESULTS, *_SUMMARIES, METRICS)
-} | EVENT_TABLES
+EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)
+DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 
 # The tables of a run by name; those that its JSON document has row by row, by their key there; and all that a user gets, as
 # ``nsyspipe schema`` prints them.
-RUN_TABLES: dict[str, TableSchema] = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
-DOCUMENTED: dict[str, TableSchema] = {
-    **{one.name: one for one in (RANKS, STEPS)},
-    "phases": PHASE_SUMMARY,
-    **{one.name: one for one in (IDLE_CALLS, HOST_STEPS, STRAGGLERS, LINKS)},
-}
-DESCRIBED: dict[str, TableSchema] = RUN_TABLES | {one.name: one for one in (EVENTS, PHASE_RANGES, RUNS, METRICS)}
+RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
+DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, LINKS)}
+DOCUMENTED[PHASES.name] = PHASE_SUMMARY
+DESCRIBED = RUN_TABLES | {one.name: one for one in (EVENTS, PHASE_RANGES, RUNS, METRICS)}

@@ -71,9 +71,6 @@ class Sidecar:
     topology_name: str | None = None
 
 
-# What connects the GPUs of a run.
-
-
 @dataclass(frozen=True, order=True)
 class Edge:
     """What NCCL set up from one rank to another."""
@@ -124,12 +121,11 @@ class Communicator:
 
 @dataclass(frozen=True)
 class NcclFacts:
-    """What NCCL says of itself."""
+    """What NCCL says of itself, as `NcclLog` has it."""
 
-    # as `NcclLog` has them; nvls: whether NVLink SHARP is on, None when nothing says
     version: str | None
     settings: dict[str, str]
-    nvls: bool | None
+    nvls: bool | None  # whether any communicator set up NVLink SHARP; None when none says
 
 
 @dataclass(frozen=True)
@@ -137,38 +133,22 @@ class NcclLog:
     """What the logs of a run say."""
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
-    # by the order in which their processes made them, then by process
-    communicators: tuple[Communicator, ...] = ()
+    communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
     # ``NCCL_*`` variables that NCCL says it took from the environment; values that differ between processes are
     # separated by `` | ``
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
-    def is_nvls_on(self) -> bool | None:
-        """Whether any communicator set up NVLink SHARP; None when none says."""
-        said = {comm.is_nvls_on for comm in self.communicators} - {None}
-        return True in said if said else None
-
-    @property
     def facts(self) -> NcclFacts:
         """What outputs show of it."""
-        return NcclFacts(self.version, dict(self.settings), self.is_nvls_on)
+        nvls = {comm.is_nvls_on for comm in self.communicators} - {None}
+        return NcclFacts(self.version, dict(self.settings), True in nvls if nvls else None)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
-        """Return what the logs say of one run; None when they are of another.
+        """Return what the logs say of a run of these processes and one of these sizes; None when they are of another.
 
-        Parameters
-        ----------
-        pids
-            Of the run's processes.
-        sizes
-            How many ranks the run may have.
-
-        Returns
-        -------
-        NcclLog or None
-            Without communicators larger than those of the run's processes, else than those of its size: processes
-            in containers may log other ids than nsys sees. Logs without a communicator contradict no run.
+        Communicators larger than those of the run's processes, else than those of its size, are left out: processes in
+        containers may log other ids than nsys sees. Logs without a communicator contradict no run.
         """
         own = [comm.n_ranks for comm in self.communicators if any(member.pid in pids for member in comm.members)]
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]

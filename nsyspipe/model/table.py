@@ -25,7 +25,6 @@ INT, FLOAT, TEXT, FLAG = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
 # `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must agree.
 _TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
-# The type that goes without saying with a unit.
 _BY_UNIT = {
     **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),
     **dict.fromkeys(("ratio", "bytes/s", "1/s"), FLOAT),
@@ -46,11 +45,6 @@ class Column:
     source: str = ""
     nullable: bool = False
 
-    def to_field(self) -> pa.Field:
-        """Return the Arrow field, with doc, unit and source as its metadata."""
-        metadata = {"doc": self.doc, "unit": self.unit, "source": self.source}
-        return pa.field(self.name, self.type, nullable=self.nullable, metadata=metadata)
-
 
 @dataclass(frozen=True)
 class TableSchema:
@@ -64,8 +58,11 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         metadata = {"table": self.name, "doc": self.doc, "schema_version": str(SCHEMA_VERSION)}
-        arrow = pa.schema([column.to_field() for column in self.columns], metadata=metadata)
-        object.__setattr__(self, "arrow", arrow)
+        fields = [
+            pa.field(one.name, one.type, one.nullable, {"doc": one.doc, "unit": one.unit, "source": one.source})
+            for one in self.columns
+        ]
+        object.__setattr__(self, "arrow", pa.schema(fields, metadata=metadata))
 
     @property
     def names(self) -> list[str]:
@@ -78,18 +75,15 @@ class TableSchema:
 
     def table(self, columns: Mapping[str, object]) -> pa.Table:
         """Build the table from arrays or lists by column name; every column must be given."""
-        arrays = [_as_arrow(columns[f.name], f.type) for f in self.arrow]
-        return pa.Table.from_arrays(arrays, schema=self.arrow)
+
+        def array(values: object, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+            return values.cast(wanted) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, wanted)
+
+        return pa.Table.from_arrays([array(columns[one.name], one.type) for one in self.arrow], schema=self.arrow)
 
     def from_rows(self, rows: Sequence[Mapping[str, object]]) -> pa.Table:
         """Build the table from a few row mappings; a missing key is null."""
         return pa.Table.from_pylist(list(rows), schema=self.arrow)
-
-
-def _as_arrow(values: object, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if values.type == wanted else values.cast(wanted)
-    return pa.array(values, wanted)
 
 
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
@@ -98,27 +92,18 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def table(text: str) -> TableSchema:
-    r"""Read a table as it is written down: its name and key, what a row is, an empty line, then its `columns`.
+    r"""Read a table as it is written down: its name and key and what a row is, then a line per column.
 
-    Examples
-    --------
-    >>> table("steps by rank, start_ns: One row per step.\n\n wall_ns ns end - start <- derived").key
+    Those have name, kind, meaning, and the source behind ``<-``. A kind is a unit that implies its type, or ``TYPE:UNIT``
+    (``_`` for a space); with ``?`` the column may be null. A line that is indented by eight spaces goes on the one before.
+
+    >>> table("steps by rank, start_ns: One row per step.\n wall_ns ns end - start <- derived").key
     ('rank', 'start_ns')
     """
-    head, _, body = text.partition("\n\n")
-    title, _, doc = " ".join(head.split()).partition(": ")
+    head, *lines = filter(str.strip, text.replace("\n" + 8 * " ", " ").splitlines())
+    title, _, doc = head.strip().partition(": ")
     name, _, key = title.partition(" by ")
-    return TableSchema(name, doc, tuple(key.split(", ")) if key else (), columns(body))
-
-
-def columns(text: str) -> tuple[Column, ...]:
-    """Read columns, one per line: name, kind, meaning, and its source behind ``<-``.
-
-    A kind is a unit that implies its type, or ``TYPE:UNIT`` (``_`` for a space); with ``?`` the column may be null. A line
-    that is indented by eight spaces goes on the one before.
-    """
-    lines = text.replace("\n" + 8 * " ", " ").splitlines()
-    return tuple(_column(line) for line in lines if line.strip())
+    return TableSchema(name, doc, tuple(key.split(", ")) if key else (), tuple(map(_column, lines)))
 
 
 def _column(line: str) -> Column:

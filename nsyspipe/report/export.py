@@ -155,7 +155,7 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
 
 def document(run: Run) -> dict[str, Any]:
     """Return the JSON document of a run as plain Python values, in a fixed order: base units, null where not recorded."""
-    from nsyspipe.model.schema import DOCUMENTED, FIGURES
+    from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
 
     summary = run.summary().to_pylist()[0]
@@ -166,7 +166,10 @@ def document(run: Run) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": asdict(run.header),
-        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | {"by_rank": _extremes(run, FIGURES)},
+        "summary": counts
+        | {"skipped_steps": run.skipped_steps}
+        | summary
+        | {"by_rank": _extremes(run, FIGURES_OF_RANKS)},
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),

@@ -145,7 +145,7 @@ def merge(
 
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
-_DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES}
+_DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES_OF_RANKS}
 _WINDOWS = TableSchema(
     "windows",
     "Steps before selection.",

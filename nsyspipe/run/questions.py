@@ -367,7 +367,7 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     pids = _pids(reports)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the log is of another run")
-    rows = links(log, topology, pids=pids)
+    rows, _ = links(log, topology, pids=pids)
     if (link := slowest(rows)) is not None:
         unclear = _UNCLEAR_KINDS.intersection(rows["kind"].to_pylist())
         if not unclear:

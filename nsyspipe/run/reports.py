@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.links import absent_gpus, links
+from nsyspipe.analysis.links import links
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
@@ -49,10 +49,9 @@ def _links_of(
         "hosts": {rank: row["host"] for rank, row in rows.items()},
         "pids": [row["pid"] for row in rows.values()],
     }
-    lacking = ", ".join(map(str, absent_gpus(log, topology, **known)))
-    gpu_names = {rank: row["gpu_name"] for rank, row in rows.items()}
-    problems = [problem("topology-of-another-machine", gpus=lacking)] if lacking else []
-    return links(log, topology, gpu_names, **known), problems
+    table, absent = links(log, topology, {rank: row["gpu_name"] for rank, row in rows.items()}, **known)
+    problems = [problem("topology-of-another-machine", gpus=", ".join(map(str, absent)))] if absent else []
+    return table, problems
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from nsyspipe.analysis import breakdown as module
 from nsyspipe.analysis.attribution import NEVER
@@ -15,13 +12,8 @@ from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, htod, ints, listed, memset, operations, unified, windows
-from tests.conftest import examples
 
 ALL = Recorded()
-NAMES = [
-    "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "dtod_ns", "dtod_bytes",
-    "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
-]  # fmt: skip
 DTOD_FIGURES = ["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"]
 
 KERNEL_FIGURES = [
@@ -36,27 +28,18 @@ MIXED = (
     dtod(35, 70, 4, n_bytes=64),
     memset(80, 90, 5, n_bytes=7),
 )
+# Exposed: communication in [40, 60); copies in [60, 70) and [80, 90), DtoD of them in the first; hidden [30, 40).
 MIXED_PARTS = {
-    "wall_ns": 100,
-    "compute_ns": 40,
-    "comm_ns": 30,
-    "exposed_comm_ns": 20,  # [40, 60)
-    "exposed_memory_ns": 20,  # [60, 70) and [80, 90)
-    "idle_ns": 20,  # [70, 80) and [90, 100)
-    "dtod_ns": 35,
-    "dtod_bytes": 64,
-    "n_dtod": 1,
-    "exposed_dtod_ns": 10,  # [60, 70)
-    "overlap_compute_ns": 10,  # [30, 40)
-    "overlap_backward_ns": None,
-    "n_collectives": 1,
-}
+    "wall_ns": 100, "compute_ns": 40, "comm_ns": 30, "exposed_comm_ns": 20, "exposed_memory_ns": 20, "idle_ns": 20,
+    "dtod_ns": 35, "dtod_bytes": 64, "n_dtod": 1, "exposed_dtod_ns": 10, "overlap_compute_ns": 10,
+    "overlap_backward_ns": None, "n_collectives": 1,
+}  # fmt: skip
 
 
 def columns(spans, *ops, backward=None, recorded=ALL):
     flags = None if backward is None else np.array(backward, np.bool_)
     found = breakdown(rows := operations(*ops), windows(*spans), flags, recorded, device_time(rows))
-    assert list(found) == NAMES
+    assert list(found) == list(MIXED_PARTS)
     return listed(found)
 
 
@@ -93,45 +76,18 @@ def test_overlap_with_backward_counts_backward_compute_only(ops, backward, overl
 
 
 def test_no_windows_have_no_figures():
-    assert columns([], *MIXED) == {name: [] for name in NAMES} | {"overlap_backward_ns": None}
+    assert columns([], *MIXED) == {name: [] for name in MIXED_PARTS} | {"overlap_backward_ns": None}
 
 
 def test_bytes_and_times_above_what_a_float_holds_stay_exact():
     big, far = 2**53 + 1, 2**60
-    found = row(
-        compute(far, far + big),
-        comm(far + 1, far + 3),
-        dtod(far, far + 1, n_bytes=big),
-        dtod(far + 5, far + 6, n_bytes=2),
-        span=(far, far + big + 2),
-    )
+    copies = dtod(far, far + 1, n_bytes=big), dtod(far + 5, far + 6, n_bytes=2)
+    found = row(compute(far, far + big), comm(far + 1, far + 3), *copies, span=(far, far + big + 2))
     assert found == MIXED_PARTS | {
         "wall_ns": big + 2, "compute_ns": big, "comm_ns": 2, "exposed_comm_ns": 0, "exposed_memory_ns": 0,
         "idle_ns": 2, "dtod_ns": 2, "dtod_bytes": 2**53 + 3, "n_dtod": 2, "exposed_dtod_ns": 0,
         "overlap_compute_ns": 2, "n_collectives": 1,
     }  # fmt: skip
-
-
-@st.composite
-def some_operations(draw):
-    start = draw(st.integers(-5, 30))
-    make = draw(st.sampled_from([compute, comm, dtod, memset]))
-    return make(start, start + draw(st.integers(0, 12)))
-
-
-EDGES = st.lists(st.integers(0, 30), min_size=2, max_size=4, unique=True).map(sorted)
-
-
-@examples(200)
-@given(st.lists(some_operations(), max_size=8), EDGES)
-def test_parts_sum_to_wall_and_comm_exactly(ops, edges):
-    spans = list(itertools.pairwise(edges))
-    found = {name: ints(*one) if one is not None else None for name, one in columns(spans, *ops).items()}
-    parts = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
-    assert sum(found[name] for name in parts).tolist() == found["wall_ns"].tolist()
-    comm_parts = found["exposed_comm_ns"] + found["overlap_compute_ns"]
-    assert comm_parts.tolist() == found["comm_ns"].tolist()
-    assert all((one >= 0).all() for one in found.values() if one is not None)
 
 
 def gaps(*ops):

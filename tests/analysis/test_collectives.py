@@ -117,19 +117,6 @@ def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(error, s
     assert found["is_late_significant"] == [False, False, late_significant]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
-@pytest.mark.parametrize(("skew", "is_significant"), [(50, False), (51, True)])
-def test_of_ranks_that_tie_the_larger_error_counts_whatever_their_numbers(order, skew, is_significant):
-    # Two ranks arrive first, with errors 5 and 50, then the last. As second-last they tie as well.
-    error = np.array([5, 50, 0])[list(order)]
-    found = measure([[[0, 1, 2]]], (100, 100, 100 + skew), (200, 200, 200), error)
-    assert found["is_significant"] == [is_significant] * 3
-    assert found["is_late_significant"] == [False, False, is_significant]
-    # And two that arrive last.
-    found = measure([[[0, 1, 2]]], (100 + skew, 100 + skew, 100), (200, 200, 200), error)
-    assert found["is_significant"] == [is_significant] * 3
-
-
 def test_nothing_matched_is_nothing_known():
     found = measure([], (10, 20), (30, 30))
     flags = found["is_matched"], found["is_significant"], found["is_late_significant"]

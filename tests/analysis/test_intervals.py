@@ -41,14 +41,8 @@ def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_hold
 @pytest.mark.parametrize("origin", [0, -1000])
 def test_groups_that_do_not_fit_on_one_axis_are_still_exact(top, origin):
     # Spans near 2**61 leave room for two groups at a time, larger ones for one.
-    rows = [
-        (4, top - 7, top),
-        (4, top - 9, top - 3),  # 9 together
-        (0, origin, top),
-        (1, origin, origin + 1),
-        (3, origin, origin + 5),
-        (3, origin + 2, origin + 9),  # 9 together
-    ]
+    nines = [(4, top - 7, top), (4, top - 9, top - 3), (3, origin, origin + 5), (3, origin + 2, origin + 9)]
+    rows = [*nines[:2], (0, origin, top), (1, origin, origin + 1), *nines[2:]]
     assert lengths(rows, 6) == [top - origin, 1, 0, 9, 9, 0]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from nsyspipe.analysis.links import (
     SlowestLink,
-    absent_gpus,
     classify_transport,
     links,
     nvlink_speed,
@@ -63,7 +62,7 @@ def row(start, end, transport, path, kind, speed=None, source=None, *, comm_id="
 
 
 def rows(*args, **options):
-    table = links(*args, **options)
+    table, _ = links(*args, **options)
     assert table.schema == LINKS.arrow
     return table.to_pylist()
 
@@ -205,12 +204,12 @@ def test_a_communicator_of_fewer_ranks_than_the_run_uses_only_a_name_that_all_sh
 
 def slowest_of(transports, paths=None, names=None, hosts=None, **options):
     log = transports and one_log(ring(*transports, hosts=hosts))
-    return slowest(links(log, paths and topology(**paths), names or {}, **options))
+    return slowest(links(log, paths and topology(**paths), names or {}, **options)[0])
 
 
 def test_shared_memory_although_there_is_nvlink():
     log = read_nccl_logs([REAL / "ddp-4gpu-shm.nccl.log"])
-    table = links(log, read_topology(REAL / "topo-4gpu.txt"), dict.fromkeys(range(4), H200))
+    table, _ = links(log, read_topology(REAL / "topo-4gpu.txt"), dict.fromkeys(range(4), H200))
     text = "SHM through host memory, although the GPUs are connected by NV18"
     assert slowest(table) == SlowestLink("shm", 0, 1, pytest.approx(PCIE_5), text, 4, 0, 4, True)
     assert [(one["transport"], one["n_channels"], one["path"]) for one in table.to_pylist()] == [
@@ -310,7 +309,7 @@ def test_real_logs_name_the_processes_of_their_reports():
 )
 def test_one_communicator_over_nvlink_sharp_is_enough(said, is_on):
     comms = tuple(Communicator(f"0x{at}", 2, is_nvls_on=one) for at, one in enumerate(said))
-    assert NcclLog(None, comms).is_nvls_on is is_on
+    assert NcclLog(None, comms).facts.nvls is is_on
 
 
 LOGGED = one_log(Communicator("0x1", 2, (CommMember(0, "a", 1, nvml_device=2), CommMember(1, "a", 2, nvml_device=3))))
@@ -329,4 +328,4 @@ TWO_GPUS, FOUR_GPUS, AABB = {0: 0, 1: 1}, {0: 0, 1: 1, 2: 2, 3: 3}, {0: "a", 1: 
 ])  # fmt: skip
 def test_a_topology_lacks_what_ranks_run_on(log, pair, n_ranks, local_ranks, hosts, gpus):
     topo = pair and topology(**{pair: "NV18"})
-    assert absent_gpus(log, topo, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=()) == gpus
+    assert links(log, topo, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts)[1] == gpus

@@ -1,4 +1,4 @@
-"""Operations side by side, in a total order; what host ranges launched; the span of ranges to read."""
+"""Operations side by side, in a total order; the span of ranges to read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import UNKNOWN
 from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
-from nsyspipe.analysis.phases import launched_in
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.operations import _in_whole_steps
@@ -37,13 +36,8 @@ def operations(kernels=(), memcpys=(), memsets=(), launches=None):
 
     sorts = (kernels, memcpys, memsets)
     launches = launches or [range(len(rows)) for rows in sorts]
-    return device_operations(
-        canonical.KERNELS.from_rows(kernels),
-        table(memcpys, ("bytes", "copy_kind")),
-        table(memsets, ("bytes",)),
-        [ints(*one) for one in launches],
-        TEXTS,
-    )
+    tables = canonical.KERNELS.from_rows(kernels), table(memcpys, ("bytes", "copy_kind")), table(memsets, ("bytes",))
+    return device_operations(*tables, [ints(*one) for one in launches], TEXTS)
 
 
 def named(found):
@@ -79,15 +73,9 @@ def test_copies_are_called_by_their_kind():
 
 
 def test_operations_stand_by_start_then_end_then_every_other_column():
-    rows = [
-        kernel(5, 9),
-        kernel(6, 7, is_comm=True),  # comm before compute
-        kernel(6, 7, device=None),  # unknown before known
-        kernel(6, 7, correlation=1),
-        kernel(6, 7, correlation=2),
-        kernel(6, 8),
-        kernel(7, 7),
-    ]
+    # Communication before compute, what is unknown before what is known.
+    first = kernel(5, 9), kernel(6, 7, is_comm=True), kernel(6, 7, device=None)
+    rows = [*first, kernel(6, 7, correlation=1), kernel(6, 7, correlation=2), kernel(6, 8), kernel(7, 7)]
     for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
         found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
         assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
@@ -99,14 +87,6 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
 def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
     starts, ends = ints(0, 5, 10, 10, 15, 20, 20), ints(10, 11, 10, 12, 15, 20, 30)
     assert overlapping_rows(starts, ends, (10, 20)).tolist() == [1, 2, 3, 4]
-
-
-def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
-    kernels = ints(1, 5, 9, NEVER), ints(10, 30, 50, 0), ints(20, 40, 60, 99)
-    copies = ints(5), ints(25), ints(80)
-    counts, first, last = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
-    assert counts.tolist() == [3, 3, 0, 0]
-    assert (first[:2].tolist(), last[:2].tolist()) == ([10, 25], [80, 80])
 
 
 @pytest.mark.parametrize(("span", "wide"), [

@@ -1,20 +1,18 @@
-"""Which host ranges are phases of which step, and what each phase costs on the host and on the device."""
+"""Which host ranges are phases of which step, and their means; what each costs is in tests/property."""
 
 from __future__ import annotations
 
 import re
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.breakdown import device_time
-from nsyspipe.analysis.phases import phase_codes, phase_costs, phase_ranges, phases_of_launches
-from nsyspipe.analysis.steps import TextFamilies, Windows, step_windows
+from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
+from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.analysis.summary import phase_summary
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
-from tests.build.make import comm, compute, dtod, ints, listed, members, memset, operations, phase, ranges, texts_of
+from tests.build.make import ints, members, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 STEP = (0, 100)
@@ -115,67 +113,7 @@ def test_which_phase_a_launch_is_in(launches, spans, phases):
     assert [PHASES[code] if code >= 0 else None for code in codes] == phases
 
 
-TIMES = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
-
-
-def costs(ranges, *ops, windows=None, idle=(0, 0)):
-    made = operations(*ops)
-    windows = step_windows(TWO, made) if windows is None else windows
-    found = phase_costs(
-        ranges,
-        TWO,
-        made,
-        windows,
-        belongs=(launched_in(ranges, made.kernel_launch), launched_in(ranges, made.copy_launch)),
-        device=device_time(made),
-        idle_ns=ints(*idle)[: len(windows)],
-    )
-    return listed(found)
-
-
-def launched_in(ranges, launches):
-    spans = list(zip(ranges.starts, ranges.ends, strict=True))
-    return np.array([any(a <= at < b for a, b in spans) for at in launches], np.bool_)
-
-
-def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
-    # Windows: [10, 130), [130, 190). The second kernel runs [110, 150): 20 in the first window.
-    found = costs(
-        phase((0, 20, 60), (1, 120, 150)),
-        compute(10, 30, 5),  # before the phase
-        compute(110, 150, 20),  # at its start
-        comm(40, 60, 59),
-        comm(60, 70, 60),  # at its end
-        dtod(50, 90, 30),  # a copy is no kernel, but the device's time
-        compute(130, 190, 130),
-        idle=(7, 3),
-    )
-    # On the device [40, 90) and [110, 130); in the second window 20 of the first step's kernel,
-    # inside the 60 of its own.
-    assert found == {
-        "member": [0, 1], "host_ns": [40, 30], "n_kernels": [2, 1], "compute_ns": [20, 60], "comm_ns": [20, 0],
-        "device_ns": [70, 60], "exposed_comm_ns": [20, 0], "idle_ns": [7, 3],
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(("phases", "ops", "windows", "n_kernels", "times"), [
-    # Copies and memsets are its device time though it has no kernel; not those launched at its end or never.
-    ([(0, 20, 60)], (compute(10, 100, 5), dtod(15, 25, 20), memset(20, 40, 59), dtod(50, 60, 60), dtod(70, 75)), None,
-     [0], [[0], [0], [25], [0], [7]]),
-    # A step without a window has no device times.
-    ([(0, 10, 30), (1, 110, 120)], (compute(110, 150, 115),), Windows(ints(1), ints(110), ints(150), np.array([False])),
-     [0, 1], [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 7]]),
-    # Without launches there are host times only.
-    ([(0, 10, 30)], (compute(10, 20),), None, None, [None] * 5),
-])  # fmt: skip
-def test_what_phases_without_kernels_windows_or_launches_cost(phases, ops, windows, n_kernels, times):
-    cost = costs(phase(*phases), *ops, windows=windows, idle=(7, 3))
-    assert cost["member"] == [step for step, _, _ in phases]
-    assert cost["host_ns"] == [end - start for _, start, end in phases]
-    assert (cost["n_kernels"], [cost[name] for name in TIMES]) == (n_kernels, times)
-
-
-ALL_TIMES = ("host_ns", *TIMES)
+ALL_TIMES = ("host_ns", "compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
 
 
 def means(*rows):

@@ -91,11 +91,7 @@ def test_a_family_needs_two_members_and_half_of_the_launches(candidate, qualifie
     assert candidate.qualifies is qualifies
 
 
-STEP, EPOCH, MATCHED = (
-    one("step #", union=10),
-    one("Epoch #", union=1000),
-    one(STEP_OPTION, members=1, inside=0, launched=9),
-)
+STEP, EPOCH, MATCHED = one(union=10), one("Epoch #", union=1000), one(STEP_OPTION, members=1, inside=0, launched=9)
 # First ranges: a at 5 and 9, b at 7 and 8; with rank 1 shifted by -4: a 5 and 5, b 7 and 4.
 FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", first=8)]]
 
@@ -124,14 +120,11 @@ def test_which_family_is_chosen(ranks, shifts, family):
 
 
 def test_members_are_the_kept_ranges_of_the_best_thread_in_order_of_start():
+    # The third of thread 2 starts inside its fourth, the last with the longer first.
     table = ranges(
-        (2, 0, 100, "other"),
-        (2, 40, 60, "s 3"),
-        (1, 0, 10, "s 1"),
-        (2, 15, 35, "s 2"),  # starts inside [10, 30)
-        (2, 10, 30, "s 1"),
-        (2, 40, 45, "s 4"),  # starts with the longer [40, 60)
-    )
+        (2, 0, 100, "other"), (2, 40, 60, "s 3"), (1, 0, 10, "s 1"), (2, 15, 35, "s 2"), (2, 10, 30, "s 1"),
+        (2, 40, 45, "s 4"),
+    )  # fmt: skip
     families = TextFamilies.by_text(texts_of(table))
     (best,) = (found for found in candidates(table, families, NO_OPERATIONS) if found.name == "s #")
     found = members_of(table, families, best)

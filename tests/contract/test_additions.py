@@ -93,7 +93,7 @@ ADDITIONS = {
             "model/schema.py": {
                 "FINDINGS = table(": STEP_TIMES,
                 "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
-                "(IDLE_CALLS, HOST_STEPS, ": "(IDLE_CALLS, STEP_TIMES, HOST_STEPS, ",
+                "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST",
             },
             "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
         },

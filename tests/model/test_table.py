@@ -8,10 +8,8 @@ import pytest
 from nsyspipe.model.figures import MEANS, RATIOS
 from nsyspipe.model.table import Column, table
 
-TEXT = r"""
-    steps by rank, start_ns: One row per (rank, step): where the time
-    of a step goes.
-
+TEXT = r"""steps by rank, start_ns: One row per (rank, step): where the time
+        of a step goes.
     wall_ns   ns            |C \ M|: without
         the other <- KERNEL, MEMCPY
     share     ratio?        comm / wall <- derived
@@ -31,12 +29,12 @@ def test_a_table_is_read_as_it_is_written():
 
 
 def test_a_table_may_have_no_key():
-    assert table("calls: One row per call.\n\n    call text its name").key == ()
+    assert table("calls: One row per call.\n    call text its name").key == ()
 
 
 def test_a_unit_without_a_type_is_a_mistake():
     with pytest.raises(KeyError, match="parsec"):
-        table("way: One row.\n\n    length parsec how far")
+        table("way: One row.\n    length parsec how far")
 
 
 def test_figures_are_computed_as_their_formulas_say():

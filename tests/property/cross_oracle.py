@@ -206,20 +206,13 @@ def collectives(run: Run) -> list[dict[str, object]]:
             if step is None:
                 continue
             key = next((key for key, own in matched.items() if own[number] is kernel), None)
-            rows.append(
-                {
-                    "id": key,
-                    "step": step,
-                    "rank": number,
-                    "collective": kernel.collective,
-                    "comm_id": communicator_of(rank, kernel),
-                    "start_ns": kernel.start + move[number],
-                    "end_ns": kernel.end + move[number],
-                    "is_matched": key is not None,
-                    "in_summary": step in chosen,
-                    **arrival(number, kernel, matched.get(key), move, errors),
-                }
-            )
+            rows.append({
+                "id": key, "step": step, "rank": number, "collective": kernel.collective,
+                "comm_id": communicator_of(rank, kernel),
+                "start_ns": kernel.start + move[number], "end_ns": kernel.end + move[number],
+                "is_matched": key is not None, "in_summary": step in chosen,
+                **arrival(number, kernel, matched.get(key), move, errors),
+            })  # fmt: skip
     return rows
 
 
@@ -322,11 +315,9 @@ def stragglers(run: Run) -> list[list[dict[str, object]]]:
             delays = [row["late_by_ns"] for row in rows if row["rank"] == number]
             waited = [row["wait_ns"] for row in waits if row["rank"] == number]
             figures = {
-                "n_arrived_last": sum(delay > 0 for delay in delays),
-                "wait_caused_ns": sum(delays),
-                "lateness_ns": late.get(number, 0),
-                "held_up_ns": held_up.get(number, 0),
-            }
+                "n_arrived_last": sum(delay > 0 for delay in delays), "wait_caused_ns": sum(delays),
+                "lateness_ns": late.get(number, 0), "held_up_ns": held_up.get(number, 0),
+            }  # fmt: skip
             wait = None if None in waited or not waited else sum(waited)
             figures = figures if is_known else dict.fromkeys(figures)
             table.append({"rank": number, **figures, "wait_ns": wait})

@@ -259,25 +259,18 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     for index, start, end, complete in windows(process, family):
         window = set(range(start, end))
         copies = [op for op in process.ops if op.category == "dtod" and start <= op.start < end]
-        rows.append(
-            {
-                "member": index,
-                "start_ns": start,
-                "end_ns": end,
-                "is_complete": complete,
-                "wall_ns": len(window),
-                "compute_ns": len(compute & window),
-                "comm_ns": len(comm & window),
-                "exposed_comm_ns": len((comm - compute) & window),
-                "exposed_memory_ns": len((memory - compute - comm) & window),
-                "idle_ns": len(window - compute - comm - memory),
-                "dtod_ns": len(dtod & window),
-                "dtod_bytes": sum(op.n_bytes for op in copies),
-                "n_dtod": len(copies),
-                "exposed_dtod_ns": len((dtod - compute - comm) & window),
-                "overlap_compute_ns": len(comm & compute & window),
-                "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
-                "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
-            }
-        )
+        rows.append({
+            "member": index, "start_ns": start, "end_ns": end, "is_complete": complete,
+            "wall_ns": len(window),
+            "compute_ns": len(compute & window),
+            "comm_ns": len(comm & window),
+            "exposed_comm_ns": len((comm - compute) & window),
+            "exposed_memory_ns": len((memory - compute - comm) & window),
+            "idle_ns": len(window - compute - comm - memory),
+            "dtod_ns": len(dtod & window), "dtod_bytes": sum(op.n_bytes for op in copies), "n_dtod": len(copies),
+            "exposed_dtod_ns": len((dtod - compute - comm) & window),
+            "overlap_compute_ns": len(comm & compute & window),
+            "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
+            "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
+        })  # fmt: skip
     return rows

@@ -182,16 +182,11 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     for _, start, end, _ in windows(process, family):
         begun = [op for op in found if start <= op.start < end]
         own = covered & set(range(start, end))
-        rows.append(
-            {
-                "grad_copy_ns": len(own),
-                "exposed_grad_copy_ns": len((covered - busy) & set(range(start, end))),
-                "grad_copy_bytes": sum(op.n_bytes for op in begun),
-                "n_grad_copies": len(begun),
-                # No two are 20 us apart.
-                "grad_copy_span_ns": max(own, default=-1) + 1 - min(own, default=0),
-            }
-        )
+        rows.append({
+            "grad_copy_ns": len(own), "exposed_grad_copy_ns": len(own - busy),
+            "grad_copy_bytes": sum(op.n_bytes for op in begun), "n_grad_copies": len(begun),
+            "grad_copy_span_ns": max(own, default=-1) + 1 - min(own, default=0),  # no two are 20 us apart
+        })  # fmt: skip
     return rows
 
 
@@ -207,10 +202,7 @@ def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[s
     found = {}
     for role in ROLES:
         own = [op for op in process.ops if phase_of(op, spans) == role]
-        sets = {
-            category: ticks((op.start, op.end) for op in own if op.category == category)
-            for category in ("compute", "comm")
-        }
+        computes, comms = (ticks((op.start, op.end) for op in own if op.category == one) for one in ("compute", "comm"))
         device = ticks((op.start, op.end) for op in own)
         for index in {index for index, _, _ in phase_ranges(process, family, role)}:
             member = members_on(process, family)[index]
@@ -226,10 +218,8 @@ def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[s
                 idle = idle_ticks(process, min(window, default=0), max(window, default=-1) + 1)
                 gaps = [gap_at(process, tick) for tick in idle]
                 row |= {
-                    "compute_ns": len(sets["compute"] & window),
-                    "comm_ns": len(sets["comm"] & window),
-                    "exposed_comm_ns": len((sets["comm"] - compute) & window),
-                    "device_ns": len(device & window),
+                    "compute_ns": len(computes & window), "comm_ns": len(comms & window),
+                    "exposed_comm_ns": len((comms - compute) & window), "device_ns": len(device & window),
                     "idle_ns": sum(gap is not None and phase_of(gap.ending, spans) == role for gap in gaps),
                 }  # fmt: skip
             found[index, role] = row
@@ -260,21 +250,13 @@ def kernel_costs(
         slowed = [equals[at] for at in places if at in equals]
         inside = [op.end - op.start for op in ops if holds(counted, op.start)]
         slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
+        total, n = sum(lengths), len(ops)
         found[key] = {
-            "n_kernels": len(ops),
-            "total_ns": sum(lengths),
-            "mean_ns": sum(lengths) // len(ops),
-            "min_ns": min(lengths),
-            "max_ns": max(lengths),
-            "overlapped_ns": sum(beside),
-            "not_overlapped_ns": sum(lengths) - sum(beside),
-            "n_slowed": len(slowed),
-            "slowed_ns": slow,
-            "free_ns": free,
-            "slowdown_ratio": slow / free - 1 if free else None,
-            "n_in_summary": len(inside),
-            "in_summary_ns": sum(inside),
-        }
+            "n_kernels": n, "total_ns": total, "mean_ns": total // n, "min_ns": min(lengths), "max_ns": max(lengths),
+            "overlapped_ns": sum(beside), "not_overlapped_ns": total - sum(beside),
+            "n_slowed": len(slowed), "slowed_ns": slow, "free_ns": free, "slowdown_ratio": slow / free - 1 if free else None,
+            "n_in_summary": len(inside), "in_summary_ns": sum(inside),
+        }  # fmt: skip
     return found
 
 

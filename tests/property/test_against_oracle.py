@@ -52,18 +52,14 @@ def summary_members(run, rank, numbers):
     return {member for member, number in enumerate(numbers) if number in steps}
 
 
-def check(found):
+def check_all(found):
     run, family = loaded(found)
     shifts, numbers = run.ranks["clock_shift_ns"].to_pylist(), oracle.numbers(found, family)
     unseen = dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {}
     for rank, process in enumerate(found):
         expected = []
-        for parts in zip(
-            oracle.breakdown(process, family),
-            oracle_costs.idle_causes(process, family),
-            oracle_costs.grad_copies(process, family),
-            strict=True,
-        ):
+        measures = oracle.breakdown, oracle_costs.idle_causes, oracle_costs.grad_copies
+        for parts in zip(*(measure(process, family) for measure in measures), strict=True):
             row = {name: value for part in parts for name, value in part.items()} | unseen
             row["step"] = numbers[rank][row.pop("member")]
             expected.append(row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")})
@@ -83,17 +79,9 @@ def check(found):
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 
-@examples(20)
-@given(RUNS)
-def test_a_few_runs_equal_counting_every_nanosecond(found):
-    check(found)
-
-
-@pytest.mark.slow
-@examples(60)
-@given(RUNS)
-def test_steps_phases_and_kernels_equal_counting_every_nanosecond(found):
-    check(found)
+@pytest.mark.parametrize("number", [20, pytest.param(40, marks=pytest.mark.slow)])
+def test_steps_phases_and_kernels_equal_counting_every_nanosecond(number):
+    examples(number)(given(RUNS)(check_all))()
 
 
 @pytest.mark.slow

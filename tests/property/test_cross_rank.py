@@ -18,12 +18,8 @@ COLLECTIVE = (
     "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
 )  # fmt: skip
 STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns")
-KEYS = {
-    "ranks": ("rank",),
-    "steps": ("rank", "start_ns"),
-    "collectives": ("step", "seq", "rank"),
-    "stragglers": ("rank",),
-}
+ONE = ("rank",)
+KEYS = {"ranks": ONE, "steps": ("rank", "start_ns"), "collectives": ("step", "seq", "rank"), "stragglers": ONE}
 FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
 # Medians of even numbers are floored: of ends and of differences, in both runs.
 FLOORS = 4
@@ -33,13 +29,9 @@ def tables(run, **more):
     """Return everything about waiting, as rows."""
     with tempfile.TemporaryDirectory() as folder:
         found = load_run(run, Path(folder), **more)
-        return {
-            "ranks": found.ranks.select(["rank", "clock_offset_ns", "clock_error_ns"]).to_pylist(),
-            "steps": found.steps().to_pylist(),
-            "collectives": found.collectives().to_pylist(),
-            "stragglers": found.stragglers().to_pylist(),
-            "summary": found.summary().to_pylist(),
-        }
+        ranks = found.ranks.select(["rank", "clock_offset_ns", "clock_error_ns"]).to_pylist()
+        names = ("steps", "collectives", "stragglers", "summary")
+        return {"ranks": ranks} | {name: getattr(found, name)().to_pylist() for name in names}
 
 
 def shifted(run, which, by):
@@ -69,7 +61,7 @@ def in_order(rows):
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(25)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     assume(oracle.communicates(run))

@@ -23,19 +23,13 @@ LONGEST_DELAY_NS = 6_500.0
 def runs(draw):
     counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     n_ranks = draw(st.integers(2, 3))
+    forward, layer = draw(st.integers(1, 20)) * MS, draw(st.integers(1, 8)) * MS
     return Ddp(
-        n_ranks=n_ranks,
-        n_steps=4,
-        forward=draw(st.integers(1, 20)) * MS,
-        layer=draw(st.integers(1, 8)) * MS,
-        transfer=tuple(draw(st.integers(1, 40)) * MS for _ in counts),
-        buckets=tuple(counts),
+        n_ranks=n_ranks, n_steps=4, forward=forward, layer=layer, buckets=tuple(counts), scale=20 * US, copy=20 * US,
+        transfer=tuple(draw(st.integers(1, 40)) * MS for _ in counts), has_copies=draw(st.booleans()),
         gradients=tuple(draw(st.integers(1, 60)) * MIB for _ in range(sum(counts))),
         late=tuple(draw(st.sampled_from((0, 0, MS, 15 * MS))) for _ in range(n_ranks)),
-        has_copies=draw(st.booleans()),
-        scale=20 * US,
-        copy=20 * US,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.slow

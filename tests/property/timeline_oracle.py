@@ -52,14 +52,10 @@ class Bar:
             times[name] = times.get(name, 0) + length
         is_one = len(self.operations) == 1
         return {
-            "lane": lane,
-            "start_ns": self.start,
-            "end_ns": self.end,
-            "busy_ns": len(set(self.ticks)),
-            "n_operations": len(self.operations),
-            "name": min(times, key=lambda name: (-times[name], name)),
+            "lane": lane, "start_ns": self.start, "end_ns": self.end, "busy_ns": len(set(self.ticks)),
+            "n_operations": len(self.operations), "name": min(times, key=lambda name: (-times[name], name)),
             "seq": self.operations[0][2] if is_one else None,
-        }
+        }  # fmt: skip
 
 
 def clipped(start: int, end: int, window: tuple[int, int]) -> list[int]:
