@@ -11,7 +11,7 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.replay.gradients import GradientCopies, Gradients, bucket_ends, gradient_copies, gradients_of
+from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
@@ -250,17 +250,6 @@ class Facts:
             lost = most_slower / (1 + most_slower) * covered
             rows.append(busy.lengths(edges[:-1], edges[1:]) - lost)
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
-
-    def n_buckets(self, cap_mib: float) -> int:
-        """Return how many buckets such a cap gives in a step at most."""
-        known = [one for one in self.gradients if one is not None]
-        return max((bucket_ends(one.n_bytes, cap_mib).size for one in known), default=0)
-
-    @cached_property
-    def n_own_buckets(self) -> int:
-        """Gradients' all-reduces of a step, the most."""
-        program = self.captured.program
-        return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
 
     @cached_property
     def n_bursts(self) -> int:
