@@ -226,8 +226,8 @@ def whatif(
     forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
     """
     work = {"no_wait": no_wait, "no_grad_copy": no_grad_copy, "perfect_overlap": perfect_overlap}
-    gradients = {"gradient_bytes": gradient_bytes, "gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb}
-    asked = knobs_of(bandwidth=bandwidth, link=link, **gradients, **work)
+    of_gradients: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb}
+    asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **of_gradients, **work)
     questions = {_CUSTOM: asked} if asked else _MENU
     opened = opened_replay(run, gradient_bytes)
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()

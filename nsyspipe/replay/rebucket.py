@@ -51,10 +51,12 @@ def with_buckets(
     for step, chosen, own, ends, _ in found:
         is_gone[chosen] = True
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
-        costs = {"total": own.total, "overhead_ns": overhead_ns, "slot_ns": slot_ns}
+        costs = {"total": own.n_bytes.sum(), "overhead_ns": overhead_ns, "slot_ns": slot_ns}
         new.append(_collectives(program, step, chosen, sizes, **costs))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
-            markers.append((kind, chosen, _places(captured, times)))
+            whole = times.astype(np.int64)
+            places = [one.places(whole[:, at]) for at, one in enumerate(captured.ranks)]
+            markers.append((kind, chosen, np.stack(places, axis=2)))
     kept = ~is_gone
     columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
     return replace(program, **columns, **_merged_markers(program, is_gone, markers))
@@ -65,7 +67,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
     captured = program.n_bytes[chosen]
     if not captured.sum() > 0:  # not of what holds a NaN
         captured = program.transfer_ns[chosen].mean(axis=1)
-    captured = captured * (own.total / max(float(captured.sum()), 1.0))
+    captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
     if own.is_exact:
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
@@ -127,11 +129,6 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
             places = np.full(sizes.size, last)
         columns.append(np.maximum(free_until(timeline)[places], captured.windows.edges[0, rank]))
     return np.stack(columns, axis=1).astype(np.float64)
-
-
-def _places(captured: Captured, times: Float64) -> Float64:
-    found = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
-    return np.stack(found, axis=2)
 
 
 def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]) -> dict[str, Any]:

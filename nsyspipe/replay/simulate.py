@@ -28,9 +28,8 @@ class Slowing:
 
     def blended(self, other: Slowing, share: float) -> Slowing:
         """Return one that is so much of another."""
-        return Slowing(
-            self.ratio + share * (other.ratio - self.ratio), self.delay_ns + share * (other.delay_ns - self.delay_ns)
-        )
+        ratio = self.ratio + share * (other.ratio - self.ratio)
+        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
 
     def total(self, work_ns: float, n_operations: float) -> float:
         """Return by how much so much work takes longer, as a share of it."""
@@ -102,21 +101,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     way on a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the
     operations between two markers are spread evenly over the work between them.
 
-    Parameters
-    ----------
-    settings
-        Run side by side.
-    unpack_ns
-        Per collective: how long after its end its result can be used; None for 0.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (settings, windows + 1, ranks), aligned ns.
-
-    Notes
-    -----
-    Cost: a few numpy calls per marker, whatever the number of ranks and settings.
+    All settings run side by side: a few numpy calls per marker, whatever the number of ranks and settings. `unpack_ns` is
+    how long after its end the result of each collective can be used; None for 0. Of shape (settings, windows + 1, ranks),
+    aligned ns.
     """
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size

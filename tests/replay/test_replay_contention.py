@@ -104,7 +104,7 @@ def test_kernels_that_were_compared_count_with_their_slowdown_and_others_with_th
     # Over host memory 3 %, and 3.8 us of each operation: (22 - 2 - 6.5) us / 1.03 of it are its own.
     others = 0.03 + 3.8 / ((20 - 6.5) / 1.03)
     for part in (0.25, 0.5, 1.0):
-        before, _ = slowdowns(contention(0.2, share=part), 25e9, None).likely
+        before, _ = slowdowns(contention(0.2, share=part), 25e9, None).pairs[0]
         ratio = part * 0.2 + (1 - part) * others
         assert before.ratio == pytest.approx(ratio)
         # The 2 us between two operations are no work that could be slower.
@@ -114,18 +114,18 @@ def test_kernels_that_were_compared_count_with_their_slowdown_and_others_with_th
 def test_a_delay_is_measured_where_no_kernels_can_be_compared():
     found = slowdowns(contention(None, share=0.0, delay=3 * US), 25e9, None)
     assert not found.is_measured
-    before, after = found.likely
+    before, after = found.pairs[0]
     assert before == after
     assert before.delay_ns == pytest.approx(3 * US - before.ratio * 2 * US)
 
 
 def test_too_little_beside_communication_measures_nothing():
     found = slowdowns(contention(0.2, covered=0.01), 25e9, None)
-    assert found.likely[0] == Slowing(0.03, 6_500.0)
+    assert found.pairs[0][0] == Slowing(0.03, 6_500.0)
 
 
 def test_on_the_way_to_another_link_what_was_measured_gives_way_to_what_is_usual():
-    target = slowdowns(contention(0.2), 30e9, 300e9).likely[1]
+    target = slowdowns(contention(0.2), 30e9, 300e9).pairs[0][1]
     assert (target.ratio, target.delay_ns) == pytest.approx((0.5, 250.0))
-    near = slowdowns(contention(0.2), 30e9, 31e9).likely[1]
+    near = slowdowns(contention(0.2), 30e9, 31e9).pairs[0][1]
     assert near.ratio == pytest.approx(0.2, rel=0.03)
