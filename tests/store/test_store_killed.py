@@ -86,7 +86,7 @@ def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_bef
     for name in runs_before:
         assert saver.save(name, tmp_path / "before", **before) == 0
     seen = []
-    for at in saver.points("new", tmp_path / "before", tmp_path, **after):
+    for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), **after):
         store = copied(tmp_path / "before", tmp_path / f"store{at}")
         status = saver.save("new", store, how="kill", at=at, **after)
         seen.append(expected.whole(store))
@@ -127,7 +127,7 @@ STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 @pytest.mark.parametrize(("how", "events"), [("full", True), ("interrupt", False)])
 def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, saver, tmp_path, how, events):
     assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
-    for at in saver.points("new", tmp_path / "before", tmp_path, events=events):
+    for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
         store = copied(tmp_path / "before", tmp_path / f"store{at}")
         before = contents(store)
         status = saver.save("new", store, how=how, at=at, events=events)
@@ -145,7 +145,7 @@ def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, s
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_stopped_between_changes_a_first_run_is_made_or_no_store_is(expected, saver, tmp_path, how):
-    for at in saver.points("new", tmp_path / "nothing", tmp_path):
+    for at in saver.points("new", tmp_path / "points"):
         folder = tmp_path / f"folder{at}"
         store = folder / "store"
         status = saver.save("new", store, how=how, at=at)
