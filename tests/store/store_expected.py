@@ -8,19 +8,8 @@ import duckdb
 
 import nsyspipe
 from nsyspipe.store.layout import run_ids
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    TABLES,
-    by_duckdb,
-    by_pandas,
-    by_polars,
-    contents,
-    new_run,
-    old_run,
-    other_run,
-    stored,
-)
+from tests.store import store_tools
+from tests.store.store_tools import OTHER_ID, RUN_ID, TABLES, by_duckdb, by_pandas, by_polars, contents, stored
 
 IDS = {"old": RUN_ID, "new": RUN_ID, "other": OTHER_ID}
 
@@ -29,7 +18,7 @@ class Expected:
     """Three runs, each alone in a store: two versions of one run, and another run."""
 
     def __init__(self, folder):
-        runs = {"old": old_run(folder), "new": new_run(folder), "other": other_run(folder)}
+        runs = {name: getattr(store_tools, f"{name}_run")(folder) for name in IDS}
         self.stores = {name: folder / f"alone-{name}" for name in runs}  # with their operations
         self.files = {  # bytes by path, without operations and with
             name: [

@@ -120,18 +120,16 @@ def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted
     assert nsyspipe.load(place).steps().equals(runs[0].steps())
 
 
-@pytest.mark.parametrize(
-    ("mine", "words"),
-    [
-        ("store", "is no directory"),
-        ("folder", "cannot be written (Not a directory"),
-        *(
-            (f"folder/store/{name}", f"has a file at {name}, where a store has a directory")
-            for name in ("steps", f"steps/run_id={RUN_ID}", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch")
-        ),
-        (f"folder/store/steps/run_id={RUN_ID}/part-0.parquet", "has steps of run nightly, and no such run"),
-    ],
-)
+IN_THE_WAY = {
+    "store": "is no directory",
+    "folder": "cannot be written (Not a directory",
+    f"folder/store/steps/run_id={RUN_ID}/part-0.parquet": "has steps of run nightly, and no such run",
+}
+DIRECTORIES = ("steps", f"steps/run_id={RUN_ID}", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch")
+IN_THE_WAY |= {f"folder/store/{name}": f"has a file at {name}, where a store has a directory" for name in DIRECTORIES}
+
+
+@pytest.mark.parametrize(("mine", "words"), IN_THE_WAY.items())
 def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
     path = tmp_path / mine
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,11 +142,11 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
 def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
     store = tmp_path / "store"
     mine = [store / "notes.md", store / "steps" / "notes.md", store / "plots" / "empty"]
-    for path in mine:
-        path.mkdir(parents=True) if path.name == "empty" else (
-            path.parent.mkdir(parents=True, exist_ok=True), path.write_text("mine"),
-        )  # fmt: skip
-    for run in (runs[0], runs[1]):
+    mine[-1].mkdir(parents=True)
+    for path in mine[:-1]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    for run in runs[:2]:
         save(run, store)
     shutil.rmtree(store / "steps" / f"run_id={RUN_ID}")
     save(runs[0], store)
@@ -185,12 +183,9 @@ def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
     monkeypatch.chdir("store")
     save(runs[2], Path())
     monkeypatch.chdir("steps")
-    for path, run in (
-        (f"run_id={RUN_ID}", runs[0]),
-        ("../ranks/run_id=other", runs[2]),
-        ("../runs/run_id=other/.", runs[2]),
-    ):
-        assert nsyspipe.load(path).header == run.header
+    assert nsyspipe.load(f"run_id={RUN_ID}").header == runs[0].header
+    for path in ("../ranks/run_id=other", "../runs/run_id=other/."):
+        assert nsyspipe.load(path).header == runs[2].header
     monkeypatch.chdir("run_id=other")
     assert nsyspipe.load(".").header == runs[2].header
 
