@@ -20,14 +20,9 @@ LATE = 15 * MS
 
 # Which scenario of the menu is the advice of a finding.
 SCENARIOS = {
-    "comm-bound": "perfect-overlap",
-    "single-bucket": "bucket-25",
-    "too-many-buckets": "bucket-100",
-    "grad-copy": "no-grad-copy",
-    "compress-gradients": "gradient-bf16",
-    "straggler": "no-wait",
-    "slow-link": "link-nvlink4",
-}
+    "comm-bound": "perfect-overlap", "single-bucket": "bucket-25", "too-many-buckets": "bucket-100",
+    "grad-copy": "no-grad-copy", "compress-gradients": "gradient-bf16", "straggler": "no-wait", "slow-link": "link-nvlink4",
+}  # fmt: skip
 
 
 def told(table):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import nsyspipe
@@ -146,19 +148,17 @@ def unmatched(rank):
         (
             whole_graphs,
             {},
-            ("7 CUDA graphs were captured as a whole: communication inside them", "--cuda-graph-trace=node"),
+            "7 CUDA graphs were captured as a whole: communication inside them .*--cuda-graph-trace=node",
         ),
-        (late_launcher, {"link": "shm"}, ("one rank alone stands idle",)),
-        (launch_bound, {}, ("launch- or input-bound: GPUs stand idle",)),
-        (shared_stream, {}, ("compute kernels run on the stream of the communication",)),
-        (two_communicators, {}, ("several communicators",)),
-        (unmatched, {}, ("collectives could not be matched",)),
+        (late_launcher, {"link": "shm"}, "one rank alone stands idle"),
+        (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
+        (shared_stream, {}, "compute kernels run on the stream of the communication"),
+        (two_communicators, {}, "several communicators"),
+        (unmatched, {}, "collectives could not be matched"),
     ],
 )
 def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes, words):
-    reason = refusal(whatif(written(build(0), build(1)), **changes))
-    assert reason.startswith(words[0])
-    assert all(one in reason for one in words)
+    assert re.match(words, refusal(whatif(written(build(0), build(1)), **changes)))
 
 
 def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
