@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.model.table import Flags, Float64
+    from nsyspipe.model.table import Float64
     from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 
@@ -135,11 +134,6 @@ def knobs_of(
 # --- where the replay does not hold -----------------------------------------------------------------
 
 
-def is_starved(shares: Float64) -> Flags:
-    """Tell which ranks are launch- or input-bound, by their `starved_shares`."""
-    return shares > LARGEST_STARVED_SHARE
-
-
 def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
     """Return the share of each rank's median step that its GPU was idle before an operation was launched."""
     shares = []
@@ -212,16 +206,14 @@ def _several_streams(communicators: Sequence[str], first: Collectives) -> str | 
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
-    streams = {kind: np.unique(first.stream[first.kind == kind]).size for kind in kinds}
     is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
-    if is_several or is_odd or max(streams.values()) > 1:
+    if is_several or is_odd or any(np.unique(first.stream[first.kind == kind]).size > 1 for kind in kinds):
         return "several communicators are in use, for which the model is not validated"
     return None
 
 
 def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
-    n_not = sum(one.n_without_launch for one in timelines)
-    if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
+    if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
         return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
@@ -242,10 +234,8 @@ def beyond_nominal(replay: Replay) -> str | None:
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
     if most is None or own is None or own <= most * in_switch:
         return None
-    return (
-        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
-        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
-    )
+    link = f"the fastest link of these GPUs gives {most / _GB:,.0f} GB/s"
+    return f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where {link}: the bytes of the gradients are not right"
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -262,17 +252,15 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
             f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
         )
     shares = replay.starved_shares
-    n_starved, share = np.count_nonzero(is_starved(shares)), f"{100 * shares.max():.1f} %"
+    n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:
-        yield (
-            f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
-            "yet, and how that changes is not known"
-        )
+        idle = f"GPUs stand idle {share} of the step because work was not launched yet"
+        yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        yield (
-            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order): "
-            "a straggler; ask for the balanced run, --no-wait"
+        idle = (
+            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order)"
         )
+        yield f"{idle}: a straggler; ask for the balanced run, --no-wait"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -280,10 +268,9 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     fastest = max(NAMED_LINKS, key=lambda link: link.nominal_bytes_per_s or 0.0)
     most = fastest.nominal_bytes_per_s or 0.0
     if target > most * _IN_SWITCH:
-        yield (
-            f"no link gives {target / _GB:,.0f} GB/s: the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} "
-            "GB/s; perfect overlap says what is left where communication costs nothing"
-        )
+        known = f"the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} GB/s"
+        left = "perfect overlap says what is left where communication costs nothing"
+        yield f"no link gives {target / _GB:,.0f} GB/s: {known}; {left}"
     if own is None:
         fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
         yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
@@ -300,36 +287,26 @@ def _sharded(replay: Replay) -> Iterator[str]:
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     yield from _sharded(replay)
     if (n_bursts := replay.n_bursts) > 1:
-        yield (
-            f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
-            "is not known (an accumulation sends them once under no_sync())"
-        )
+        unknown = "which of them are the same is not known (an accumulation sends them once under no_sync())"
+        yield f"gradients are all-reduced {n_bursts} times per step, with other work between, and {unknown}"
     if replay.gradient_bytes is None:
         yield "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
-        yield (
-            f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
-            "them as they are before it: ask a capture without the hook"
-        )
+        hook = f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes)"
+        yield f"{hook}, and bucket_cap_mb counts them as they are before it: ask a capture without the hook"
     known = [one.n_bytes for one in replay.gradients if one is not None]
     n = max((bucket_ends(n_bytes, knobs.bucket_mb or 0.0).size for n_bytes in known), default=0)
     n_steps, program = len(replay.captured.steps), replay.captured.program
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
-        yield (
-            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
-            f"the run has {n_own})"
-        )
+        most = f"up to {_MOST_BUCKETS} are answered; the run has {n_own}"
+        yield f"{n:,} buckets per step: what so many small ones take is not known ({most})"
     if n * n_steps > _MOST_REPLAYED:
-        yield (
-            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
-            "capture fewer steps, or leave some out with --skip-first N"
-        )
+        long = f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are)"
+        yield f"{long}: capture fewer steps, or leave some out with --skip-first N"
     if replay.lag_share > 1:
-        yield (
-            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
-            "when smaller or larger ones would begin is not known"
-        )
+        late = f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take"
+        yield f"{late}, so when smaller or larger ones would begin is not known"
 
 
 def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
@@ -369,8 +346,3 @@ def contradiction(replay: Replay) -> str | None:
         return None
     free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"
     return f"the replay contradicts itself: {free}, where the device computes {busy}"
-
-
-def is_sharded(kinds: Iterable[str]) -> bool:
-    """Tell whether a run's parameters or gradients are sharded: collectives that move one rank's part."""
-    return any(kind in PER_RANK for kind in kinds)

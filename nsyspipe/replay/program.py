@@ -259,10 +259,7 @@ def captured_program(
 
 
 def _bursts(rank: RankTimeline) -> Int64:
-    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between.
-
-    Where micro-batches all-reduce each, forward lies between, and the backward pass waits for its own alone.
-    """
+    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between."""
     comm = rank.collectives
     order = np.argsort(rank.launch, kind="stable")
     n_before = np.searchsorted(rank.launch[order], comm.launch)

@@ -244,10 +244,7 @@ class Facts:
 
     @cached_property
     def lag_share(self) -> float:
-        """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
-
-        The most of any rank; 0 without such all-reduces.
-        """
+        """Median time from when gradients' all-reduces could begin to their start, of the latest rank, over their transfer."""
         program, own = self.captured.program, self.captured.program.is_gradient
         if not own.any():
             return 0.0

@@ -10,23 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.kernels import compared_share
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
+from nsyspipe.replay import knobs as asked
 from nsyspipe.replay.gradients import gradients_of
-from nsyspipe.replay.knobs import (
-    LARGEST_IDENTITY_ERROR,
-    LINKS,
-    Knobs,
-    beyond_nominal,
-    contradiction,
-    is_sharded,
-    is_starved,
-    starved_shares,
-    why_not,
-    why_not_knobs,
-    why_not_replayable,
-)
+from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
@@ -118,9 +108,12 @@ class Replay(Facts):
         limit = self.limit_ns or 0.0
         if likely >= limit:
             return limit
-        if knobs.no_wait:
-            program = balanced(program, ~is_starved(self.starved_shares), self._before)
-        return float(np.median(self._without_transfer(program, [self._before])[0]))
+        return float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+
+    def _waited(self, program: Program, knobs: Knobs) -> Program:
+        """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
+        trusted = self.starved_shares <= asked.LARGEST_STARVED_SHARE
+        return balanced(program, trusted, self._before) if knobs.no_wait else program
 
     def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
         if knobs.bucket_mb is None:
@@ -135,8 +128,7 @@ class Replay(Facts):
 
         The first is the likeliest.
         """
-        if knobs.no_wait:
-            program = balanced(program, ~is_starved(self.starved_shares), self._before)
+        program = self._waited(program, knobs)
         pairs = self.slowdowns(self.target(knobs)).pairs
         unpack = None
         if knobs.gradient_dtype is not None and self.n_copies:
@@ -144,8 +136,10 @@ class Replay(Facts):
         transfers = self._transfers(program, knobs)
         if is_likely_only:
             pairs, transfers = pairs[:1], transfers[:1]
-        settings = [Setting(*one, transfers[0]) for one in pairs]
-        settings += [Setting(*pairs[0], one) for one in transfers[1:]]
+        settings = [
+            *(Setting(*one, transfers[0]) for one in pairs),
+            *(Setting(*pairs[0], one) for one in transfers[1:]),
+        ]
         if knobs.perfect_overlap:
             return self._hidden(program, settings, unpack), len(pairs)
         return self._step_times(simulate(program, settings, unpack)), len(pairs)
@@ -204,13 +198,13 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     An `OptionError` if the capture says other bytes of gradients per step than the user, a `DatasetError` if the run was
     saved without its operations.
     """
-    if reason := why_not(run):
+    if reason := asked.why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := why_not_replayable(run, timelines, windows):
+    if reason := asked.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
     is_gradient = _gradient_collectives(first)
@@ -224,17 +218,17 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=starved_shares(timelines, windows),
+        starved_shares=asked.starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
         compared=_compared(run.kernels()),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > LARGEST_IDENTITY_ERROR:
+    if replay.identity_error > asked.LARGEST_IDENTITY_ERROR:
         off = f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %"
         return f"{off}: the run waits for something that the model does not know"
-    return contradiction(replay) or replay
+    return asked.contradiction(replay) or replay
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
@@ -253,7 +247,7 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     if given is None:
         return
     option = f"--gradient-bytes {given:,.0f}"
-    if reason := beyond_nominal(replay):
+    if reason := asked.beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
         fix = "give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16"
         raise OptionError(option, reason, found=f"all-reduces of {narrow}", fix=fix)
@@ -281,7 +275,7 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
 def _gradient_collectives(first: Collectives) -> Flags:
     """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if is_sharded(first.kind.tolist()):
+    if not {*PER_RANK}.isdisjoint(first.kind.tolist()):  # sharded
         return found
     all_reduce = first.kind == "all_reduce"
     length = first.end - first.start

@@ -114,7 +114,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     now = np.broadcast_to(program.begin_ns, shape).copy()
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
-    until = _work_until_join(program, ahead)
+    # The work from each marker to the next that waits for a collective, or to the end.
+    place, joins = np.cumsum(ahead, axis=1), np.append(np.flatnonzero(program.kind == JOIN), program.kind.size - 1)
+    until = place[:, joins[np.searchsorted(joins, np.arange(program.kind.size))]] - place
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
@@ -156,14 +158,6 @@ def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, F
         works.append(work)
         slows.append(np.maximum(1 + one.after.ratio + one.after.delay_ns * density, 1.0))
     return np.stack(works), np.stack(slows)
-
-
-def _work_until_join(program: Program, ahead: Float64) -> Float64:
-    """Return the work from each marker to the next that waits for a collective, or to the end."""
-    place, n = np.cumsum(ahead, axis=1), program.kind.size
-    joins = np.append(np.flatnonzero(program.kind == JOIN), n - 1)
-    found: Float64 = place[:, joins[np.searchsorted(joins, np.arange(n))]] - place
-    return found
 
 
 class _Beside:

@@ -168,7 +168,7 @@ def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
         return DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN)
 
 
-def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
+def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
     if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
@@ -189,7 +189,7 @@ def files_in_row(top: Directory, run_id: str) -> set[str] | None:
 
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
-    with file_of(top, run_id, name) as file:
+    with _opened(top, run_id, name) as file:
         size = check_size(file)
         if name == layout.RUNS_FILE and size > _LARGEST_ROW:
             raise ValueError(f"{size} bytes are more than the row of a run has")
