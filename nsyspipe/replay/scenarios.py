@@ -14,7 +14,7 @@ from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.kernels import compared_share
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
-from nsyspipe.replay import knobs as asked
+from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
@@ -112,7 +112,7 @@ class Replay(Facts):
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
-        trusted = self.starved_shares <= asked.LARGEST_STARVED_SHARE
+        trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
     def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
@@ -198,13 +198,13 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     An `OptionError` if the capture says other bytes of gradients per step than the user, a `DatasetError` if the run was
     saved without its operations.
     """
-    if reason := asked.why_not(run):
+    if reason := limits.why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := asked.why_not_replayable(run, timelines, windows):
+    if reason := limits.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
     is_gradient = _gradient_collectives(first)
@@ -218,17 +218,17 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=asked.starved_shares(timelines, windows),
+        starved_shares=limits.starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
         compared=_compared(run.kernels()),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > asked.LARGEST_IDENTITY_ERROR:
+    if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
         off = f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %"
         return f"{off}: the run waits for something that the model does not know"
-    return asked.contradiction(replay) or replay
+    return limits.contradiction(replay) or replay
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
@@ -247,7 +247,7 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     if given is None:
         return
     option = f"--gradient-bytes {given:,.0f}"
-    if reason := asked.beyond_nominal(replay):
+    if reason := limits.beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
         fix = "give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16"
         raise OptionError(option, reason, found=f"all-reduces of {narrow}", fix=fix)

@@ -223,11 +223,8 @@ def locked(store: Path) -> Iterator[Locked]:
                     opened.enter_context(trial.pop_all())
                     break
             if time.monotonic() > until:
-                raise OutputError(
-                    str(store),
-                    f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s",
-                    fix="try again, or end the process that holds .nsyspipe/lock",
-                )
+                what = f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s"
+                raise OutputError(str(store), what, fix="try again, or end the process that holds .nsyspipe/lock")
         for run_id in found.switch.names():  # by a writer that was killed
             found.settle(run_id)
         yield found
@@ -238,14 +235,10 @@ def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
     hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
     for name in _OF_LINKS:
         if hidden.kind(name):
-            raise OutputError(
-                str(store),
-                f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})",
-                fix=layout.links_fix(store),
-            )
-    staging = opened.enter_context(hidden.enter(_STAGING, make=True))
-    switch = opened.enter_context(hidden.enter(layout.SWITCH, make=True))
-    return Locked(top, hidden, staging, switch)
+            what = f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})"
+            raise OutputError(str(store), what, fix=layout.links_fix(store))
+    inside = (opened.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
+    return Locked(top, hidden, *inside)
 
 
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:

@@ -31,9 +31,8 @@ def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
             launch += US
             builder.kernel(at, at + length, "layer", launch=launch)
             at += length
-        begin = at
+        begin, comm_launch = at, launch + US
         launch += US
-        comm_launch = launch
         for _ in range(KERNELS):
             launch += US
             builder.kernel(at, at + int(10 * US * factor), "layer", launch=launch)
