@@ -182,7 +182,7 @@ def test_two_writers_at_once_both_succeed(expected, savers, tmp_path, names):
 def test_a_reader_never_fails_while_two_writers_replace_what_it_reads(expected, savers, tmp_path):
     store = tmp_path / "store"
     assert savers[0].save("old", store) == savers[0].save("other", store) == 0
-    for number in range(10):
+    for number in range(6):
         savers[0].ask("new" if number % 2 else "old", store)
         savers[1].ask("other", store, events=True)
         expected.meanwhile(store)
