@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,7 +36,7 @@ _MENU = {
 }
 
 
-def _of_ranks(replay: Replay) -> Iterator[str]:
+def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
     n_ranks = replay.captured.program.n_ranks
     n_missing = replay.world_size - n_ranks
     if n_ranks <= 1:
@@ -53,6 +52,16 @@ def _of_ranks(replay: Replay) -> Iterator[str]:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
         of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
         yield f"gradients of {given:,.0f} bytes per step as given{of}"
+    yield from _of_link(replay, knobs)
+    if knobs.bucket_mb is not None:
+        is_exact = all(one is not None and one.is_exact for one in replay.gradients)
+        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"
+        yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
+    if knobs.gradient_dtype is not None:
+        yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
+        if not replay.n_copies:
+            yield "casting takes no time"
+    yield from _of_work(replay, knobs)
 
 
 def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -72,17 +81,6 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     how = "measured" if link.is_measured else "not measured"
     reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
     yield f"{link.name}: {reached}; {captured}"
-
-
-def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    if knobs.bucket_mb is not None:
-        is_exact = all(one is not None and one.is_exact for one in replay.gradients)
-        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"
-        yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
-    if knobs.gradient_dtype is not None:
-        yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
-        if not replay.n_copies:
-            yield "casting takes no time"
 
 
 def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -107,87 +105,44 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one combination of changes would bring.
+    """What one combination of changes would bring; its figures are None where the question is refused."""
 
-    Attributes
-    ----------
-    id
-        Stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination.
-    label
-        The same in words.
-    knobs
-        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, a number
-        however it was given.
-    step_time_ns
-        Predicted step time; None where the question is refused.
-    low_ns, high_ns
-        Least and most that it may be; None likewise.
-    throughput_steps_per_s
-        1e9 / step_time_ns.
-    gain_pct
-        100 x (captured - predicted) / captured step time: positive is faster.
-    assumptions
-        What the answer rests on, a sentence each.
-    refused
-        Why there is no answer; None if there is one.
-    finding
-        Id of the run's finding that advises this one change; None where there is none, and for several changes.
-    finding_saving_ns
-        What that finding says could be gained at most, ns per step; None where it has no bound.
-    """
-
-    id: str
-    label: str
+    id: str  # stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination
+    label: str  # the same in words
+    # What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, always a number.
     knobs: Mapping[str, float | str | bool]
-    step_time_ns: float | None = None
-    low_ns: float | None = None
-    high_ns: float | None = None
-    throughput_steps_per_s: float | None = None
-    gain_pct: float | None = None
-    assumptions: tuple[str, ...] = ()
-    refused: str | None = None
-    finding: str | None = None
-    finding_saving_ns: float | None = None
+    step_time_ns: float | None = None  # predicted
+    low_ns: float | None = None  # the least that it may be
+    high_ns: float | None = None  # and the most
+    throughput_steps_per_s: float | None = None  # 1e9 / step_time_ns
+    gain_pct: float | None = None  # 100 x (captured - predicted) / captured step time: positive is faster
+    assumptions: tuple[str, ...] = ()  # what the answer rests on, a sentence each
+    refused: str | None = None  # why there is no answer; None if there is one
+    finding: str | None = None  # the run's finding that advises this one change; None without, and for several changes
+    finding_saving_ns: float | None = None  # what it says could be gained at most per step; None where it has no bound
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to `whatif`.
-
-    Attributes
-    ----------
-    run_id, label
-        Of the run.
-    n_steps
-        Steps that the answer rests on.
-    step_time_ns
-        Captured step time: of each summary step the largest window over ranks, then the median; None without any.
-    limit_step_time_ns
-        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other link, bucket or
-        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
-        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
-    identity_error_pct
-        Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
-    scenarios
-        One per question; a menu has the largest gain first, refused ones last.
-    problems
-        Rows of `schema.PROBLEMS`, and what the replay adds.
-    """
+    """The answer to `whatif`."""
 
     run_id: str
-    label: str
-    n_steps: int
+    label: str  # of the run
+    n_steps: int  # that the answer rests on
+    # Captured step time: of each summary step the largest window over ranks, then the median; None without any.
     step_time_ns: float | None
+    # The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other
+    # link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where
+    # nothing can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
     limit_step_time_ns: float | None
-    identity_error_pct: float | None
-    scenarios: tuple[Scenario, ...]
-    problems: tuple[Mapping[str, Any], ...]
+    identity_error_pct: (
+        float | None
+    )  # of the step that differs most, replayed with nothing changed; None if not replayed
+    scenarios: tuple[Scenario, ...]  # one per question; a menu has the largest gain first, refused ones last
+    problems: tuple[Mapping[str, Any], ...]  # rows of `schema.PROBLEMS`, and what the replay adds
 
     def table(self) -> pa.Table:
-        """Return the scenarios as a table: one row each, in their order; knobs and assumptions as text.
-
-        Columns: the fields of `Scenario`, less ``knobs``.
-        """
+        """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
         shown = [one for one in fields(Scenario) if one.name != "knobs"]
         kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}
         rows = [
@@ -270,21 +225,14 @@ def whatif(
     A faster link is not predicted to be slower, nor its range to end higher, on any capture that was tried; yet nothing
     forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
     """
-    asked = knobs_of(
-        bandwidth=bandwidth,
-        gradient_bytes=gradient_bytes,
-        link=link,
-        gradient_dtype=gradient_dtype,
-        bucket_mb=bucket_mb,
-        no_wait=no_wait,
-        no_grad_copy=no_grad_copy,
-        perfect_overlap=perfect_overlap,
-    )
+    work = {"no_wait": no_wait, "no_grad_copy": no_grad_copy, "perfect_overlap": perfect_overlap}
+    of_gradients: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb}
+    asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **of_gradients, **work)
     questions = {_CUSTOM: asked} if asked else _MENU
     opened = opened_replay(run, gradient_bytes)
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
-    promised = promised_bytes_per_s(run)
+    promised = nvlink_promise(run.header.gpu_names)
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
@@ -319,8 +267,7 @@ def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenari
         return replace(scenario, refused=refused)
     found = opened.predict(knobs)
     gain = opened.step_time_ns - found.step_time_ns
-    parts = _of_ranks(opened), _of_link(opened, knobs), _of_gradients(opened, knobs), _of_work(opened, knobs)
-    assumptions = [*chain.from_iterable(parts)]
+    assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
         assumptions.append("hosts can launch that much faster, which the capture does not show")
     return replace(
@@ -352,16 +299,8 @@ _SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "link")
 _ADVISED_LINKS = [one for one in LINKS.values() if one.name.startswith(("nvlink", "pcie"))]
 
 
-def promised_bytes_per_s(run: Run) -> float | None:
-    """Return the fastest link that a finding of the run can speak of: NVLink, where its GPUs have it."""
-    return nvlink_promise(run.header.gpu_names)
-
-
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
-    """Return the change that a finding advises; None where the replay knows none like it.
-
-    Of links the fastest that is not beyond what the finding promises.
-    """
+    """Return the change that a finding advises, None where the replay knows none; of links the fastest not beyond a promise."""
     if rule != _SLOW_LINK:
         return ADVICE.get(rule)
     slower = [one for one in _ADVISED_LINKS if one.bus_bytes_per_s <= (promised or 0.0)]
@@ -370,10 +309,7 @@ def advised_change(rule: str, promised: float | None) -> Knobs | None:
 
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
-    """Return the id of the finding that advises a change; None for several changes, or where no such rule fired.
-
-    A link that is faster than those the finding speaks of is none of its.
-    """
+    """Return the id of the finding that advises a change; None for several, without such a rule, for links beyond its own."""
     given = list(knobs.given)
     if len(given) != 1:
         return None
@@ -391,36 +327,27 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     the evidence, ``replay_change`` is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts
     (medians), ``replay_refused`` why it does not.
 
-    Parameters
-    ----------
-    findings
-        `schema.FINDINGS` of the run, as the rules gave them; returned in the order of `findings.judge.in_order`.
+    The findings are `schema.FINDINGS` as the rules gave them; returned in the order of `findings.judge.in_order`.
     """
-    promised = promised_bytes_per_s(run)
-    rows = findings.to_pylist()
+    promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
     changes = [advised_change(row["id"], promised) for row in rows]
     if not any(changes):
         return findings
-    opened = _opened(run)
-    told = [
-        row if change is None else _with_expected(row, change, opened)
-        for row, change in zip(rows, changes, strict=True)
-    ]
+    n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    opened: Replay | str = f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
+    if n_operations <= _MOST_OPERATIONS:
+        try:
+            opened = opened_replay(run)
+        except NsyspipeError as error:  # an answer without it is better than none
+            opened = f"not replayed: {error}"
+    told = [_with_expected(row, change, opened) for row, change in zip(rows, changes, strict=True)]
     return schema.FINDINGS.from_rows(in_order(told))
 
 
-def _opened(run: Run) -> Replay | str:
-    n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
-    if n_operations > _MOST_OPERATIONS:
-        return f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
-    try:
-        return opened_replay(run)
-    except NsyspipeError as error:  # an answer without it is better than none
-        return f"not replayed: {error}"
-
-
-def _with_expected(row: Mapping[str, Any], change: Knobs, opened: Replay | str) -> dict[str, Any]:
+def _with_expected(row: Mapping[str, Any], change: Knobs | None, opened: Replay | str) -> Mapping[str, Any]:
     """Return a finding with what the replay says of its advice."""
+    if change is None:
+        return row
     evidence, expected = json.loads(row["evidence"]) | {"replay_change": change.label}, None
     refused = why_refused(opened, change)
     if isinstance(opened, str) or refused is not None:
@@ -433,5 +360,4 @@ def _with_expected(row: Mapping[str, Any], change: Knobs, opened: Replay | str) 
             "replay_step_time_low_ns": found.low_ns,
             "replay_step_time_high_ns": found.high_ns,
         }
-    said = json.dumps(evidence, allow_nan=False)
-    return {**row, "expected_ns_per_step": expected, "evidence": said}
+    return {**row, "expected_ns_per_step": expected, "evidence": json.dumps(evidence, allow_nan=False)}

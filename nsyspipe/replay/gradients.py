@@ -29,16 +29,12 @@ _MOST_EXTRA = 3
 
 
 def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
-    """Return the operations of the step like the one before its last large collective, up to it.
-
-    They scale each gradient into its bucket, and tell when it was ready.
-    """
+    """Return the operations of the step like the one before its last large collective, up to it: a gradient's each."""
     found = timeline.collectives
     lengths = (found.end - found.start)[own]
     large = own[lengths >= _LARGE * lengths.max()]
     last = large[np.argmax(found.launch[large])]
-    launch = np.maximum.accumulate(timeline.launch) if timeline.launch.size else timeline.launch
-    at = int(np.searchsorted(launch, found.launch[last])) - 1
+    at = int(np.searchsorted(np.maximum.accumulate(timeline.launch), found.launch[last])) - 1
     if at < 0:
         return np.empty(0, np.int64)
     # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
@@ -86,20 +82,16 @@ def is_alike(lengths: Float64, sizes: Float64) -> bool:
 
 
 class GradientCopies(NamedTuple):
-    """The copies of one step and rank from the buckets to the gradients: places among the rank's operations, and bytes.
+    """The copies of one step and rank from the buckets to the gradients."""
 
-    Of a copy that is a kernel, the bytes are what its length says.
-    """
-
-    rows: Int64
-    n_bytes: Float64
+    rows: Int64  # places among the rank's operations
+    n_bytes: Float64  # of a copy that is a kernel, what its length says
 
 
 def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
-    """Find the copies that DDP makes without bucket view: those that follow the wait for the collectives.
+    """Find the copies that DDP makes without bucket view after the wait for the collectives.
 
-    They are the copies in a row, device to device or kernels named so, from the first copy that waits for a collective
-    of each burst of the step on.
+    Those in a row, device to device or kernels named so, from the first that waits for a collective of each burst on.
     """
     program, timeline = captured.program, captured.timelines[rank]
     own = np.flatnonzero((program.step == step) & program.is_gradient)
@@ -137,32 +129,17 @@ class Gradients:
     ready: Float64  # row per gradient, column per rank: when it was ready, aligned ns
     is_exact: bool  # whether sizes and times were seen; else the bytes of each bucket are taken to become ready evenly
 
-    @property
-    def total(self) -> float:
-        """Bytes of all."""
-        return float(self.n_bytes.sum())
-
 
 def gradients_of(
     captured: Captured, step: int, total_bytes: float | None, skew: float | None = None
 ) -> Gradients | None:
-    """Return the gradients of a step; None if their bytes are not known.
+    """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
-    Parameters
-    ----------
-    step
-        Place among the windows.
-    total_bytes
-        As the user says; None: from NCCL's payload, or from the copies.
-    skew
-        For gradients that were not seen one by one: this share of each bucket's bytes is ready at its end, or, if
-        negative, at its begin, and the rest evenly; None takes what is likeliest.
-
-    Notes
-    -----
-    Without bucket view each gradient is copied out of its bucket after the collectives, in bucket order, and scaled
-    into it when it is ready by one kernel, that which each collective waits for: as many kernels of that name in the
-    backward pass as there are copies, longer for larger ones, are the ready times.
+    The bytes are `total_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
+    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel, that
+    which each collective waits for: as many kernels of that name in the backward pass as there are copies, longer for
+    larger ones, are the ready times. Where they were not seen one by one, `skew` is the share of each bucket's bytes that
+    is ready at its end, or, if negative, at its begin, and the rest evenly; None takes what is likeliest.
     """
     program = captured.program
     own = np.flatnonzero((program.step == step) & program.is_gradient)
@@ -170,8 +147,7 @@ def gradients_of(
         return None
     copies = [gradient_copies(captured, step, rank) for rank in range(program.n_ranks)]
     sizes = copies[0].n_bytes
-    exact = _scaled(captured, own, copies, sizes)
-    if exact is not None and skew is None:
+    if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
         scale = 1.0 if total_bytes is None else total_bytes / sizes.sum()
         return Gradients(sizes * scale, exact, is_exact=True)
     per_bucket = _bucket_bytes(captured, own, sizes, total_bytes)
@@ -242,25 +218,15 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
 
 def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: float) -> Gradients:
     """Let the bytes of each bucket become ready evenly from the bucket before on; of the first, from its pass's begin."""
+    counts = np.maximum(np.round(_EVEN_PARTS * (per_bucket / per_bucket.sum())).astype(np.int64), 1)
+    # When each of a bucket's equal parts is ready, as shares of the time that the bucket has.
+    even = np.concatenate([np.arange(1, n + 1) / n for n in counts.tolist()])
+    shares = np.clip((even + min(skew, 0.0)) / (1 - abs(skew)), 0.0, 1.0)
     columns = []
-    weights = per_bucket / per_bucket.sum()
-    counts = np.maximum(np.round(_EVEN_PARTS * weights).astype(np.int64), 1)
     for timeline, markers in zip(captured.timelines, captured.ranks, strict=True):
-        ready = markers.ready[own].astype(np.float64)
-        edges = np.concatenate(([_begin_of_pass(timeline, markers, own)], ready))
-        parts = [
-            first + (last - first) * _ready_shares(n, skew)
-            for first, last, n in zip(edges[:-1], edges[1:], counts.tolist(), strict=True)
-        ]
-        columns.append(np.concatenate(parts))
-    n_bytes = np.repeat(per_bucket / counts, counts)
-    return Gradients(n_bytes, np.stack(columns, axis=1), is_exact=False)
-
-
-def _ready_shares(n: int, skew: float) -> Float64:
-    """Return when each of n equal parts is ready, as shares of the time that its bucket has."""
-    even = (np.arange(n) + 1) / n
-    return np.clip((even + min(skew, 0.0)) / (1 - abs(skew)), 0.0, 1.0)
+        edges = np.append(_begin_of_pass(timeline, markers, own), markers.ready[own].astype(np.float64))
+        columns.append(np.repeat(edges[:-1], counts) + np.repeat(np.diff(edges), counts) * shares)
+    return Gradients(np.repeat(per_bucket / counts, counts), np.stack(columns, axis=1), is_exact=False)
 
 
 def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> float:

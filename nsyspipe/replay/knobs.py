@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.errors import OptionError
+from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.model.table import Flags, Float64
+    from nsyspipe.model.table import Float64
     from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 
@@ -67,16 +67,11 @@ class Knobs:
             raise OptionError("--link and --bandwidth", "say the same thing twice", fix="give one")
         if self.link is not None and self.link not in LINKS:
             # None of them is offered: a link of nearly the same name is another link.
-            raise OptionError(
-                f"--link {self.link!r}",
-                "is not known",
-                found=", ".join("/".join((one.name, *one.gpus)) for one in LINKS.values()),
-                fix="give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s",
-            )
-        dtype = self.gradient_dtype
-        if dtype is not None and dtype not in DTYPES:
-            what = f"--gradient-dtype {dtype!r}"
-            raise OptionError(what, "is not known", found=", ".join(DTYPES))
+            known = ", ".join("/".join((one.name, *one.gpus)) for one in LINKS.values())
+            fix = "give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s"
+            raise OptionError(f"--link {self.link!r}", "is not known", found=known, fix=fix)
+        if self.gradient_dtype not in (None, *DTYPES):
+            raise OptionError(f"--gradient-dtype {self.gradient_dtype!r}", "is not known", found=", ".join(DTYPES))
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
 
@@ -97,7 +92,7 @@ class Knobs:
     @property
     def label(self) -> str:
         """The changes in the words of the options that make them."""
-        return ", ".join(_KNOBS[name].words(value) for name, value in self.given.items())
+        return ", ".join(_KNOBS[name][0](value) for name, value in self.given.items())
 
 
 def _check_positive(option: str, value: float | None) -> None:
@@ -106,20 +101,11 @@ def _check_positive(option: str, value: float | None) -> None:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes.
-
-    Raises
-    ------
-    OptionError
-        If it is anything else, bits (b) too, or zero.
-    """
+    """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes; all else is an `OptionError`."""
     if bits := _BITS.fullmatch(text):
         value, unit = float(bits[1]), bits[2].upper().replace("K", "k")
-        raise OptionError(
-            f"--bandwidth {text!r}",
-            "bits? it is asked for in bytes",
-            fix=f"--bandwidth {value / 8:g}{unit}B/s, or {value:g}{unit}B/s if it was bytes",
-        )
+        fix = f"--bandwidth {value / 8:g}{unit}B/s, or {value:g}{unit}B/s if it was bytes"
+        raise OptionError(f"--bandwidth {text!r}", "bits? it is asked for in bytes", fix=fix)
     found = _FORM.fullmatch(text)
     value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not 0 < value < float("inf"):
@@ -134,13 +120,7 @@ def knobs_of(
     gradient_bytes: float | None = None,
     **others: Any,  # noqa: ANN401 - other fields of Knobs
 ) -> Knobs:
-    """Return the changes that `answer.whatif` was asked for.
-
-    Raises
-    ------
-    OptionError
-        If a value cannot be used, or values contradict each other.
-    """
+    """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     if isinstance(bandwidth, str):
         bandwidth = parse_bandwidth(bandwidth)
@@ -154,16 +134,8 @@ def knobs_of(
 # --- where the replay does not hold -----------------------------------------------------------------
 
 
-def is_starved(shares: Float64) -> Flags:
-    """Tell which ranks are launch- or input-bound, by their `starved_shares`."""
-    return shares > LARGEST_STARVED_SHARE
-
-
 def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
-    """Return the share of each rank's median step that its GPU was idle because nothing was launched.
-
-    Idle time before an operation up to its launch, of all operations of the main stream and of communication.
-    """
+    """Return the share of each rank's median step that its GPU was idle before an operation was launched."""
     shares = []
     for at, rank in enumerate(timelines):
         comm, edges = rank.collectives, windows.edges[:, at]
@@ -198,9 +170,8 @@ def why_not(run: Run) -> str | None:
     if not np.isin(counted, complete).all() or not counted.size:
         return "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
-        return (
-            "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
-        )
+        late = "ranks begin the first one at different times (capture at least 4 steps)"
+        return f"no complete step after the first: {late}"
     return None
 
 
@@ -213,77 +184,58 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
         return "no communication was recorded in the steps that count"
-    if len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py():
-        return "collectives could not be matched across ranks"
-    if any(
-        not np.array_equal(getattr(one.collectives, name), getattr(first, name))
+    is_same = all(
+        np.array_equal(one.collectives.step, first.step) and np.array_equal(one.collectives.seq, first.seq)
         for one in timelines
-        for name in ("step", "seq")
-    ):
-        return "collectives could not be matched across ranks"
-    if hooked := _hooked(timelines, windows):
-        return hooked
-    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
-
-
-def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
-    """Refuse where a hook computes between a collective and what waits for it, for more than a replay may be off by.
-
-    What a cast of bf16 compression does on one of many streams in turn, once in a while on NCCL's, is less.
-    """
-    steps = windows.steps.size
-    wall = (windows.edges[-1] - windows.edges[0]).mean() / steps
-    most = max(timelines, key=lambda one: one.hooked_ns)
-    if most.hooked_ns / steps <= LARGEST_IDENTITY_ERROR * wall:
-        return None
-    return (
-        "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
-        f"({most.n_hooked / steps:,.3g} per step, {100 * most.hooked_ns / steps / wall:.1f} % of it): the model does not cover that"
     )
+    if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
+        return "collectives could not be matched across ranks"
+    # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
+    # compression does on one of many streams in turn, once in a while on NCCL's, is less.
+    n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
+    share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
+    if share > LARGEST_IDENTITY_ERROR:
+        return (
+            "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
+            f"({most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it): the model does not cover that"
+        )
+    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
 
 
 def _several_streams(communicators: Sequence[str], first: Collectives) -> str | None:
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
-    streams = {kind: np.unique(first.stream[first.kind == kind]).size for kind in kinds}
     is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
-    if is_several or is_odd or max(streams.values()) > 1:
+    if is_several or is_odd or any(np.unique(first.stream[first.kind == kind]).size > 1 for kind in kinds):
         return "several communicators are in use, for which the model is not validated"
     return None
 
 
 def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
-    n_not = sum(one.n_without_launch for one in timelines)
-    if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
+    if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
         return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
     if n_not := int(np.count_nonzero(launches == NEVER)):
-        return (
-            f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for "
-            "is not known"
-        )
+        return f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for is not known"
     return None
 
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
-    of_knobs = (knob.refused(replay, knobs) for name, knob in _KNOBS.items() if name in knobs.given)
+    of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
 
 def beyond_nominal(replay: Replay) -> str | None:
     """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
     most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
-    if most is None or own is None:
+    in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
+    if most is None or own is None or own <= most * in_switch:
         return None
-    if own <= most * (_IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0):
-        return None
-    return (
-        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
-        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
-    )
+    link = f"the fastest link of these GPUs gives {most / _GB:,.0f} GB/s"
+    return f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where {link}: the bytes of the gradients are not right"
 
 
 def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -300,17 +252,15 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
             f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
         )
     shares = replay.starved_shares
-    n_starved, share = np.count_nonzero(is_starved(shares)), f"{100 * shares.max():.1f} %"
+    n_starved, share = np.count_nonzero(shares > LARGEST_STARVED_SHARE), f"{100 * shares.max():.1f} %"
     if n_starved > 1 or n_starved == n_ranks:
-        yield (
-            f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
-            "yet, and how that changes is not known"
-        )
+        idle = f"GPUs stand idle {share} of the step because work was not launched yet"
+        yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        yield (
-            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order): "
-            "a straggler; ask for the balanced run, --no-wait"
+        idle = (
+            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order)"
         )
+        yield f"{idle}: a straggler; ask for the balanced run, --no-wait"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -318,18 +268,15 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     fastest = max(NAMED_LINKS, key=lambda link: link.nominal_bytes_per_s or 0.0)
     most = fastest.nominal_bytes_per_s or 0.0
     if target > most * _IN_SWITCH:
-        yield (
-            f"no link gives {target / _GB:,.0f} GB/s: the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} "
-            "GB/s; perfect overlap says what is left where communication costs nothing"
-        )
+        known = f"the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} GB/s"
+        left = "perfect overlap says what is left where communication costs nothing"
+        yield f"no link gives {target / _GB:,.0f} GB/s: {known}; {left}"
     if own is None:
         fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
         yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
     elif replay.is_sharded and target < own * (1 - _SAME):
-        yield (
-            "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "
-            "faster links can be answered"
-        )
+        hidden = "what waits for a collective that is hidden now is not known"
+        yield f"sharded, as with FSDP: {hidden}, so only faster links can be answered"
 
 
 def _sharded(replay: Replay) -> Iterator[str]:
@@ -340,33 +287,26 @@ def _sharded(replay: Replay) -> Iterator[str]:
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     yield from _sharded(replay)
     if (n_bursts := replay.n_bursts) > 1:
-        yield (
-            f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
-            "is not known (an accumulation sends them once under no_sync())"
-        )
+        unknown = "which of them are the same is not known (an accumulation sends them once under no_sync())"
+        yield f"gradients are all-reduced {n_bursts} times per step, with other work between, and {unknown}"
     if replay.gradient_bytes is None:
         yield "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
-        yield (
-            f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
-            "them as they are before it: ask a capture without the hook"
-        )
-    n, n_steps = replay.n_buckets(knobs.bucket_mb or 0.0), len(replay.captured.steps)
+        hook = f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes)"
+        yield f"{hook}, and bucket_cap_mb counts them as they are before it: ask a capture without the hook"
+    known = [one.n_bytes for one in replay.gradients if one is not None]
+    n = max((bucket_ends(n_bytes, knobs.bucket_mb or 0.0).size for n_bytes in known), default=0)
+    n_steps, program = len(replay.captured.steps), replay.captured.program
     if n > _MOST_BUCKETS:
-        yield (
-            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
-            f"the run has {replay.n_own_buckets})"
-        )
+        n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
+        most = f"up to {_MOST_BUCKETS} are answered; the run has {n_own}"
+        yield f"{n:,} buckets per step: what so many small ones take is not known ({most})"
     if n * n_steps > _MOST_REPLAYED:
-        yield (
-            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
-            "capture fewer steps, or leave some out with --skip-first N"
-        )
+        long = f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are)"
+        yield f"{long}: capture fewer steps, or leave some out with --skip-first N"
     if replay.lag_share > 1:
-        yield (
-            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
-            "when smaller or larger ones would begin is not known"
-        )
+        late = f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take"
+        yield f"{late}, so when smaller or larger ones would begin is not known"
 
 
 def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
@@ -387,20 +327,15 @@ def _never(_: Replay, __: Knobs) -> Iterator[str]:
     return iter(())
 
 
-class _Knob(NamedTuple):
-    words: Callable[[Any], str]
-    refused: Callable[[Replay, Knobs], Iterator[str]]
-
-
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
-_KNOBS = {
-    "bandwidth_bytes_per_s": _Knob(lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
-    "link": _Knob("link {}".format, _faster),
-    "bucket_mb": _Knob("bucket_cap_mb={:g}".format, _buckets),
-    "no_grad_copy": _Knob(lambda _: "gradient_as_bucket_view=True", _copies),
-    "gradient_dtype": _Knob("gradients as {}".format, _halved),
-    "no_wait": _Knob(lambda _: "no waiting for late ranks", _never),
-    "perfect_overlap": _Knob(lambda _: "perfect overlap", _never),
+_KNOBS: dict[str, tuple[Callable[[Any], str], Callable[[Replay, Knobs], Iterator[str]]]] = {
+    "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
+    "link": ("link {}".format, _faster),
+    "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
+    "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _copies),
+    "gradient_dtype": ("gradients as {}".format, _halved),
+    "no_wait": (lambda _: "no waiting for late ranks", _never),
+    "perfect_overlap": (lambda _: "perfect overlap", _never),
 }
 
 
@@ -409,12 +344,5 @@ def contradiction(replay: Replay) -> str | None:
     limit = replay.limit_ns
     if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
         return None
-    return (
-        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step if transfers took no time, where the device "
-        f"computes {least / 1e6:.2f} ms at least"
-    )
-
-
-def is_sharded(kinds: Iterable[str]) -> bool:
-    """Tell whether a run's parameters or gradients are sharded: collectives that move one rank's part."""
-    return any(kind in PER_RANK for kind in kinds)
+    free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"
+    return f"the replay contradicts itself: {free}, where the device computes {busy}"

@@ -110,14 +110,12 @@ def summary_windows(run: Run) -> Windows | None:
 
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     """Read what each rank did in the windows, in order of rank; a `DatasetError` if a run was saved without its operations."""
-    # What begins the window after the last one tells why it did not begin earlier.
+    # The step after the last: what begins it tells why it did not begin earlier.
     known = run.steps()["step"].to_numpy()
     last = int(windows.steps[-1])
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
-    return [
-        _timeline(found[rank], windows.edges[0, at], windows.edges[-1, at]) for at, rank in enumerate(windows.ranks)
-    ]
+    return [_timeline(found[rank], *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
 
 
 def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
@@ -129,9 +127,8 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
         "phase": _filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
     }
     start, duration = columns["start"], events["dur_ns"].to_numpy()
-    is_comm, is_compute = (
-        pc.equal(events["category"], word).to_numpy(zero_copy_only=False) for word in ("comm", "compute")
-    )
+    category = events["category"]
+    is_comm, is_compute = (pc.equal(category, word).to_numpy(zero_copy_only=False) for word in ("comm", "compute"))
     places = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
     stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
     inside = (start >= first) & (start < last)
@@ -193,13 +190,9 @@ class RankMarkers:
 
     def places(self, times: Int64) -> Float64:
         """Return how far the rank had come at some times, in the four rows of `Program.places`."""
-        rows = (
-            times - self.stalls.covered_until(times),
-            self.beside.covered_until(times),
-            np.searchsorted(self.begun, times),
-            np.searchsorted(self.begun_beside, times),
-        )
-        return np.stack(rows).astype(np.float64)
+        spans = times - self.stalls.covered_until(times), self.beside.covered_until(times)
+        counts = (np.searchsorted(starts, times) for starts in (self.begun, self.begun_beside))
+        return np.stack([*spans, *counts]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -227,33 +220,33 @@ def captured_program(
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
-    Starts and ends of work to leave out may be given for each rank.
-
-    `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
+    `removed` are starts and ends of work to leave out, for each rank. `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
     if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
     end; without one, the first that was launched after the last collective of its burst and begins after its end:
     DDP waits for all of them after the backward pass.
     """
     first = timelines[0].collectives
     burst = _bursts(timelines[0])
-    nothing = [(np.empty(0, np.int64),) * 2] * len(timelines)
-    less = removed or nothing
-    found = tuple(
-        _rank_markers(rank, burst, int(first_edge), *gone)
-        for rank, first_edge, gone in zip(timelines, windows.edges[0], less, strict=True)
-    )
+    less = removed or [(np.empty(0, np.int64),) * 2] * len(timelines)
+    of_ranks = zip(timelines, windows.edges[0].tolist(), less, strict=True)
+    found = tuple(_rank_markers(rank, burst, first_edge, *gone) for rank, first_edge, gone in of_ranks)
     edges = _begins(timelines, found, windows)
-    starts = np.stack([one.collectives.start for one in timelines], axis=1)
-    ends = np.stack([one.collectives.end for one in timelines], axis=1)
+    starts, ends = (
+        np.stack([getattr(one.collectives, name) for one in timelines], axis=1) for name in ("start", "end")
+    )
     ready = np.stack([one.ready for one in found], axis=1)
     chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
+    before = np.full(ends.shape, NEVER)  # the end of the collective before each on its stream
+    for one in np.unique(chain).tolist():
+        own = np.flatnonzero(chain == one)
+        before[own[1:]] = ends[own[:-1]]
     kind, which, places = _ordered(timelines, found, edges)
     program = Program(
         kind=kind,
         which=which,
         places=places,
         step=np.searchsorted(windows.steps, first.step),
-        lag_ns=(starts - np.maximum(ready, _end_before(ends, chain))).astype(np.float64),
+        lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
         transfer_ns=(ends - starts.max(axis=1, keepdims=True)).astype(np.float64),
         n_bytes=n_bytes,
         chain=chain,
@@ -266,10 +259,7 @@ def captured_program(
 
 
 def _bursts(rank: RankTimeline) -> Int64:
-    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between.
-
-    Where micro-batches all-reduce each, forward lies between, and the backward pass waits for its own alone.
-    """
+    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between."""
     comm = rank.collectives
     order = np.argsort(rank.launch, kind="stable")
     n_before = np.searchsorted(rank.launch[order], comm.launch)
@@ -279,15 +269,6 @@ def _bursts(rank: RankTimeline) -> Int64:
         is_other |= (np.diff(n_others) > 0) & (comm.phase[1:] == one)
     begins = (np.diff(comm.step) != 0) | (np.diff(comm.phase) != 0) | is_other
     return np.append(0, np.cumsum(begins))[: comm.step.size]
-
-
-def _end_before(ends: Int64, chain: Int64) -> Int64:
-    """Return the end of the collective before each on its stream."""
-    found = np.full(ends.shape, NEVER)
-    for one in np.unique(chain).tolist():
-        own = np.flatnonzero(chain == one)
-        found[own[1:]] = ends[own[:-1]]
-    return found
 
 
 def free_until(rank: RankTimeline) -> Int64:
@@ -342,14 +323,18 @@ def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], win
     """Return when the work of each window begins: of one that begins with a collective, when that could have."""
     edges = windows.edges.copy()
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
-        order = np.argsort(rank.collectives.start, kind="stable")
-        starts = rank.collectives.start[order]
-        if not starts.size:
-            continue
-        place = np.minimum(np.searchsorted(starts, edges[:-1, at]), starts.size - 1)
-        is_first = starts[place] == edges[:-1, at]
-        edges[:-1, at] = np.where(is_first, one.ready[order[place]], edges[:-1, at])
+        first, begin = _next_collective(rank, edges[:-1, at])
+        is_first = begin == edges[:-1, at]
+        edges[:-1, at][is_first] = one.ready[first[is_first]]
     return edges
+
+
+def _next_collective(rank: RankTimeline, times: Int64) -> tuple[Int64, Int64]:
+    """Return the first collective that starts at or after each time, and that start; the last possible for none."""
+    order = np.argsort(rank.collectives.start, kind="stable")
+    starts = np.append(rank.collectives.start[order], -NEVER)
+    at = np.searchsorted(starts, times)
+    return np.append(order, 0)[at], starts[at]
 
 
 def _ordered(
@@ -378,13 +363,8 @@ def _edge_anchors(lead: RankTimeline, edges: Int64, launch: Int64) -> Int64:
     """Return the launch of what begins each window, an operation or a collective; after all others for the last edge."""
     place = np.searchsorted(lead.start, edges)
     anchors = launch[place]
-    begin = np.append(lead.start, -NEVER)[place]
-    comm = lead.collectives
-    order = np.argsort(comm.start, kind="stable")
-    at = np.searchsorted(comm.start[order], edges)
-    is_inside = at < order.size
-    first = order[np.minimum(at, max(order.size - 1, 0))]
-    is_comm = is_inside & (comm.start[first] < begin)
-    anchors[is_comm] = comm.launch[first[is_comm]]
+    first, begin = _next_collective(lead, edges)
+    is_comm = begin < np.append(lead.start, -NEVER)[place]
+    anchors[is_comm] = lead.collectives.launch[first[is_comm]]
     anchors[-1] = -NEVER
     return anchors

@@ -11,7 +11,7 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.replay.gradients import GradientCopies, Gradients, bucket_ends, gradient_copies, gradients_of
+from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Contention(NamedTuple):
 def measured_contention(captured: Captured, slowdown: float | None, compared_share: float) -> Contention:
     """Add to the compared kernels how much later operations begin beside communication.
 
-    Of operations of the main stream that were launched before the one before them ended and that wait for no
-    collective: mean time since that end, beside communication less without.
+    Of those of the main stream that were launched before the one before them ended and that wait for no collective: mean
+    time since that end, beside communication less without.
     """
     pairs = list(zip(captured.timelines, captured.ranks, strict=True))
     gaps = [_gaps(*one) for one in pairs]
@@ -106,19 +106,14 @@ class Slowdowns(NamedTuple):
     pairs: tuple[tuple[Slowing, Slowing], ...]
     is_measured: bool  # in the capture, over about the same link
 
-    @property
-    def likely(self) -> tuple[Slowing, Slowing]:
-        """The likeliest pair."""
-        return self.pairs[0]
-
 
 def slowdowns(
     measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    Kernels that could not be compared count with the assumed slowdown, those that could with their own. On the way from
-    a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
+    Kernels that could not be compared count with the assumed slowdown. On the way from a narrow link to a wide one the
+    measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
@@ -209,18 +204,9 @@ class Facts:
         return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps)
 
     @cached_property
-    def seen_bytes(self) -> float | None:
-        """Bytes of gradients per step by NCCL's payload or the copies alone, the median over steps that have them."""
-        if self.given_bytes is None:
-            return self.gradient_bytes
-        found = [gradients_of(self.captured, one, None) for one in self.captured.steps]
-        known = [one.total for one in found if one is not None]
-        return float(np.median(known)) if known else None
-
-    @cached_property
     def gradient_bytes(self) -> float | None:
         """Bytes of gradients per step, the median over steps; None if not known for all."""
-        known = [one.total for one in self.gradients if one is not None]
+        known = [one.n_bytes.sum() for one in self.gradients if one is not None]
         return float(np.median(known)) if known and len(known) == len(self.gradients) else None
 
     @cached_property
@@ -237,10 +223,7 @@ class Facts:
         return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
 
     def least_compute_ns(self, most_slower: float) -> float:
-        """Return what the device computes per step at least, if communication had slowed all of it beside it so much.
-
-        Union of the main stream's kernels, of the rank that computes most; median over steps.
-        """
+        """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
         windows, rows = self.captured.windows, []
         for at, one in enumerate(self.captured.timelines):
             busy = union(one.start[one.is_compute], one.end[one.is_compute])
@@ -250,17 +233,6 @@ class Facts:
             lost = most_slower / (1 + most_slower) * covered
             rows.append(busy.lengths(edges[:-1], edges[1:]) - lost)
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
-
-    def n_buckets(self, cap_mib: float) -> int:
-        """Return how many buckets such a cap gives in a step at most."""
-        known = [one for one in self.gradients if one is not None]
-        return max((bucket_ends(one.n_bytes, cap_mib).size for one in known), default=0)
-
-    @cached_property
-    def n_own_buckets(self) -> int:
-        """Gradients' all-reduces of a step, the most."""
-        program = self.captured.program
-        return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
 
     @cached_property
     def n_bursts(self) -> int:
@@ -272,16 +244,12 @@ class Facts:
 
     @cached_property
     def lag_share(self) -> float:
-        """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
-
-        The most of any rank; 0 without such all-reduces.
-        """
-        own = self.captured.program.is_gradient
+        """Median time from when gradients' all-reduces could begin to their start, of the latest rank, over their transfer."""
+        program, own = self.captured.program, self.captured.program.is_gradient
         if not own.any():
             return 0.0
-        lag = np.median(self.captured.program.lag_ns[own], axis=0).max()
-        transfer = np.median(self.captured.program.transfer_ns[own].mean(axis=1))
-        return float(max(lag, 0.0) / max(transfer, 1.0))
+        transfer = np.median(program.transfer_ns[own].mean(axis=1))
+        return float(max(np.median(program.lag_ns[own], axis=0).max(), 0.0) / max(transfer, 1.0))
 
     @cached_property
     def _copies(self) -> list[GradientCopies]:
@@ -301,7 +269,7 @@ class Facts:
 
     @cached_property
     def sent_share(self) -> float | None:
-        """Bytes of the gradients' all-reduces by NCCL's payload over those copied to the gradients: a half under a hook that halves them.
+        """Bytes that NCCL's payload says over those copied to the gradients, a half under a hook that halves them.
 
         Medians over steps of the lowest rank; None without either.
         """
@@ -323,10 +291,8 @@ class Facts:
     @cached_property
     def lead_ns(self) -> float:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
-        leads = [
-            np.percentile(one.start - one.launch, _LEAST_LEAD) for one in self.captured.timelines if one.start.size
-        ]
-        return float(max(min(leads, default=0.0), 0.0))
+        leads = [one.start - one.launch for one in self.captured.timelines if one.start.size]
+        return float(max(min((np.percentile(one, _LEAST_LEAD) for one in leads), default=0.0), 0.0))
 
     @cached_property
     def step_time_ns(self) -> float:

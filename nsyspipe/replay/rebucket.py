@@ -51,10 +51,12 @@ def with_buckets(
     for step, chosen, own, ends, _ in found:
         is_gone[chosen] = True
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
-        costs = {"total": own.total, "overhead_ns": overhead_ns, "slot_ns": slot_ns}
+        costs = {"total": own.n_bytes.sum(), "overhead_ns": overhead_ns, "slot_ns": slot_ns}
         new.append(_collectives(program, step, chosen, sizes, **costs))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
-            markers.append((kind, chosen, _places(captured, times)))
+            whole = times.astype(np.int64)
+            places = [one.places(whole[:, at]) for at, one in enumerate(captured.ranks)]
+            markers.append((kind, chosen, np.stack(places, axis=2)))
     kept = ~is_gone
     columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
     return replace(program, **columns, **_merged_markers(program, is_gone, markers))
@@ -65,7 +67,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
     captured = program.n_bytes[chosen]
     if not captured.sum() > 0:  # not of what holds a NaN
         captured = program.transfer_ns[chosen].mean(axis=1)
-    captured = captured * (own.total / max(float(captured.sum()), 1.0))
+    captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
     if own.is_exact:
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
@@ -76,16 +78,10 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
 
 
 def _slot_ns(captured: Captured) -> float:
-    """Return how long a collective waits for a place on the GPU beside a backward pass: half a kernel, or block of one.
-
-    Of kernels by their share of the time: the mean time that one has left which is under way.
-    """
-    parts = []
-    for one in captured.timelines:
-        length = (one.end - one.start)[one.is_compute].astype(np.float64)
-        left = (length * np.minimum(length, _LONGEST_BLOCK_NS)).sum()
-        parts.append(left / (2 * max(length.sum(), 1.0)))
-    return float(np.mean(parts))
+    """Return how long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time."""
+    lengths = [(one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines]
+    left = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() for each in lengths]
+    return float(np.mean([part / (2 * max(each.sum(), 1.0)) for part, each in zip(left, lengths, strict=True)]))
 
 
 def _collectives(
@@ -129,11 +125,6 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def _places(captured: Captured, times: Float64) -> Float64:
-    found = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
-    return np.stack(found, axis=2)
-
-
 def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]) -> dict[str, Any]:
     """Return the markers that stay, and new ones where the last of those stood whose collectives are gone."""
     is_comm = program.kind != WINDOW
@@ -161,10 +152,7 @@ def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[in
 
 
 def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
-    """Return a program of one rank, which works as all do: in each step as the one in the middle, of an even number the faster.
-
-    Of the ranks that are trusted to stand for all; `slowing` is that of the capture.
-    """
+    """Return a program of one rank that works as all do: in each step as the middle one of those trusted, of two the faster."""
     work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)
     candidates = np.flatnonzero(trusted)
@@ -193,10 +181,9 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
     each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
-    added = np.zeros(program.kind.size)
-    ready = program.kind == READY
-    added[ready] = each[program.which[ready]]
     # The cast stands before its own collective, and before all that follows.
+    ready = program.kind == READY
+    added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()
     places[0] += np.cumsum(added)[:, np.newaxis]
     return replace(program, places=places), each

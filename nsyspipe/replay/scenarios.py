@@ -5,27 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.kernels import compared_share
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
-from nsyspipe.replay.knobs import (
-    LARGEST_IDENTITY_ERROR,
-    LINKS,
-    Knobs,
-    beyond_nominal,
-    contradiction,
-    is_sharded,
-    is_starved,
-    starved_shares,
-    why_not,
-    why_not_knobs,
-    why_not_replayable,
-)
+from nsyspipe.replay import knobs as limits
+from nsyspipe.replay.gradients import gradients_of
+from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
@@ -73,23 +64,17 @@ class Replay(Facts):
 
     @cached_property
     def _before(self) -> Slowing:
-        return self.slowdowns(None).likely[0]
+        return self.slowdowns(None).pairs[0][0]
 
     @cached_property
     def _identity(self) -> Float64:
         """Step times replayed with nothing changed."""
         edges = simulate(self.captured.program, [Setting(self._before, self._before)])
-        found: Float64 = self.captured.windows.step_times(edges)[0]
-        return found
+        return cast("Float64", self.captured.windows.step_times(edges)[0])
 
     @cached_property
     def limit_ns(self) -> float | None:
-        """Step time with transfers that take no time and slow nothing; None where sharded, and where ranks are missing.
-
-        No other link, bucket or datatype can beat it; balanced ranks and copies left out, which change the work, can.
-        How much of a sharded run's work communication slows is not known, nor how long those that are there wait for
-        ranks that are not.
-        """
+        """Step time with transfers that take no time and slow nothing; None where sharded, and where ranks are missing."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
@@ -123,9 +108,12 @@ class Replay(Facts):
         limit = self.limit_ns or 0.0
         if likely >= limit:
             return limit
-        if knobs.no_wait:
-            program = balanced(program, ~is_starved(self.starved_shares), self._before)
-        return float(np.median(self._without_transfer(program, [self._before])[0]))
+        return float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+
+    def _waited(self, program: Program, knobs: Knobs) -> Program:
+        """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
+        trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
+        return balanced(program, trusted, self._before) if knobs.no_wait else program
 
     def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
         if knobs.bucket_mb is None:
@@ -140,8 +128,7 @@ class Replay(Facts):
 
         The first is the likeliest.
         """
-        if knobs.no_wait:
-            program = balanced(program, ~is_starved(self.starved_shares), self._before)
+        program = self._waited(program, knobs)
         pairs = self.slowdowns(self.target(knobs)).pairs
         unpack = None
         if knobs.gradient_dtype is not None and self.n_copies:
@@ -149,8 +136,10 @@ class Replay(Facts):
         transfers = self._transfers(program, knobs)
         if is_likely_only:
             pairs, transfers = pairs[:1], transfers[:1]
-        settings = [Setting(*one, transfers[0]) for one in pairs]
-        settings += [Setting(*pairs[0], one) for one in transfers[1:]]
+        settings = [
+            *(Setting(*one, transfers[0]) for one in pairs),
+            *(Setting(*pairs[0], one) for one in transfers[1:]),
+        ]
         if knobs.perfect_overlap:
             return self._hidden(program, settings, unpack), len(pairs)
         return self._step_times(simulate(program, settings, unpack)), len(pairs)
@@ -158,8 +147,7 @@ class Replay(Facts):
     def _step_times(self, edges: Float64) -> Float64:
         """Return the step times; what the replay of nothing is off by, every replay is."""
         windows = self.captured.windows
-        off: Float64 = windows.step_times() - self._identity
-        return windows.step_times(edges) + off
+        return windows.step_times(edges) + (windows.step_times() - self._identity)
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
         """Return the transfers: likeliest, shortest, longest."""
@@ -190,16 +178,13 @@ class Replay(Facts):
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
         after = np.array([one.after.total(*self.total_work) for one in settings])[:, np.newaxis]
-        slow = after / (1 + after)
-        found: Float64 = np.maximum(alone + slow * total, total)
-        return found
+        return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
     def _per_step(self, program: Program, each: Float64) -> Float64:
         """Return the sums over the collectives of each step that counts."""
         windows = self.captured.windows
-        found = np.bincount(program.step, weights=each, minlength=windows.steps.size)
-        sums: Float64 = found[windows.counts].astype(np.float64)
-        return sums
+        sums = np.bincount(program.step, weights=each, minlength=windows.steps.size).astype(np.float64)
+        return sums[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
         still = np.zeros_like(program.transfer_ns)
@@ -210,20 +195,16 @@ class Replay(Facts):
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be.
 
-    Raises
-    ------
-    OptionError
-        If the capture says other bytes of gradients per step than the user.
-    DatasetError
-        If the run was saved without its operations.
+    An `OptionError` if the capture says other bytes of gradients per step than the user, a `DatasetError` if the run was
+    saved without its operations.
     """
-    if reason := why_not(run):
+    if reason := limits.why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := why_not_replayable(run, timelines, windows):
+    if reason := limits.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
     is_gradient = _gradient_collectives(first)
@@ -237,19 +218,17 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=starved_shares(timelines, windows),
+        starved_shares=limits.starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
         compared=_compared(run.kernels()),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > LARGEST_IDENTITY_ERROR:
-        return (
-            f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
-            "something that the model does not know"
-        )
-    return contradiction(replay) or replay
+    if replay.identity_error > limits.LARGEST_IDENTITY_ERROR:
+        off = f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %"
+        return f"{off}: the run waits for something that the model does not know"
+    return limits.contradiction(replay) or replay
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
@@ -267,21 +246,16 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
-    if reason := beyond_nominal(replay):
+    option = f"--gradient-bytes {given:,.0f}"
+    if reason := limits.beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
-        raise OptionError(
-            f"--gradient-bytes {given:,.0f}",
-            reason,
-            found=f"all-reduces of {narrow}",
-            fix="give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16",
-        )
-    seen = replay.seen_bytes
-    if seen is not None and abs(given - seen) > _BYTES_WITHIN * seen:
-        raise OptionError(
-            f"--gradient-bytes {given:,.0f}",
-            f"the capture says {seen:,.0f} bytes of gradients per step",
-            fix="leave it out (f32 gradients are parameters x 4 bytes)",
-        )
+        fix = "give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16"
+        raise OptionError(option, reason, found=f"all-reduces of {narrow}", fix=fix)
+    by_capture = [gradients_of(replay.captured, one, None) for one in replay.captured.steps]
+    known = [one.n_bytes.sum() for one in by_capture if one is not None]
+    if known and abs(given - (seen := float(np.median(known)))) > _BYTES_WITHIN * seen:
+        what = f"the capture says {seen:,.0f} bytes of gradients per step"
+        raise OptionError(option, what, fix="leave it out (f32 gradients are parameters x 4 bytes)")
 
 
 def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
@@ -301,7 +275,7 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
 def _gradient_collectives(first: Collectives) -> Flags:
     """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if is_sharded(first.kind.tolist()):
+    if not {*PER_RANK}.isdisjoint(first.kind.tolist()):  # sharded
         return found
     all_reduce = first.kind == "all_reduce"
     length = first.end - first.start

@@ -28,9 +28,8 @@ class Slowing:
 
     def blended(self, other: Slowing, share: float) -> Slowing:
         """Return one that is so much of another."""
-        return Slowing(
-            self.ratio + share * (other.ratio - self.ratio), self.delay_ns + share * (other.delay_ns - self.delay_ns)
-        )
+        ratio = self.ratio + share * (other.ratio - self.ratio)
+        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
 
     def total(self, work_ns: float, n_operations: float) -> float:
         """Return by how much so much work takes longer, as a share of it."""
@@ -102,21 +101,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     way on a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the
     operations between two markers are spread evenly over the work between them.
 
-    Parameters
-    ----------
-    settings
-        Run side by side.
-    unpack_ns
-        Per collective: how long after its end its result can be used; None for 0.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape (settings, windows + 1, ranks), aligned ns.
-
-    Notes
-    -----
-    Cost: a few numpy calls per marker, whatever the number of ranks and settings.
+    All settings run side by side: a few numpy calls per marker, whatever the number of ranks and settings. `unpack_ns` is
+    how long after its end the result of each collective can be used; None for 0. Of shape (settings, windows + 1, ranks),
+    aligned ns.
     """
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size
@@ -127,7 +114,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     now = np.broadcast_to(program.begin_ns, shape).copy()
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
-    until = _work_until_join(program, ahead)
+    # The work from each marker to the next that waits for a collective, or to the end.
+    place, joins = np.cumsum(ahead, axis=1), np.append(np.flatnonzero(program.kind == JOIN), program.kind.size - 1)
+    until = place[:, joins[np.searchsorted(joins, np.arange(program.kind.size))]] - place
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
@@ -169,14 +158,6 @@ def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, F
         works.append(work)
         slows.append(np.maximum(1 + one.after.ratio + one.after.delay_ns * density, 1.0))
     return np.stack(works), np.stack(slows)
-
-
-def _work_until_join(program: Program, ahead: Float64) -> Float64:
-    """Return the work from each marker to the next that waits for a collective, or to the end."""
-    place, n = np.cumsum(ahead, axis=1), program.kind.size
-    joins = np.append(np.flatnonzero(program.kind == JOIN), n - 1)
-    found: Float64 = place[:, joins[np.searchsorted(joins, np.arange(n))]] - place
-    return found
 
 
 class _Beside:

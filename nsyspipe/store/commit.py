@@ -41,10 +41,7 @@ _LONGEST_RECORD = 2**24
 
 @dataclass(frozen=True)
 class Locked:
-    """A store that nobody else writes, in which nothing is left half-way.
-
-    Whatever is a link, or anything else that a store has not, in the place of what is asked for is a `NotPlainError`.
-    """
+    """A store that nobody else writes, in which nothing is left half-way; what is not plain is a `NotPlainError`."""
 
     top: Directory
     hidden: Directory
@@ -54,14 +51,17 @@ class Locked:
     def files_of(self, run_id: str) -> set[str]:
         """Return the names of the files that a run has in their places, of tables of the dataset alone."""
         found = set()
-        for table in self.top.names():
-            if table not in DATASET:  # of somebody else
-                continue
-            self.top.require(table, layout.DIRECTORY)
-            with self.top.enter(table) as rows:
-                if rows.require(f"run_id={run_id}", layout.DIRECTORY):
-                    with rows.enter(f"run_id={run_id}") as of_run:
-                        found |= _files_in(of_run, table)
+        for table in DATASET.keys() & self.top.names():
+            with contextlib.suppress(FileNotFoundError), self.top.within(table, f"run_id={run_id}") as of_run:
+                if of_run.require(layout.PART, layout.FILE):
+                    found.add(layout.file_name(table))
+                for name in of_run.names():
+                    kind, _, rank = name.partition("=")
+                    file = f"{table}-{rank}.parquet"
+                    if kind == "rank" and layout.is_file_name(file):
+                        with of_run.enter(name) as of_rank:
+                            if of_rank.require(layout.PART, layout.FILE):
+                                found.add(file)
         return found
 
     def check_others(self) -> None:
@@ -73,12 +73,8 @@ class Locked:
                     runs.require(f"{name}/{layout.PART}", layout.FILE)
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
-        """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
-
-        Where it raises the run is as it was.
-        """
-        run_id = staged.run_id
-        new = sorted(set(staged.tables.names()))
+        """Let a run have what is staged, and of what it has what is named, no more; where it raises it is as it was."""
+        run_id, new = staged.run_id, sorted(staged.tables.names())
         try:
             with staged.tables.create(_FILES) as file:
                 file.write(json.dumps(sorted({*names, *new})).encode())
@@ -100,13 +96,9 @@ class Locked:
             raise
 
     def settle(self, run_id: str) -> None:
-        """Put the files of a run that is committed into their places, and remove those that it has no more.
-
-        Where no writer can have left what is there nothing is moved or removed.
-        """
+        """Put the files of a run that is committed into their places, and remove others; nothing if no writer left them."""
         with self.switch.enter(run_id) as new:
-            listed = _listed(new)
-            names = sorted(set(new.names()) - {_FILES})
+            listed, names = _listed(new), sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
             is_left = not (listed or names) or (
@@ -131,7 +123,7 @@ class Locked:
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            _, _, run_id = name.partition(".")
+            run_id = name.partition(".")[2]
             with contextlib.suppress(FileNotFoundError, NotPlainError), self.staging.within(name, _TABLES) as tables:
                 for file in filter(layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()):
                     self._prune(file, run_id)
@@ -142,8 +134,7 @@ class Locked:
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
     def _prune_empty(self, run_id: str) -> None:
-        """Remove the directories of a run, in tables of the dataset, in which nothing is."""
-        for table in DATASET.keys() & set(self.top.names()):
+        for table in DATASET.keys() & self.top.names():
             own = layout.partition(table, run_id).parts
             with contextlib.suppress(FileNotFoundError), self.top.within(*own) as of_run:
                 for name in of_run.names():
@@ -166,15 +157,9 @@ class Staged:
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run, in a store that is made if it is not there.
+    """Yield where to make the files of a run, in a store that is made if need be; what is not committed is removed.
 
-    What is not committed in the end is removed.
-
-    Raises
-    ------
-    OutputError
-        If the directory is no store, has links or other things in place of its files and directories, or
-        cannot be written. The store is as it was.
+    An `OutputError` leaves the store as it was: it is none, cannot be written, or has other things in its places.
     """
     root = Path(os.path.realpath(store))
     try:
@@ -238,11 +223,8 @@ def locked(store: Path) -> Iterator[Locked]:
                     opened.enter_context(trial.pop_all())
                     break
             if time.monotonic() > until:
-                raise OutputError(
-                    str(store),
-                    f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s",
-                    fix="try again, or end the process that holds .nsyspipe/lock",
-                )
+                what = f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s"
+                raise OutputError(str(store), what, fix="try again, or end the process that holds .nsyspipe/lock")
         for run_id in found.switch.names():  # by a writer that was killed
             found.settle(run_id)
         yield found
@@ -253,14 +235,10 @@ def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
     hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
     for name in _OF_LINKS:
         if hidden.kind(name):
-            raise OutputError(
-                str(store),
-                f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})",
-                fix=layout.links_fix(store),
-            )
-    staging = opened.enter_context(hidden.enter(_STAGING, make=True))
-    switch = opened.enter_context(hidden.enter(layout.SWITCH, make=True))
-    return Locked(top, hidden, staging, switch)
+            what = f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})"
+            raise OutputError(str(store), what, fix=layout.links_fix(store))
+    inside = (opened.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
+    return Locked(top, hidden, *inside)
 
 
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
@@ -281,41 +259,26 @@ def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> 
             return os.path.samestat(there, os.fstat(lock.fileno()))
 
 
-def _files_in(of_run: Directory, table: str) -> set[str]:
-    """Return the names of the files that one table of a run has."""
-    found = {layout.file_name(table)} if of_run.require(layout.PART, layout.FILE) else set()
-    for name in of_run.names():
-        kind, _, rank = name.partition("=")
-        if kind == "rank" and layout.is_file_name(f"{table}-{rank}.parquet"):
-            of_run.require(name, layout.DIRECTORY)
-            with of_run.enter(name) as of_rank:
-                if of_rank.require(layout.PART, layout.FILE):
-                    found.add(f"{table}-{rank}.parquet")
-    return found
-
-
 def _listed(new: Directory) -> set[str]:
     """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
-    found: object = None
-    try:
-        with new.open_file(_FILES) as file, contextlib.suppress(ValueError, RecursionError):
+    with contextlib.suppress(FileNotFoundError), new.open_file(_FILES) as file:
+        found: object = None
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(file.read(_LONGEST_RECORD))
-    except FileNotFoundError:
-        return set()
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
-    return set(found)
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
+        return set(found)
+    return set()
 
 
 def _is_dead(staging: Directory, name: str) -> bool:
-    with staging.enter(name) as own:
+    # Made under the lock: where it is missing its writer is gone.
+    with contextlib.suppress(FileNotFoundError), staging.enter(name) as own:
         try:
             with own.open_file(_ALIVE, os.O_RDWR) as alive:  # NFS locks no other
                 fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except FileNotFoundError:  # made under the lock, so its writer is gone
-            return True
     return True
 
 
@@ -329,8 +292,8 @@ def _forget(store: Path, made: list[Path]) -> None:
                     shutil.rmtree(layout.HIDDEN, dir_fd=found.top.fd)
         else:
             with Directory.at(root) as top:
-                top.remove_empty(layout.HIDDEN, _STAGING)
-                top.remove_empty(layout.HIDDEN, layout.SWITCH)
+                for name in (_STAGING, layout.SWITCH):
+                    top.remove_empty(layout.HIDDEN, name)
     with contextlib.suppress(OSError):
         for path in made:
             if path.exists():

@@ -40,13 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
-_KINDS = (
-    (stat.S_ISREG, FILE),
-    (stat.S_ISDIR, DIRECTORY),
-    (stat.S_ISLNK, LINK),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-)
+_KINDS = {
+    stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK, stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+}  # fmt: skip
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
 
 
@@ -92,10 +88,9 @@ class Directory:
     def kind(self, name: str) -> str | None:
         """Return what a name is: `FILE`, `DIRECTORY`, `LINK`, something else in words; None if it is not there."""
         try:
-            mode = os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
+            return _kind(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _kind(mode)
 
     def require(self, name: str, wanted: str) -> bool:
         """Tell whether something is there, and refuse what is not as wanted."""
@@ -115,10 +110,9 @@ class Directory:
                 os.mkdir(name, dir_fd=self.fd)
             return self.enter(name)
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                found = self.kind(name) or "something else"
-                raise NotPlainError(self.path / name, found, DIRECTORY) from error
-            raise
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            raise NotPlainError(self.path / name, self.kind(name) or "something else", DIRECTORY) from error
         return Directory(fd, self.path / name)
 
     @contextlib.contextmanager
@@ -157,7 +151,7 @@ class Directory:
 
 
 def _kind(mode: int) -> str:
-    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
+    return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
 HIDDEN, SWITCH = ".nsyspipe", "switch"
@@ -211,8 +205,7 @@ def has_run(store: Path, run_id: str) -> bool:
         return False
     # First there: a file leaves it only for its place, and would be in neither otherwise.
     places = [Path(HIDDEN, SWITCH, run_id, RUNS_FILE)] if is_run_id(run_id) else []
-    places.append(published(RUNS_FILE, run_id))
-    return any(os.path.lexists(store / place) for place in places)
+    return any(os.path.lexists(store / place) for place in (*places, published(RUNS_FILE, run_id)))
 
 
 def run_ids(store: Path) -> Iterator[str]:
@@ -251,43 +244,26 @@ def is_run_id(run_id: str) -> bool:
 
 
 def check_run_id(run_id: str) -> None:
-    """Refuse an id that cannot be a directory's name, or that readers of the dataset would take for a number or a date.
-
-    Raises
-    ------
-    OptionError
-        With a name that works.
-    """
+    """Refuse, with one that works, an id that no directory can have, or that readers take for a number or a date."""
+    mended = run_id
     if not is_run_id(run_id):
-        mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.")
-        raise OptionError(
-            f"--run-id {run_id!r}",
-            f"names a directory of the dataset: up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit",
-            fix=f"--run-id {_as_text(mended or '1')}",
-        )
-    if _is_number_or_date(run_id):
-        raise OptionError(
-            f"--run-id {run_id!r}",
-            "reads like a number or a date, and DuckDB and pandas would make it one",
-            fix=f"--run-id {_as_text(run_id)}",
-        )
-
-
-def _as_text(name: str) -> str:
-    """Return a name like it that nobody takes for a number or a date."""
-    return f"run-{name}"[:_LONGEST] if _is_number_or_date(name) else name
+        mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
+        of_names = f"up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
+        what = f"names a directory of the dataset: {of_names}"
+    elif _is_number_or_date(run_id):
+        what = "reads like a number or a date, and DuckDB and pandas would make it one"
+    else:
+        return
+    fix = f"run-{mended}"[:_LONGEST] if _is_number_or_date(mended) else mended
+    raise OptionError(f"--run-id {run_id!r}", what, fix=f"--run-id {fix}")
 
 
 def _is_number_or_date(text: str) -> bool:
-    if _DATE.fullmatch(text):
-        return True
     for kind in (float, lambda number: int(number, 0), date.fromisoformat):
-        try:
+        with contextlib.suppress(ValueError):
             kind(text)
-        except ValueError:
-            continue
-        return True
-    return False
+            return True
+    return _DATE.fullmatch(text) is not None
 
 
 def is_saved(path: Path) -> bool:
@@ -300,10 +276,7 @@ def is_saved(path: Path) -> bool:
 def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     """Return the store and the id of the one run that is meant, of a store or by the directory of one run in a table.
 
-    Raises
-    ------
-    OptionError
-        If it has several and none is named, or not the one that is named.
+    An `OptionError` if it has several and none is named, or not the one that is named.
     """
     store, named = _run_of(path) or (path, None)
     wanted = named if run_id is None else run_id
@@ -316,20 +289,17 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     if named not in (None, wanted) or not has_run(store, wanted):
         ids = sorted(run_ids(store)) if named is None else [named]
         labelled = [one for one in ids[-_ASKED:] if _label(store, one) == wanted]
-        problem = f"{path} has no such run"
-        if labelled:
-            problem += f"; {len(labelled)} of that label, which is no id"
+        more = f"; {len(labelled)} of that label, which is no id" if labelled else ""
         fix = f"--run-id {(labelled or ids)[-1]}" if ids else None
-        raise OptionError(f"--run-id {wanted}", problem, found=_shown(store, ids), fix=fix)
+        raise OptionError(f"--run-id {wanted}", f"{path} has no such run{more}", found=_shown(store, ids), fix=fix)
     return store, wanted
 
 
 def _shown(store: Path, ids: list[str]) -> str:
     """List the last runs, each with its label, which tells more than an id."""
-    n_more = len(ids) - _SHOWN
     labelled = [(one, _label(store, one)) for one in ids[-_SHOWN:]]
     shown = [one if label in (None, one) else f"{one} ({label})" for one, label in labelled]
-    return ", ".join(shown) + (f" and {n_more} more" if n_more > 0 else "")
+    return ", ".join(shown) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
 
 
 def _label(store: Path, run_id: str) -> str | None:

@@ -32,12 +32,11 @@ _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 
 
 def check_size(file: BinaryIO) -> int:
-    """Return the size of a Parquet file.
+    """Return the size of a Parquet file, whose footer and pages' headers are read more strictly than Arrow reads them.
 
-    Its footer and its pages' headers are read here, more strictly than Arrow reads them: Arrow ends the process at some
-    that contradict themselves, and takes of a field that comes twice, or of another type, what others do not. A ValueError
-    if it is none, or claims more rows, larger columns or larger pages than a file of its size has, or says anything in a
-    way that no writer of ours would.
+    Arrow ends the process at some that contradict themselves, and takes of a field that comes twice, or of another type,
+    what others do not. A ValueError if it is none, or claims more rows, larger columns or larger pages than a file of its
+    size has, or says anything in a way that no writer of ours would.
     """
     size = os.fstat(file.fileno()).st_size
     n_tail = len(_MAGIC) + 4
@@ -190,24 +189,20 @@ class _Thrift:
         while head := self._byte():
             if not head >> 4 or (number := number + (head >> 4)) > _MOST_FIELDS:
                 raise self._odd("has fields that are out of order")
-            self._field(head & 15, (fields or {}).get(number, _ANY), found, depth)
-        names = {field[0] for field in (fields or {}).values() if field}
-        if names - found.keys() - {None} - _OPTIONAL:
+            field = (fields or {}).get(number, _ANY)
+            if field is None:
+                raise self._odd("tells of encryption or of other files")
+            name, kind, inner = field
+            if kind not in (None, head & 15):
+                raise self._odd("has a part of another type")
+            value = self._value(head & 15, inner, depth + 1)
+            if name is not None:
+                found[name] = value
+        if any(isinstance(value, int) and value < 0 for value in found.values()):
+            raise self._odd("has a negative size")
+        if {field[0] for field in (fields or {}).values() if field} - found.keys() - {None} - _OPTIONAL:
             raise self._odd("lacks a part")
         return found
-
-    def _field(self, kind: int, wanted: _Field | None, found: _Struct, depth: int) -> None:
-        if wanted is None:
-            raise self._odd("tells of encryption or of other files")
-        name, wanted_kind, inner = wanted
-        if wanted_kind not in (None, kind):
-            raise self._odd("has a part of another type")
-        value = self._value(kind, inner, depth + 1)
-        if name is None:
-            return
-        if isinstance(value, int) and value < 0:
-            raise self._odd("has a negative size")
-        found[name] = value
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
@@ -218,7 +213,8 @@ class _Thrift:
         if kind == _BYTE:
             return self._byte()
         if kind in _BITS:
-            return self._integer(_BITS[kind])
+            value = self._varint(_BITS[kind])
+            return (value >> 1) ^ -(value & 1)
         if kind in (_DOUBLE, _BINARY):
             return self._skip(8 if kind == _DOUBLE else self._varint(31))
         if kind == _STRUCT:
@@ -262,10 +258,6 @@ class _Thrift:
             if byte < 128:  # noqa: PLR2004 - seven bits a byte
                 return value
 
-    def _integer(self, n_bits: int) -> int:
-        value = self._varint(n_bits)
-        return (value >> 1) ^ -(value & 1)
-
     def _odd(self, problem: str) -> ValueError:
         return ValueError(f"{self.place} {problem}")
 
@@ -279,10 +271,8 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:
     A ValueError if they are no UTF-8, or one long text many times over: more than a file of that size has.
     """
     column.validate(full=True)
-    n_bytes = 0
-    for chunk in column.chunks:
-        lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
-        n_bytes += pc.sum(lengths).as_py() or 0
+    lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    n_bytes = sum(pc.sum(one).as_py() or 0 for one in lengths)
     if n_bytes > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
         raise ValueError(f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
     return column.cast(pa.string())

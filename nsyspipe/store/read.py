@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
-from nsyspipe.model.table import FLAG, FLOAT, INT, SCHEMA_VERSION
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
@@ -50,25 +50,16 @@ class RunFiles:
     runs: pa.Table | None = None  # None if it cannot be used
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
-        """Return one table without its ``run_id``, with the columns that this version knows.
+        """Return one table without its ``run_id``; a column that a former version did not have is null, others are left out.
 
-        A column that a former version did not have is null.
-
-        Raises
-        ------
-        DatasetError
-            If the file is missing, damaged, of another save or a later version, lacks a column that is never null,
-            or holds a value that no run has.
+        A `DatasetError` if the file is missing, damaged, of another save or a later version, lacks a column that is never
+        null, or holds a value that no run has.
         """
         if name == "runs" and self.runs is not None:
             return self.runs
         file = layout.file_name(name, rank)
-        found = self.contents.get(file)
-        if found is None:
-            found = self._later(file)
-        if isinstance(found, DatasetError):
-            raise found
-        return table_of(found, name, self.store / layout.published(file, self.run_id))
+        found = self.contents[file] if file in self.contents else self._later(file)
+        return table_of(_bytes(found), name, self.store / layout.published(file, self.run_id))
 
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""
@@ -81,10 +72,7 @@ class RunFiles:
         """Return the digest of a file, as it was saved; of a run that does not say, as it is."""
         if self.listed is not None and file in self.listed:
             return self.listed[file]
-        found = _content_or_error(self.store, self.run_id, file)
-        if isinstance(found, DatasetError):
-            raise found
-        return digest_of(found)
+        return digest_of(_bytes(_content_or_error(self.store, self.run_id, file)))
 
     def _later(self, file: str) -> _Content:
         """Read a file that is not at hand; one of another save is an error."""
@@ -95,8 +83,7 @@ class RunFiles:
         if isinstance(found, DatasetError) or self.listed is None or not _is_not(found, self.listed[file]):
             return found
         runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
-        ours = self.contents[layout.RUNS_FILE]
-        if isinstance(runs, DatasetError) or isinstance(ours, DatasetError) or runs != ours:
+        if isinstance(runs, DatasetError) or runs != self.contents[layout.RUNS_FILE]:
             what = "was replaced or removed while it was read"
             return DatasetError(f"run {self.run_id}", what, fix="read it again")
         return _not_of_this_save(path)
@@ -117,13 +104,12 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
         others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]
         if not others:
             break
-        again = _content_or_error(store, run_id, layout.RUNS_FILE)
-        if _is_same(runs, again):  # nobody replaced it: they are wrong
+        before, runs = runs, _content_or_error(store, run_id, layout.RUNS_FILE)
+        if runs == before:  # nobody replaced it: they are wrong
             for name in others:
                 if not isinstance(contents[name], DatasetError):
                     contents[name] = _not_of_this_save(store / layout.published(name, run_id))
             break
-        runs = again
     else:
         gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
         contents = dict.fromkeys(files, gone)
@@ -135,45 +121,36 @@ def digest_of(content: pa.Buffer) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _is_not(found: _Content, digest: str | None) -> bool:
-    own = None if isinstance(found, DatasetError) else digest_of(found)
-    return own != digest
+def _bytes(content: _Content) -> pa.Buffer:
+    if isinstance(content, DatasetError):
+        raise content
+    return content
 
 
-def _is_same(one: _Content, other: _Content) -> bool:
-    if isinstance(one, DatasetError) or isinstance(other, DatasetError):
-        return type(one) is type(other) and str(one) == str(other)
-    return bool(one.equals(other))
+def _is_not(content: _Content, digest: str | None) -> bool:
+    return (None if isinstance(content, DatasetError) else digest_of(content)) != digest
 
 
 def _not_of_this_save(path: Path) -> DatasetError:
-    return DatasetError(
-        str(path), "cannot be read (it is damaged, or of another save of the run than its row in runs)", fix=AGAIN
-    )
+    what = "cannot be read (it is damaged, or of another save of the run than its row in runs)"
+    return DatasetError(str(path), what, fix=AGAIN)
 
 
 def _parsed(runs: _Content, path: Path) -> pa.Table | None:
     """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
-    if isinstance(runs, DatasetError):
-        return None
-    try:
-        return table_of(runs, "runs", path)
-    except DatasetError:
-        return None
+    with contextlib.suppress(DatasetError):
+        return table_of(_bytes(runs), "runs", path)
+    return None
 
 
 def _listed(runs: pa.Table | None) -> dict[str, str] | None:
     """Return the digests that a run's own row names; None if there are none."""
     if runs is None or not runs.num_rows:
         return None
-    try:
+    with contextlib.suppress(ValueError):  # of which who asks for the details is told
         found = parsed_object(runs["details"][0].as_py()).get("files")
-    except ValueError:  # of which who asks for the details is told
-        return None
-    if isinstance(found, dict) and all(
-        layout.is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
-    ):
-        return found
+        if isinstance(found, dict) and all(layout.is_file_name(n) and isinstance(d, str) for n, d in found.items()):
+            return found
     return None
 
 
@@ -191,7 +168,7 @@ def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
         return DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN)
 
 
-def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
+def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
     if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
@@ -204,17 +181,15 @@ def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
 
 def files_in_row(top: Directory, run_id: str) -> set[str] | None:
     """Return the names of all files of a run, as its own row has them; None if it has no usable row."""
-    try:
-        content = _content(top, run_id, layout.RUNS_FILE)
-    except (OSError, ValueError, MemoryError, pa.ArrowException):
-        return None
-    listed = _listed(_parsed(content, top.path / layout.published(layout.RUNS_FILE, run_id)))
-    return None if listed is None else {*listed, layout.RUNS_FILE}
+    with contextlib.suppress(OSError, ValueError, MemoryError, pa.ArrowException):
+        listed = _listed(_parsed(_content(top, run_id, layout.RUNS_FILE), top.path / layout.RUNS_FILE))
+        return None if listed is None else {*listed, layout.RUNS_FILE}
+    return None
 
 
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
-    with file_of(top, run_id, name) as file:
+    with _opened(top, run_id, name) as file:
         size = check_size(file)
         if name == layout.RUNS_FILE and size > _LARGEST_ROW:
             raise ValueError(f"{size} bytes are more than the row of a run has")
@@ -271,8 +246,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _check_columns(path: Path, found: pq.ParquetSchema, numbers: set[str]) -> None:
     """Refuse columns that are there twice, and texts in place of numbers: a few bytes can stand for many long ones."""
-    twice = sorted({one for one in found.names if found.names.count(one) > 1})
-    if twice:
+    if twice := sorted({one for one in found.names if found.names.count(one) > 1}):
         raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     for column in found:
         if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
@@ -282,17 +256,13 @@ def _check_columns(path: Path, found: pq.ParquetSchema, numbers: set[str]) -> No
 def _check_version(path: Path, found: pa.Schema) -> None:
     version = (found.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal() or int(version) > SCHEMA_VERSION:
-        raise DatasetError(
-            str(path),
-            f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}",
-            fix="a newer nsyspipe",
-        )
+        what = f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}"
+        raise DatasetError(str(path), what, fix="a newer nsyspipe")
 
 
 def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
     wanted, there = DATASET[name], found.column_names
-    lacking = [one.name for one in wanted.columns if not (one.nullable or one.name in there)]
-    if lacking:
+    if lacking := [one.name for one in wanted.columns if not (one.nullable or one.name in there)]:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)
     columns = []
     for one in wanted.columns:
@@ -313,16 +283,12 @@ _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "ran
 
 
 def _check_values(table: pa.Table, name: str) -> None:
-    """Check each column of a table of the dataset by its declared unit: as nsyspipe would have written it.
-
-    A ValueError if a value is null or negative that never is, is no number, is too large, or ends before it starts; or if
-    a text that is JSON is no object, or a row is there twice.
-    """
+    """Raise a ValueError if a column has what its declared unit never has, a span ends before it starts, a row is twice."""
     for column in DATASET[name].columns:
         values = table[column.name]
         if values.null_count and not column.nullable:
             raise ValueError(f"{column.name} has nulls")
-        if column.type == FLOAT and not _all(pc.is_finite(values)):
+        if column.type == FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
             raise ValueError(f"{column.name} has values that are no number")
         if column.type in (INT, FLOAT):
             low, span = (0 if column.unit in _NEVER_NEGATIVE else -LARGEST, pc.min_max(values).as_py())
@@ -340,13 +306,8 @@ def _check_rows(table: pa.Table, name: str) -> None:
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
-        if start in table.column_names and not _all(pc.greater_equal(table[end], table[start])):
+        if start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py():
             raise ValueError(f"{end} lies before {start}")
-
-
-def _all(flags: pa.ChunkedArray) -> bool:
-    assert flags.type == FLAG  # noqa: S101 - of this file's own making
-    return pc.all(flags).as_py() is not False
 
 
 def parsed_object(text: str) -> dict[str, Any]:

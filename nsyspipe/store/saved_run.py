@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +42,7 @@ _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 class SavedRun(Run):
     """A run that `write.save` wrote: its files are read when the first is needed, all of one save.
 
-    It stays what it was when the run is replaced; its operations alone are read when they are asked for, and
-    then an error if they are of another save.
+    It stays what it was when the run is replaced; but operations are read when asked for: an error if of another save.
     """
 
     store: Path  # what the user named
@@ -83,11 +82,10 @@ class SavedRun(Run):
 
     @cached_property
     def _row(self) -> dict[str, Any]:
-        rows = self._table("runs")
-        if rows.num_rows != 1:
-            raise DatasetError(str(self._path("runs")), f"holds {rows.num_rows} rows of the run, not 1", fix=AGAIN)
-        found: dict[str, Any] = rows.to_pylist()[0]
-        return found
+        rows: list[dict[str, Any]] = self._table("runs").to_pylist()
+        if len(rows) != 1:
+            raise DatasetError(str(self._path("runs")), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN)
+        return rows[0]
 
     @cached_property
     def _details(self) -> Details:
@@ -95,8 +93,7 @@ class SavedRun(Run):
         try:
             return parse_details(self._row["details"])
         except ValueError as error:
-            path = str(self._path("runs"))
-            raise DatasetError(path, f"has no usable details ({error})", fix=AGAIN) from error
+            raise DatasetError(str(self._path("runs")), f"has no usable details ({error})", fix=AGAIN) from error
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -112,8 +109,7 @@ class SavedRun(Run):
 
     @property
     def step_family(self) -> str | None:
-        family: str | None = self._row["step_family"]
-        return family
+        return cast("str | None", self._row["step_family"])
 
     @property
     def skipped_steps(self) -> list[int]:
@@ -132,14 +128,14 @@ class SavedRun(Run):
         if steps is not None:
             check_steps(self.steps(), steps)
         if ranks and not any(self._files.has("events", rank) for rank in ranks):
-            what, fix = "was saved without its operations", "analyze the reports again with --out DIR --events"
-            raise DatasetError(f"run {self._files.run_id}", what, fix=fix)
+            what = "was saved without its operations"
+            raise DatasetError(f"run {self.run_id}", what, fix="analyze the reports again with --out DIR --events")
         return (self._of_rank(rank, steps) for rank in ranks)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
         events, ranges = (self._files.table(name, rank) for name in EVENT_TABLES)
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
-            check_ranks(table, [rank], self.tables / partition(name, self._files.run_id, rank))
+            check_ranks(table, [rank], self.tables / partition(name, self.run_id, rank))
         if steps is None:
             return rank, events, ranges
         all_steps = self.steps()
@@ -184,19 +180,9 @@ class StoredRuns:
 def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
     """Read what identifies each run of a store, its figures, and its first finding.
 
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
-
-    Parameters
-    ----------
-    store
-        A directory that ``analyze --out`` wrote, or a copy of one.
-    on_progress
-        Called with (runs read, runs in all).
-
-    Raises
-    ------
-    DatasetError
-        If there is no such directory, it holds no run, or none that can be read.
+    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`. A
+    `DatasetError` if there is no such directory, it holds no run, or none that can be read. `on_progress` is called with
+    (runs read, runs in all).
     """
     ids = sorted(run_ids(store))
     if not ids:
@@ -206,11 +192,12 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
         files = read_run_files(store, run_id, ("findings",))
-        try:
-            for name in ("runs", "findings"):
-                rows[name].append(_first_row(files, name, run_id))
-        except _UnreadableError as error:
-            unreadable.append(error.told)
+        for name, found in rows.items():
+            row = _first_row(files, name)
+            if isinstance(row, Unreadable):
+                unreadable.append(row)
+                break
+            found.append(row)
         if on_progress:
             on_progress(n_done, len(ids))
     if not rows["runs"]:
@@ -224,25 +211,21 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     return StoredRuns(runs, _joined("findings", rows["findings"]), tuple(unreadable))
 
 
-class _UnreadableError(Exception):
-    def __init__(self, told: Unreadable) -> None:
-        self.told = told
-
-
-def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table:
+def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
     """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
-    if name == "runs" and not has_run(files.store, run_id):  # removed since it was listed
-        raise _UnreadableError(Unreadable(decoded(run_id), name, "is gone", None))
+    shown = decoded(files.run_id)
+    if name == "runs" and not has_run(files.store, files.run_id):  # removed since it was listed
+        return Unreadable(shown, name, "is gone", None)
     try:
         table = files.table(name)
         table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
-        ids = pa.array([run_id] * table.num_rows, pa.string())
+        ids = pa.array([files.run_id] * table.num_rows, pa.string())
     except DatasetError as error:
-        raise _UnreadableError(Unreadable(decoded(run_id), name, error.problem, error.fix)) from error
-    except (ValueError, pa.ArrowException) as error:  # other types; a directory's name that is no text
-        raise _UnreadableError(Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)) from error
+        return Unreadable(shown, name, error.problem, error.fix)
+    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
+        return Unreadable(shown, name, "is not what nsyspipe writes", AGAIN)
     if name == "runs" and table.num_rows != 1:
-        raise _UnreadableError(Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN))
+        return Unreadable(shown, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
     return table.add_column(0, "run_id", ids)
 
 
@@ -274,10 +257,9 @@ class Details:
 
 
 def parse_details(text: str) -> Details:
-    """Read what `saved_tables` wrote; what only a later nsyspipe has is left out.
+    """Read what `write.runs_table` wrote, less what only a later nsyspipe has, or an earlier one should not have written.
 
-    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more. A ValueError
-    says which field is missing, of another type, or out of range.
+    A ValueError says which field is missing, of another type, or out of range.
     """
     found = parsed_object(text)
     header = _value("RunHeader", found.get("header"), "header")
@@ -321,10 +303,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT
 
 
-def _is_int(value: object) -> bool:
-    return type(value) is int and 0 <= value <= LARGEST
-
-
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
 
@@ -340,20 +318,18 @@ def _is_evidence(value: object, depth: int = 0) -> bool:
     return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
 
 
-_OBJECTS: dict[str, type[Any]] = {
-    one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+_OBJECTS: dict[str, Any] = {
+    kind.__name__: kind for kind in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
 }
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
-    "int": _is_int,
+    "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
     "float": _is_number,
     "bool": lambda value: isinstance(value, bool),
     "list[str]": _is_list(_is_text),
     "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= LARGEST),
     "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    "tuple[str, str]": lambda value: (
-        isinstance(value, list) and len(value) == 2 and all(map(_is_text, value))  # noqa: PLR2004
-    ),
+    "tuple[str, str]": lambda value: isinstance(value, list) and [*map(_is_text, value)] == [True] * 2,
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
 }
 

@@ -38,10 +38,10 @@ def saved_tables(run: Run) -> dict[str, pa.Table]:
     # The timeline first: workers read for it while the rest is made here.
     names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
     found = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
-    return {name: saved(name, table, run.header.run_id) for name, table in found.items()}
+    return {name: _saved(name, table, run.header.run_id) for name, table in found.items()}
 
 
-def saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
+def _saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
     """Put the run's id before the columns of one of its tables."""
     codes = pa.array(np.zeros(table.num_rows, np.int32))
     ids = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
@@ -79,12 +79,8 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
 
 def _metrics(run: Run) -> pa.Table:
     """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
-    parts = [
-        _long(run.summary(), schema.SUMMARY.columns),
-        _long(run.rank_summary(), schema.RANK_SUMMARY.columns),
-        _long(run.steps(), schema.STEPS.columns),
-    ]
-    table = pa.concat_tables(parts)
+    wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
+    table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide])
     # Nulls first; how to ask Arrow for that depends on its version.
     keys = [key for name in METRICS.key for key in (pc.is_valid(table[name]), table[name])]
     names = [str(number) for number in range(len(keys))]
@@ -100,8 +96,7 @@ def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     def by_row(name: str, kind: pa.DataType) -> pa.Array:
         if name not in table.column_names:
             return pa.nulls(n_rows * n_figures, kind)
-        repeated = np.tile(np.arange(n_rows), n_figures)
-        return table[name].combine_chunks().take(pa.array(repeated))
+        return table[name].combine_chunks().take(pa.array(np.tile(np.arange(n_rows), n_figures)))
 
     def by_figure(texts: list[str]) -> pa.Array:
         codes = np.repeat(np.arange(n_figures, dtype=np.int32), n_rows)
@@ -142,16 +137,8 @@ def save(
     of the same reports read in the same way. Operations of any other run are not replaced without `force`.
     What is in the store and of no table of the dataset is somebody else's, and left alone.
 
-    Parameters
-    ----------
-    store
-        The directory; made if it is not there.
-    events
-        Write `schema.EVENTS` and `schema.PHASE_RANGES` too: every operation, one file per rank.
-    force
-        Let tables be lost that cannot be kept, and operations of other reports be replaced.
-    on_progress
-        Called with (ranks written, ranks in all) while operations are written.
+    With `events` the operations are written too, `schema.EVENTS` and `schema.PHASE_RANGES`, one file per rank, and
+    `on_progress` is called with (ranks written, ranks in all). `force` lets tables be lost that cannot be kept.
 
     Raises
     ------
@@ -165,17 +152,14 @@ def save(
     check_store(run, store)
     tables = saved_tables(run)
     with staged_run(store, run_id) as staged:
-        files = {}
-        for name, table in tables.items():
-            files[file_name(name)] = _write(table, staged, file_name(name))
+        files = {file_name(name): _write(table, staged, file_name(name)) for name, table in tables.items()}
         if events:
-            n_ranks = run.ranks.num_rows
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):
                     file = file_name(name, rank)
-                    files[file] = _write(saved(name, table, run_id), staged, file)
+                    files[file] = _write(_saved(name, table, run_id), staged, file)
                 if on_progress:
-                    on_progress(n_done, n_ranks)
+                    on_progress(n_done, run.ranks.num_rows)
         with locked(staged.store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
@@ -185,8 +169,7 @@ def save(
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
     """Return the digests of the files that the run keeps beside those written, by name.
 
-    Refused is what would lose such files of a run that is not the same, or operations, which nothing but its reports
-    gives again.
+    Refused is what would lose files of a run that is not the same, or operations, which only its reports give again.
     """
     run_id = run.header.run_id
     there = opened.files_of(run_id)

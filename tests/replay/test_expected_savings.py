@@ -20,14 +20,9 @@ LATE = 15 * MS
 
 # Which scenario of the menu is the advice of a finding.
 SCENARIOS = {
-    "comm-bound": "perfect-overlap",
-    "single-bucket": "bucket-25",
-    "too-many-buckets": "bucket-100",
-    "grad-copy": "no-grad-copy",
-    "compress-gradients": "gradient-bf16",
-    "straggler": "no-wait",
-    "slow-link": "link-nvlink4",
-}
+    "comm-bound": "perfect-overlap", "single-bucket": "bucket-25", "too-many-buckets": "bucket-100",
+    "grad-copy": "no-grad-copy", "compress-gradients": "gradient-bf16", "straggler": "no-wait", "slow-link": "link-nvlink4",
+}  # fmt: skip
 
 
 def told(table):
@@ -84,15 +79,6 @@ def test_bounds_order_and_all_else_stay(loaded):
         assert one["evidence"].items() <= other["evidence"].items()
 
 
-def test_a_run_that_cannot_be_replayed_says_why(loaded):
-    found = told(loaded(SINGLE.changed(n_steps=2)).findings())
-    assert set(found) == {"comm-bound", "single-bucket"}
-    for row in found.values():
-        assert row["expected_ns_per_step"] is None
-        assert row["evidence"]["replay_refused"].startswith("no complete step after the first")
-        assert "replay_step_time_ns" not in row["evidence"]
-
-
 def test_what_is_expected_is_not_cut_to_the_bound(loaded):
     run = loaded(SINGLE)
     rows = run.judged_findings().to_pylist()
@@ -102,14 +88,32 @@ def test_what_is_expected_is_not_cut_to_the_bound(loaded):
     assert min(column.to_pylist()) > 1e6
 
 
-def test_reports_that_are_gone_leave_the_findings_that_rules_gave(tmp_path):
-    run = nsyspipe.load(SINGLE.write(tmp_path / "run"), jobs=1)
+# It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and not even tried here.
+@pytest.mark.parametrize(
+    ("n_steps", "most", "words"),
+    [
+        (2, None, "no complete step after the first"),
+        (5, None, "not replayed: "),
+        (5, 10, "take long; nsyspipe whatif does"),
+    ],
+)
+def test_a_run_that_is_not_replayed_says_why_and_has_the_findings_that_rules_gave(
+    tmp_path, monkeypatch, n_steps, most, words
+):
+    run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)
     run.steps()
-    for report in (tmp_path / "run").iterdir():
-        report.unlink()
+    if most:
+        monkeypatch.setattr(expected, "_MOST_OPERATIONS", most)
+        monkeypatch.setattr(expected, "opened_replay", None)
+    elif n_steps > 2:
+        for report in (tmp_path / "run").iterdir():
+            report.unlink()
     found = told(run.findings())
     assert set(found) == {"comm-bound", "single-bucket"}
-    assert "not replayed: " in found["comm-bound"]["evidence"]["replay_refused"]
+    for row in found.values():
+        assert row["expected_ns_per_step"] is None
+        assert words in row["evidence"]["replay_refused"]
+        assert "replay_step_time_ns" not in row["evidence"]
 
 
 def test_an_executor_that_was_shut_down_is_done_without(tmp_path):
@@ -129,14 +133,6 @@ def test_copies_of_no_bytes_say_nothing_of_the_gradients(tmp_path, n_bytes):
     found = told(run.findings())
     assert found["comm-bound"]["expected_ns_per_step"] == pytest.approx(STEP - 80 * MS)
     assert "bytes of the gradients were not recorded" in found["single-bucket"]["evidence"]["replay_refused"]
-
-
-def test_a_large_run_is_left_to_whatif(tmp_path, monkeypatch):
-    monkeypatch.setattr(expected, "_MOST_OPERATIONS", 10)
-    monkeypatch.setattr(expected, "opened_replay", None)  # not even tried
-    found = told(nsyspipe.load(SINGLE.write(tmp_path / "run"), jobs=1).findings())
-    assert found["comm-bound"]["expected_ns_per_step"] is None
-    assert "nsyspipe whatif" in found["comm-bound"]["evidence"]["replay_refused"]
 
 
 def test_without_advice_that_it_knows_nothing_is_replayed(steady, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import nsyspipe
@@ -58,8 +60,7 @@ def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path
     assert only(whatif(there, bucket_mb=25)).assumptions[0] == (
         "1 rank is missing: a step is taken to be as long as that of the 3 of 4 that are there, and they wait for no other"
     )
-    whole = only(whatif(nsyspipe.load(reports), bucket_mb=25))
-    assert not any("missing" in one for one in whole.assumptions)
+    assert not any("missing" in one for one in only(whatif(nsyspipe.load(reports), bucket_mb=25)).assumptions)
     for change in ({"no_wait": True}, {"bandwidth": "10GB/s"}, {"gradient_dtype": "bf16"}, {"perfect_overlap": True}):
         answer = whatif(there, **change)
         assert refusal(answer).startswith("3 of 4 ranks are there: how much of their communication is waiting")
@@ -68,9 +69,7 @@ def test_of_ranks_that_are_missing_only_what_the_others_do_can_be_asked(tmp_path
 
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
     monkeypatch.setattr(knobs, "_MOST_REPLAYED", 11)
-    reason = refusal(ask(SINGLE, bucket_mb=25))
-    assert reason.startswith("4 buckets in each of ")
-    assert "--skip-first" in reason
+    assert re.match("4 buckets in each of .*--skip-first", refusal(ask(SINGLE, bucket_mb=25)))
     monkeypatch.setattr(knobs, "_MOST_REPLAYED", 20)
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
@@ -143,22 +142,16 @@ def unmatched(rank):
 @pytest.mark.parametrize(
     ("build", "changes", "words"),
     [
-        (
-            whole_graphs,
-            {},
-            ("7 CUDA graphs were captured as a whole: communication inside them", "--cuda-graph-trace=node"),
-        ),
-        (late_launcher, {"link": "shm"}, ("one rank alone stands idle",)),
-        (launch_bound, {}, ("launch- or input-bound: GPUs stand idle",)),
-        (shared_stream, {}, ("compute kernels run on the stream of the communication",)),
-        (two_communicators, {}, ("several communicators",)),
-        (unmatched, {}, ("collectives could not be matched",)),
+        (whole_graphs, {}, "7 CUDA graphs were captured as a whole: communication inside .*--cuda-graph-trace=node"),
+        (late_launcher, {"link": "shm"}, "one rank alone stands idle"),
+        (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
+        (shared_stream, {}, "compute kernels run on the stream of the communication"),
+        (two_communicators, {}, "several communicators"),
+        (unmatched, {}, "collectives could not be matched"),
     ],
 )
 def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes, words):
-    reason = refusal(whatif(written(build(0), build(1)), **changes))
-    assert reason.startswith(words[0])
-    assert all(one in reason for one in words)
+    assert re.match(words, refusal(whatif(written(build(0), build(1)), **changes)))
 
 
 def test_a_straggler_that_waits_for_launches_can_be_balanced(written):

@@ -23,7 +23,6 @@ from typing import Any
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import copied
 
 # What changes a directory or a file, by the names of Python's audit events.
 CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")
@@ -83,12 +82,10 @@ def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    runs = {}
-    for argument in sys.argv[1:]:
-        name, _, store = argument.partition("=")
-        runs[name] = nsyspipe.load(store)
+    runs = {name: nsyspipe.load(store) for name, _, store in (one.partition("=") for one in sys.argv[1:])}
+    for run in runs.values():
         with tempfile.TemporaryDirectory() as folder:
-            save(runs[name], Path(folder))  # its tables are read once, not by each child
+            save(run, Path(folder))  # its tables are read once, not by each child
     for line in sys.stdin:
         print(json.dumps(_answer(runs, json.loads(line))), flush=True)
 
@@ -115,10 +112,11 @@ class Saver:
         self.ask(run, store, **request)
         return self.answer()["status"]
 
-    def points(self, run: str, before: Path, to: Path, **request: Any) -> list[int]:
+    def points(self, run: str, store: Path, **request: Any) -> list[int]:
         """Return at which changes of a save to stop it: the first and the last of each row of changes alike, and beyond all."""
-        assert self.save(run, copied(before, to / "points"), events_to=str(to / "events"), **request) == 0
-        kinds = json.loads((to / "events").read_text())
+        listed = store.with_name("events")
+        assert self.save(run, store, events_to=str(listed), **request) == 0
+        kinds = json.loads(listed.read_text())
         ends = [at for at in range(1, len(kinds) + 1) if at == len(kinds) or kinds[at] != kinds[at - 1]]
         assert len(kinds) > len(ends) > 10
         return sorted({1, *ends, *(at + 1 for at in ends), 10**6})

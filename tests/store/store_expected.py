@@ -8,38 +8,19 @@ import duckdb
 
 import nsyspipe
 from nsyspipe.store.layout import run_ids
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    TABLES,
-    by_duckdb,
-    by_pandas,
-    by_polars,
-    contents,
-    new_run,
-    old_run,
-    other_run,
-    stored,
-)
+from tests.store import store_tools
+from tests.store.store_tools import OTHER_ID, RUN_ID, TABLES, by_duckdb, by_pandas, by_polars, contents, stored
 
 IDS = {"old": RUN_ID, "new": RUN_ID, "other": OTHER_ID}
 
 
 class Expected:
-    """Three runs, each alone in a store: two versions of one run, and another run.
-
-    Attributes
-    ----------
-    stores
-        Where each is alone, with its operations.
-    files
-        The bytes of each one's files, by path: without and with its operations.
-    """
+    """Three runs, each alone in a store: two versions of one run, and another run."""
 
     def __init__(self, folder):
-        runs = {"old": old_run(folder), "new": new_run(folder), "other": other_run(folder)}
-        self.stores = {name: folder / f"alone-{name}" for name in runs}
-        self.files = {
+        runs = {name: getattr(store_tools, f"{name}_run")(folder) for name in IDS}
+        self.stores = {name: folder / f"alone-{name}" for name in runs}  # with their operations
+        self.files = {  # bytes by path, without operations and with
             name: [
                 contents(stored(folder / f"without-{name}", run)),
                 contents(stored(self.stores[name], run, events=True)),
@@ -70,20 +51,17 @@ class Expected:
         for run_id in run_ids(store):
             found = tables_of(store, run_id)
             (there[run_id],) = (name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name]))
-        self.plain(store)
-        if not (store / ".nsyspipe" / "switch").is_dir() or not any((store / ".nsyspipe" / "switch").iterdir()):
+        for path, found in contents(store).items():  # each is a whole file of one of the runs
+            assert any(found == files.get(path) for both in self.files.values() for files in both), path
+        if not any((store / ".nsyspipe" / "switch").glob("*")):
             assert self.by_files(store) == there.get(RUN_ID)
             if there:  # before its first run, DuckDB finds no file to read
-                assert runs_rows(store) == {run_id: self.runs_rows(name) for run_id, name in there.items()}
+                rows = {run_id: runs_rows(self.stores[name])[run_id] for run_id, name in there.items()}
+                assert runs_rows(store) == rows
                 sums = by_duckdb(store, WITHOUT_RUNS)
                 assert sums == {run_id: without_runs(self.sums[name]) for run_id, name in there.items()}
                 assert frames_of(store) == {k: v for name in there.values() for k, v in self.frames[name].items()}
         return there.get(RUN_ID)
-
-    def plain(self, store):
-        """Check that each file that can be listed is a whole one of one of the runs."""
-        for path, found in contents(store).items():
-            assert any(found == files.get(path) for both in self.files.values() for files in both), path
 
     def meanwhile(self, store):
         """Check what readers see while a writer is at it: each table whole, a loaded run whole.
@@ -110,9 +88,6 @@ class Expected:
             return None
         (which,) = (name for name in ("old", "new") if files in self.files[name])
         return which
-
-    def runs_rows(self, name):
-        return runs_rows(self.stores[name])[IDS[name]]
 
 
 # The row of a run says which files belong to it, with operations others than without.

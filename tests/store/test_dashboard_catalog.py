@@ -23,26 +23,21 @@ def ids(found):
     return found.runs["run_id"].to_pylist()
 
 
-def test_runs_come_by_time_of_capture_whatever_their_ids(store):
-    for run_id, day in (("a", 3), ("b", 1), ("c", 2)):
-        add_run(store, run_id, captured_at_utc=days(day))
-    found = stored_runs(store)
-    assert ids(found) == ["b", "c", "a"]
+# By time of capture whatever their ids; an unknown one is never the latest, equal ones go by id.
+@pytest.mark.parametrize(
+    ("captured", "order"), [({"a": 3, "b": 1, "c": 2}, "bca"), ({"d": 1, "b": None, "c": 1, "a": None}, "abcd")]
+)
+def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, captured, order):
+    for run_id, day in captured.items():
+        findings = [finding_row(id="comm-bound"), finding_row(id="grad-copy")] if run_id == "a" else []
+        add_run(store, run_id, captured_at_utc=None if day is None else days(day), findings=findings)
+    seen = []
+    found = stored_runs(store, on_progress=lambda *counts: seen.append(counts))
+    assert ids(found) == [*order]
     assert found.runs.schema.equals(RUNS.arrow, check_metadata=True)
     assert found.unreadable == ()
-
-
-def test_a_run_of_unknown_time_is_never_the_latest_and_equal_times_go_by_id(store):
-    for run_id, at in (("d", days(1)), ("b", None), ("c", days(1)), ("a", None)):
-        add_run(store, run_id, captured_at_utc=at)
-    assert ids(stored_runs(store)) == ["a", "b", "c", "d"]
-
-
-def test_the_first_finding_is_the_one_that_could_bring_most(store):
-    add_run(store, "a", findings=[finding_row(id="comm-bound"), finding_row(id="grad-copy")])
-    add_run(store, "b")
-    found = stored_runs(store).findings.to_pylist()
-    assert [(row["run_id"], row["id"]) for row in found] == [("a", "comm-bound")]
+    assert [(row["run_id"], row["id"]) for row in found.findings.to_pylist()] == [("a", "comm-bound")]
+    assert seen == [(at, len(order)) for at in range(1, len(order) + 1)]
 
 
 def test_a_saved_run_is_in_the_catalogue(steady, store):
@@ -116,11 +111,3 @@ def test_a_store_of_damaged_runs_only_is_an_error_that_says_why(store):
         stored_runs(store)
     assert "99" in refused.value.found
     assert refused.value.fix == "a newer nsyspipe"
-
-
-def test_progress_counts_runs(store):
-    for run_id in "abc":
-        add_run(store, run_id)
-    seen = []
-    stored_runs(store, on_progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]

@@ -47,12 +47,12 @@ def test_every_table_of_the_old_run_differs_from_the_new_ones(expected):
         assert expected.sums["old"].get(table) != expected.sums["new"].get(table)
 
 
-def test_killed_at_random_moments_40_times(expected, saver, store):
+def test_killed_at_random_moments(expected, saver, store):
     chosen = random.Random(4)
     saver.ask("old", store, events=True)
     most_s = saver.answer()["seconds"]
     statuses, seen = [], []
-    for number in range(40):
+    for number in range(24):
         delay = chosen.uniform(0, most_s)
         saver.ask("new" if number % 2 else "old", store, after_s=delay, events=number % 4 > 1, force=True)
         if number % 4 == 0:
@@ -60,32 +60,37 @@ def test_killed_at_random_moments_40_times(expected, saver, store):
         statuses.append(saver.answer()["status"])
         most_s *= 1.05 if statuses[-1] == KILLED else 0.9  # however busy the machine is by then
         seen.append(expected.whole(store))
-    assert statuses.count(KILLED) > 10
+    assert statuses.count(KILLED) > 5
     assert set(seen) == {"old", "new"}
     assert saver.save("new", store, force=True) == 0
     assert expected.whole(store) == "new"
     assert left_behind(store) == []
 
 
+def clear_up(store):
+    """Begin as the next writer does."""
+    with staged_run(store, "next"):
+        pass
+
+
 @pytest.mark.parametrize(
     ("runs_before", "before", "after", "states"),
     [
-        ([], {}, {"events": True}, (None, "new")),
-        (["other"], {}, {"events": True}, (None, "new")),
-        (["other", "old"], {}, {"events": True}, ("old", "new")),
-        (["other", "old"], {"events": True}, {"force": True}, ("old", "new")),
+        pytest.param([], {}, {"events": True}, (None, "new"), id="first"),
+        pytest.param(["other"], {}, {"events": True}, (None, "new"), id="beside-another"),
+        pytest.param(["other", "old"], {}, {"events": True}, ("old", "new"), id="operations-added"),
+        pytest.param(["other", "old"], {"events": True}, {"force": True}, ("old", "new"), id="operations-dropped"),
     ],
-    ids=["first", "beside-another", "operations-added", "operations-dropped"],
 )
 def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_before, before, after, states):
     for name in runs_before:
         assert saver.save(name, tmp_path / "before", **before) == 0
     seen = []
-    for at in saver.points("new", tmp_path / "before", tmp_path, **after):
+    for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), **after):
         store = copied(tmp_path / "before", tmp_path / f"store{at}")
         status = saver.save("new", store, how="kill", at=at, **after)
         seen.append(expected.whole(store))
-        assert saver.save("other", store) == 0  # the next writer clears up
+        clear_up(store)
         assert (expected.by_files(store), left_behind(store)) == (seen[-1], [])
     # Up to some change it is as it was, from there on it is new; some were killed after that one.
     n_before = seen.index(states[1])
@@ -96,8 +101,8 @@ def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_bef
 
 @pytest.mark.parametrize("name", ["old", "new"])
 def test_killed_while_clearing_up_what_a_killed_one_left(expected, saver, store, name):
-    # Whatever one leaves, the next begins with, and is killed one change later.
-    for at in range(1, 60, 4):
+    # Whatever one leaves, the next begins with, and is killed some changes later.
+    for at in range(1, 60, 5):
         assert saver.save(name, store, how="kill", at=at, events=at % 3 == 0, force=True) in (0, KILLED)
         assert expected.whole(store) in ("old", name)
     assert saver.save(name, store, force=True) == 0
@@ -105,7 +110,7 @@ def test_killed_while_clearing_up_what_a_killed_one_left(expected, saver, store,
 
 
 def test_runs_that_the_user_removes_are_gone_and_can_be_saved_again(expected, saver, store):
-    for at in range(1, 60, 4):
+    for at in range(1, 60, 5):
         for directory in store.glob(f"*/run_id={RUN_ID}"):
             shutil.rmtree(directory)
         shutil.rmtree(store / ".nsyspipe" / "switch" / RUN_ID, ignore_errors=True)
@@ -122,7 +127,7 @@ STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 @pytest.mark.parametrize(("how", "events"), [("full", True), ("interrupt", False)])
 def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, saver, tmp_path, how, events):
     assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
-    for at in saver.points("new", tmp_path / "before", tmp_path, events=events):
+    for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
         store = copied(tmp_path / "before", tmp_path / f"store{at}")
         before = contents(store)
         status = saver.save("new", store, how=how, at=at, events=events)
@@ -133,14 +138,14 @@ def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, s
         if how == "full":  # refused is as it was, and what is not refused is done
             assert which == {REFUSED: "old", 0: "new"}[status]
             assert left_behind(store) == []
-        assert saver.save("new", store, force=True) == 0
-        assert (expected.by_files(store), left_behind(store)) == ("new", [])
+        clear_up(store)
+        assert (expected.by_files(store), left_behind(store)) == (which, [])
     assert status == 0
 
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_stopped_between_changes_a_first_run_is_made_or_no_store_is(expected, saver, tmp_path, how):
-    for at in saver.points("new", tmp_path / "nothing", tmp_path):
+    for at in saver.points("new", tmp_path / "points"):
         folder = tmp_path / f"folder{at}"
         store = folder / "store"
         status = saver.save("new", store, how=how, at=at)
@@ -150,23 +155,22 @@ def test_stopped_between_changes_a_first_run_is_made_or_no_store_is(expected, sa
             assert which == {REFUSED: None, 0: "new"}[status]
             assert folder.exists() == (status == 0)
         assert saver.save("new", store) == 0
-        assert (expected.whole(store), left_behind(store)) == ("new", [])
+        assert (expected.by_files(store), left_behind(store)) == ("new", [])
     assert status == 0
 
 
 @pytest.fixture(scope="module")
-def savers(expected):
-    found = [Saver(**expected.stores) for _ in range(2)]
-    yield found
-    for saver in found:
-        saver.close()
+def savers(expected, saver):
+    other = Saver(**expected.stores)
+    yield saver, other
+    other.close()
 
 
 @pytest.mark.parametrize("names", [("old", "new"), ("new", "other")], ids=["one-run", "two-runs"])
 def test_two_writers_at_once_both_succeed(expected, savers, tmp_path, names):
     seen = set()
-    for number in range(15):
-        store = tmp_path / f"store{number // 5}"  # also as the first ones of a store
+    for number in range(9):
+        store = tmp_path / f"store{number // 3}"  # also as the first ones of a store
         for saver, name in zip(savers, names, strict=True):
             saver.ask(name, store, events=number % 3 == 0, force=True)
         assert [saver.answer()["status"] for saver in savers] == [0, 0]
@@ -178,7 +182,7 @@ def test_two_writers_at_once_both_succeed(expected, savers, tmp_path, names):
 def test_a_reader_never_fails_while_two_writers_replace_what_it_reads(expected, savers, tmp_path):
     store = tmp_path / "store"
     assert savers[0].save("old", store) == savers[0].save("other", store) == 0
-    for number in range(10):
+    for number in range(6):
         savers[0].ask("new" if number % 2 else "old", store)
         savers[1].ask("other", store, events=True)
         expected.meanwhile(store)

@@ -66,16 +66,12 @@ def test_the_fix_is_the_nearest_good_name(run_id, fix):
 
 @pytest.mark.parametrize(
     ("table", "rank", "path"),
-    [
-        ("steps", None, "steps/run_id=a/part-0.parquet"),
-        ("phase_summary", None, "phase_summary/run_id=a/part-0.parquet"),
-        ("events", 0, "events/run_id=a/rank=0/part-0.parquet"),
-        ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12/part-0.parquet"),
-    ],
-)
+    [("phase_summary", None, "phase_summary/run_id=a"), ("events", 0, "events/run_id=a/rank=0"),
+     ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12")],
+)  # fmt: skip
 def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path):
     name = file_name(table, rank)
-    assert published(name, "a") == Path(path)
+    assert published(name, "a") == Path(path, "part-0.parquet")
     assert is_file_name(name)
     others = ["", "steps", "steps.parquet/x", "../x.parquet", "x-1-2.parquet", "x-01.parquet", "x-.parquet", "files"]
     assert not any(map(is_file_name, others))
@@ -92,11 +88,13 @@ def test_what_is_no_store_has_no_runs(tmp_path):
 
 
 def test_a_run_is_there_whatever_its_files_are_and_before_they_are_in_place(tmp_path):
-    for run_id in ("link", "directory", "file"):
+    for run_id, make in (
+        ("link", lambda path: path.symlink_to("nothing")),
+        ("directory", Path.mkdir),
+        ("file", Path.touch),
+    ):
         (tmp_path / "runs" / f"run_id={run_id}").mkdir(parents=True)
-    (tmp_path / "runs" / "run_id=link" / "part-0.parquet").symlink_to("nothing")
-    (tmp_path / "runs" / "run_id=directory" / "part-0.parquet").mkdir()
-    (tmp_path / "runs" / "run_id=file" / "part-0.parquet").touch()
+        make(tmp_path / "runs" / f"run_id={run_id}" / "part-0.parquet")
     (tmp_path / ".nsyspipe" / "switch" / "new").mkdir(parents=True)
     (tmp_path / ".nsyspipe" / "switch" / "new" / "runs.parquet").touch()
     (tmp_path / ".nsyspipe" / "switch" / "rest").mkdir()

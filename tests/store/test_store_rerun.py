@@ -11,17 +11,8 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    TABLES,
-    contents,
-    left_behind,
-    old_run,
-    places,
-    stored,
-    write_reports,
-)
+from tests.store import store_tools
+from tests.store.store_tools import OTHER_ID, RUN_ID, contents, left_behind, old_run, places, stored, write_reports
 
 
 def of_run(found, run_id):
@@ -37,7 +28,7 @@ def files(store):
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)
-    assert len(before) == len(TABLES) + 4
+    assert len(before) == len(store_tools.TABLES) + 4
     # Saved again, what was saved, and elsewhere; and of reports that are analyzed again.
     for run in (runs[0], runs[0], nsyspipe.load(store)):
         save(run, store, events=True)
