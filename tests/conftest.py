@@ -19,6 +19,7 @@ from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
+FROZEN = Path(__file__).with_name("golden") / "frozen"
 
 
 if "CI" not in os.environ:
@@ -106,6 +107,20 @@ def captures(real):
 def runs(captures):
     """Return a function that loads a capture, once for all tests."""
     return captures.run
+
+
+@pytest.fixture
+def pinned(request):
+    """Return a function that compares one output with the committed file below `golden/frozen`, or commits it."""
+
+    def compare(name, text):
+        expected = FROZEN / name
+        if request.config.getoption("--update-golden"):
+            expected.parent.mkdir(parents=True, exist_ok=True)
+            expected.write_text(text, encoding="utf-8")
+        assert text == expected.read_text(encoding="utf-8")
+
+    return compare
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def analyze(run: str, *options: str | Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
-def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
+def test_sample_outputs_are_made_again_as_they_were(run, pinned, tmp_path):
     made = {
         "txt": analyze(run),
         "json": analyze(run, "--json", "-"),
@@ -47,10 +47,7 @@ def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
     analyze(run, *with_all(run), "--html", tmp_path / "page.html", "-q")
     made["html"] = (tmp_path / "page.html").read_text(encoding="utf-8")
     for suffix, output in made.items():
-        expected = SAMPLES / f"{run}.{suffix}"
-        if request.config.getoption("--update-golden"):
-            expected.write_text(output, encoding="utf-8")
-        assert output == expected.read_text(encoding="utf-8"), suffix
+        pinned(SAMPLES / f"{run}.{suffix}", output)
 
 
 @pytest.mark.slow
