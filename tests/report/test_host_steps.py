@@ -112,14 +112,14 @@ def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase()
     ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"],
 )  # fmt: skip
 def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
-    assert host_notes(host_figures(with_backward(*rows)), 16) == ([says] if says else [])
+    assert [*host_notes(host_figures(with_backward(*rows)), 16)] == ([says] if says else [])
 
 
 def test_of_many_processes_the_slowest_are_shown_in_their_order():
     rows = table((0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 6, 1), (3, 0, 9, 1))
     assert [row[0] for row in cells(rows, 2)] == ["1", "3"]
     assert [row[0] for row in cells(rows, 3)] == ["1", "2", "3"]
-    assert host_notes(host_figures(rows), 2)[-1] == ("These are the 2 slowest of 4 processes; --json has all.")
+    assert [*host_notes(host_figures(rows), 2)][-1] == ("These are the 2 slowest of 4 processes; --json has all.")
 
 
 # --- which family --------------------------------------------------------------------------------

@@ -279,7 +279,7 @@ def test_names_of_programs_are_in_code_font(text, codes):
 
 
 def test_figures_are_aligned_to_the_right_and_keep_their_units_beside_them():
-    assert table(["a b", "c"], [["1 ms", "x y"], ["2 ms", "z"]], n_words=1) == [
+    assert table(["a b", "c"], ["number", "word"], [["1 ms", "x y"], ["2 ms", "z"]]) == [
         "| a b | c |",
         "| --: | --- |",
         f"| 1{UNPARTED}ms | x y |",
