@@ -332,29 +332,22 @@ def difference_document(
         judged_by = {name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")}
         judged_by |= {name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")}
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
-        "verdict": difference.verdict,
-        "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.min_effect, 12),
-        "statistic": difference.statistic,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
+        "verdict": difference.verdict, "judged": list(difference.judged),
+        "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence,
-        "settings_file": settings_file,
+        "confidence": difference.confidence, "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable,
-        "comparability": difference.comparability.to_pylist(),
+        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(),
         "gate": judged_by,
-        "baseline": _side(difference.baseline),
-        "candidate": _side(difference.candidate),
+        "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta},
-        "step_time_parts": difference.step_time_parts.to_pylist(),
-        "idle_causes": difference.idle_causes.to_pylist(),
+        "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(),
         "changes": [_change(row) for row in difference.changes.to_pylist()],
         "problems": difference.problems.to_pylist(),
-    }
+    }  # fmt: skip
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -27,9 +27,6 @@ Steps: TypeAlias = "tuple[int, int] | None"
 # Called with (done, in all).
 OnProgress: TypeAlias = "Callable[[int, int], None] | None"
 
-# Columns that only the API's tables show.
-_NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
-
 
 @dataclass(frozen=True)
 class Format:
@@ -156,7 +153,8 @@ def document(run: Run) -> dict[str, Any]:
 
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    tables["ranks"] = [{k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in tables["ranks"]]
+    only_in_api = {"device_ids", "clock_shift_ns"}
+    tables["ranks"] = [{k: v for k, v in row.items() if k not in only_in_api} for row in tables["ranks"]]
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -177,17 +175,9 @@ def document_text(run: Run) -> str:
 
 
 def formats_of(
-    command: str,
-    identity: str,
-    *,
-    document: Callable[[], dict[str, Any]],
-    identity_in: Callable[[Any], object],
-    blocks: Callable[[], Iterable[Block]],
-    usage: str,
-    page: Callable[[], str],
-    meta: str,
-    key: str = "runs",
-) -> dict[str, files.Format]:
+    command: str, identity: str, *, document: Callable[[], dict[str, Any]], identity_in: Callable[[Any], object],
+    blocks: Callable[[], Iterable[Block]], usage: str, page: Callable[[], str], meta: str, key: str = "runs",
+) -> dict[str, files.Format]:  # fmt: skip
     """Return how an answer is written in each format, and how a file of it says what it is of, its `identity`.
 
     A document says it by `identity_in`, Markdown by the `key` of a comment, a page by its element `meta`.

@@ -14,21 +14,10 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.options import DEFAULT_FINDINGS
+from nsyspipe.report import words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
-from nsyspipe.report.words import (
-    capture_text,
-    host_ms,
-    host_notes,
-    idle_text,
-    link_text,
-    mean_step_ns,
-    report_name,
-    subject_parts,
-    troubles,
-    verdict_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,16 +63,16 @@ def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT
 def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
-    yield from (Sentence(line, "bold") for line in verdict_of(run).split("\n"))
-    yield Facts(subject_parts(run, summary), "Run")
-    if captured := capture_text(run.header.capture):
+    yield from (Sentence(line, "bold") for line in words.verdict_of(run).split("\n"))
+    yield Facts(words.subject_parts(run, summary), "Run")
+    if captured := words.capture_text(run.header.capture):
         yield Facts((captured,), "Captured with")
-    if link := link_text(run.link):
+    if link := words.link_text(run.link):
         yield Sentence(link, "dim")
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)
-        if idle := idle_text(run.breakdown(), run.idle_calls()):
+        if idle := words.idle_text(run.breakdown(), run.idle_calls()):
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
@@ -266,14 +255,14 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the report.
-    of_rank, ofreport_name = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
+    of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
     def phase(name: str) -> Callable[[HostFigures], str]:
         return lambda one: _short_ms(one.phase_ns[name])
 
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
-        Field("report", report_name, "name", from_width=ofreport_name),
+        Field("report", words.report_name, "name", from_width=of_report),
         Field("steps", lambda one: str(one.n_steps), hint="step ranges that were closed", from_width=_FULL_WIDTH),
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
@@ -282,11 +271,11 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
-    yield from map(Sentence, host_notes(figures, n_shown))
+    yield from map(Sentence, words.host_notes(figures, n_shown))
 
 
 def _short_ms(ns: float | None) -> str:
-    return host_ms(ns).removesuffix(" ms")
+    return words.host_ms(ns).removesuffix(" ms")
 
 
 # --- findings and problems -------------------------------------------------------------------
@@ -317,7 +306,7 @@ class Finding:
 
 def findings_of(run: Run) -> list[Finding]:
     """Return the findings as `run.findings` ranks them; shares are of the mean step time, which none can exceed."""
-    step_time = mean_step_ns(run.summary().to_pylist()[0])
+    step_time = words.mean_step_ns(run.summary().to_pylist()[0])
 
     def share(ns: float | None) -> float | None:
         return ns / step_time if ns is not None and step_time else None
@@ -407,7 +396,7 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:
-    rows = troubles(problems, 4 if extent.is_comment else 12)
+    rows = words.troubles(problems, 4 if extent.is_comment else 12)
     grave = [row for row in rows if row[0] != "info"]
     if rows and not extent.is_comment:
         yield Troubles(rows)

@@ -62,6 +62,10 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
 
 
 def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
+    def interval(row: Row) -> str:
+        low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+        return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
+
     has_kinds = len(board.kinds) > 1
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
     over = Field("over the\nfirst", lambda row: speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)
@@ -72,7 +76,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=_RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
-        Field(f"{percent_text(board.rules.confidence, 0)} interval", speedup_interval, from_width=_INTERVAL),
+        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
         Field("verdict", lambda row: Word(verdict_word(row), row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
@@ -81,27 +85,16 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
 
 def _figures(rows: Sequence[Row]) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [
-        Field(
-            figure.heading,
-            of(figure.column, partial(figure_text, figure)),
-            hint=figure.meaning,
-            from_width=_FIGURE * (at + 2),
-        )
-        for at, figure in enumerate([*shown("scoreboard"), *if_known])
-    ]
-    return table_of("What steps go to", rows, [Field("run", of("label"), "name"), *fields])
+    fields = [Field("run", of("label"), "name")]
+    for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
+        cell = of(figure.column, partial(figure_text, figure))
+        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=_FIGURE * at))
+    return table_of("What steps go to", rows, fields)
 
 
 def speedup_text(value: float | None, digits: int = 3) -> str:
     """Return a speed-up, ``1.128x``."""
     return absent if value is None else f"{value:.{digits}f}x"
-
-
-def speedup_interval(row: Row) -> str:
-    """Return the interval of a run's speed-up over its peer, ``1.121 .. 1.135``; nothing of a reference."""
-    low, high = row["peer_speedup_low"], row["peer_speedup_high"]
-    return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
 
 def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row]]]:
@@ -243,10 +236,10 @@ def doubts(board: Scoreboard) -> list[str]:
     for row in board.checks.to_pylist():
         if row["check"] == "same-capture":
             copies[row["against"]].append(row["label"])
-        elif not (row["check"] == "few-steps" and is_named(row["label"])) and not (
-            row["blocks"] and len(board.kinds) > 1
-        ):
-            # Else it is told, or the table is parted by it.
+            continue
+        is_told = row["check"] == "few-steps" and is_named(row["label"])
+        is_parting = row["blocks"] and len(board.kinds) > 1  # the table
+        if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             differ[what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
@@ -264,23 +257,16 @@ _LARGEST_FILE = 2**26
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
+    rows = board.table.drop_columns("run_ids").to_pylist()
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
-        "reference": board.reference,
-        "sort": board.sort,
-        "min_effect_pct": round(100 * board.rules.min_effect, 12),
-        "confidence": board.rules.confidence,
-        "is_forced": board.rules.is_forced,
-        "settings_file": board.rules.settings_file,
-        "runs": [
-            {key: value for key, value in row.items() if key != "run_ids"} | {"captures": captures[row["label"]]}
-            for row in board.table.to_pylist()
-        ],
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
+        "reference": board.reference, "sort": board.sort,
+        "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
+        "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
+        "runs": [row | {"captures": captures[row["label"]]} for row in rows],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(),
-        "problems": board.problems.to_pylist(),
-    }
+        "comparability": board.checks.to_pylist(), "problems": board.problems.to_pylist(),
+    }  # fmt: skip
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
@@ -336,16 +322,10 @@ def scoreboard_page(board: Scoreboard) -> str:
     """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     blocks = [*scoreboard_blocks(board)]
     at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
-    formulas = table_of(
-        "How figures are made", _DEFINED, [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
-    )
+    fields = [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
+    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", _DEFINED, fields)]
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(
-        [*blocks[:at], _chart(board), *blocks[at:], formulas],
-        title,
-        (_RUNS, identity_of(board)),
-        scripts=("scoreboard.js",),
-    )
+    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",))
 
 
 def _chart(board: Scoreboard) -> Chart:
@@ -380,6 +360,8 @@ def _bar(row: Row, *, is_best: bool) -> Row:
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
+    """Return where each run's mean step time goes."""
+
     def part(row: Row, column: str) -> str:
         time, whole = row[column], row["mean_step_time_ns"]
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"

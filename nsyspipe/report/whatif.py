@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# A limit rather than something that can be switched on.
-_LIMITS = ("perfect-overlap",)
-_CUSTOM = "custom"
 # Narrower terminals get fewer columns rather than broken ones.
 _NARROW, _WIDE = 79, 92
 
@@ -38,10 +35,12 @@ def headline(found: WhatIf) -> str:
         reasons = {one.refused for one in found.scenarios}
         why = reasons.pop() if len(reasons) == 1 else "see below"
         return f"No answer: {why}."
-    if answered[0].id == _CUSTOM:
+    if answered[0].id == "custom":
         one = answered[0]
         return f"With {one.label}: {ms_text(one.step_time_ns)}, {_change(found, one)}."
-    gaining = [one for one in answered if one.id not in _LIMITS and is_clear(found, one) and (one.gain_pct or 0.0) > 0]
+    # A limit is nothing that can be switched on.
+    possible = (one for one in answered if one.id != "perfect-overlap")
+    gaining = [one for one in possible if is_clear(found, one) and (one.gain_pct or 0.0) > 0]
     if not gaining:
         return "No single change has a clear gain: every range includes the captured step time, or a loss."
     # A setting comes before another machine.
@@ -113,22 +112,22 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
 
 
 def _figures(found: WhatIf) -> list[str]:
-    said = [] if found.step_time_ns is None else [f"step time {ms_text(found.step_time_ns)}"]
-    if found.limit_step_time_ns is not None:
-        said.append(f"if transfers took no time {ms_text(found.limit_step_time_ns)}")
+    times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
+    figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
-        said.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
-    return said
+        figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
+    return figures
 
 
 def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
-    def reach(one: Scenario) -> str:
-        return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
-
     fields = [
         Field("change", attrgetter("label"), "text"),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
-        Field("range", reach, from_width=_NARROW),
+        Field(
+            "range",
+            lambda one: f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
+            from_width=_NARROW,
+        ),
         Field("gain", partial(gain_text, found)),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
@@ -156,18 +155,14 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
     A scenario's ``knobs`` are what is changed by the names of `whatif`'s arguments, but for ``bandwidth_bytes_per_s``,
     which is a number however the bandwidth was given.
     """
+    scenarios = [asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios]
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
-        "step_time_ns": found.step_time_ns,
-        "limit_step_time_ns": found.limit_step_time_ns,
+        "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
         "identity_error_pct": found.identity_error_pct,
-        "scenarios": [
-            asdict(one) | {"knobs": dict(one.knobs), "assumptions": list(one.assumptions)} for one in found.scenarios
-        ],
-        "problems": [dict(one) for one in found.problems],
-    }
+        "scenarios": scenarios, "problems": [dict(one) for one in found.problems],
+    }  # fmt: skip
 
 
 def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:

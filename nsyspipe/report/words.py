@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,8 +64,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
-    rest = f"; {link.edges}"
-    nominal = link.nominal_bytes_per_s
+    rest, nominal = f"; {link.edges}", link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
         rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
@@ -204,12 +204,9 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     known = {cause: part for cause, part in parts.items() if part is not None}
     if len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})" if calls.num_rows else ""
-    texts = [
-        f"{cause} {percent_text(part / wall)}{call if cause == 'blocked' else ''}"
-        for cause, part in sorted(known.items(), key=lambda pair: -pair[1])
-        if part / wall >= _LEAST_PART
-    ]
+    call = {"blocked": f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"} if calls.num_rows else {}
+    causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
+    texts = [f"{cause} {percent_text(part / wall)}{call.get(cause, '')}" for cause, part in causes]
     return f"idle {percent_text(idle / wall)}: {', '.join(texts)}"
 
 
@@ -274,6 +271,7 @@ def report_name(one: HostFigures) -> str:
     return stem if one.is_alone else f"{stem}:{one.pid}"
 
 
+_percent = partial(percent_text, digits=0)
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
 # From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
@@ -295,15 +293,10 @@ _MISSING = {"ranks-missing", "ranks-not-captured"}
 
 
 def verdict(
-    summary: Mapping[str, Any],
-    n_ranks: int,
-    findings: Sequence[Mapping[str, Any]] = (),
-    *,
-    has_host_steps: bool = False,
-    is_capture: bool = False,
-    problems: Iterable[Mapping[str, Any]] = (),
+    summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = (), *,
+    has_host_steps: bool = False, is_capture: bool = False, problems: Iterable[Mapping[str, Any]] = (),
     evenness: Evenness | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     severities = {row["code"]: row["severity"] for row in problems}
     of_what = "the capture" if is_capture else "step time"
@@ -314,17 +307,13 @@ def verdict(
     elif summary["comm_share"] is None:
         what = "the time of the capture" if is_capture else "the steps' time"
         unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
-        known_causes = (_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if severities.get(code) == "error")
-        lines = [next(known_causes, unknown)]
+        lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
     else:
         lines = [_with_comm(summary, of_what, severities.keys())]
-        lines += [
-            f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step."
-            for row in findings
-            if row["id"] == "straggler"
-        ]
+        late = ((row["action"].capitalize(), row["saving_ns_per_step"]) for row in findings if row["id"] == "straggler")
+        lines += [f"{action}: {ms_text(saving)} per step." for action, saving in late]
     if evenness is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if _MIXED & severities.keys():
@@ -334,15 +323,11 @@ def verdict(
 
 def verdict_of(run: Run) -> str:
     """Return `verdict` of a run."""
+    summary, findings = run.summary().to_pylist()[0], run.findings().to_pylist()
     return verdict(
-        run.summary().to_pylist()[0],
-        run.header.n_ranks,
-        run.findings().to_pylist(),
-        has_host_steps=run.host_steps().num_rows > 0,
-        is_capture=run.is_capture,
-        problems=run.problems.to_pylist(),
-        evenness=run.evenness(),
-    )
+        summary, run.header.n_ranks, findings, has_host_steps=run.host_steps().num_rows > 0,
+        is_capture=run.is_capture, problems=run.problems.to_pylist(), evenness=run.evenness(),
+    )  # fmt: skip
 
 
 def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:
@@ -369,7 +354,3 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool)
     if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {_percent(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
-
-
-def _percent(ratio: float | None) -> str:
-    return percent_text(ratio, 0)

@@ -9,7 +9,7 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
 
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto import run_id_of_trace, write_trace
+from nsyspipe.report.perfetto import perfetto, run_id_of_trace
 from tests.build import make_perfetto as make
 from tests.build.make_perfetto import comm, header, op, rank_row, step_row, steps_of, trace, trace_bytes
 from tests.perfetto_reading import ReadTrace
@@ -321,14 +321,7 @@ def test_a_trace_is_written_rank_by_rank():
             yield rank, events, schema.PHASE_RANGES.empty()
             seen.append(f"kernel of {rank}".encode() in file.getvalue())
 
-    write_trace(
-        file,
-        header=header(),
-        ranks=schema.RANKS.from_rows([rank_row(rank) for rank in range(3)]),
-        steps=schema.STEPS.empty(),
-        step_family=None,
-        collectives=schema.COLLECTIVES.empty(),
-        operations=operations(),
-    )
+    ranks = schema.RANKS.from_rows([rank_row(rank) for rank in range(3)])
+    perfetto(make.a_run(header(), ranks, operations()), file)
     assert seen == [True, True, True]
     assert len(ReadTrace(file.getvalue()).ranks) == 3
