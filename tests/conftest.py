@@ -14,7 +14,9 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.build.trace import steady_rank
+import nsyspipe
+from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
@@ -121,6 +123,28 @@ def pinned(request):
         assert text == expected.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def steady_run(tmp_path_factory):
+    """Return the run of a rank pair of four equal steps, of which two count; see `tests.build.trace.steady_rank`."""
+    folder = tmp_path_factory.mktemp("steady")
+    for rank in range(2):
+        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
+    return nsyspipe.load(folder, run_id="r1", jobs=1)
+
+
+@pytest.fixture(scope="session")
+def without_gpu(tmp_path_factory):
+    """Return a run in which nothing ran on a GPU."""
+    path = tmp_path_factory.mktemp("empty") / "empty_0.sqlite"
+    return nsyspipe.load(TraceBuilder().range(0, 10, "step 1").write(path), jobs=1)
+
+
+@pytest.fixture(scope="session")
+def board_runs(tmp_path_factory):
+    """Return the runs of `tests.build.scoreboard_runs`."""
+    return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 
 @pytest.fixture

@@ -23,13 +23,9 @@ RANK_HEADINGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return a run of two ranks and four equal steps, of which two count; see `tests.build.trace.steady_rank`."""
-    folder = tmp_path_factory.mktemp("steady")
-    for rank in range(2):
-        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
-    return nsyspipe.load(folder, run_id="r1")
+@pytest.fixture
+def run(steady_run):
+    return steady_run
 
 
 def test_a_run_is_verdict_figures_and_ranks(run):

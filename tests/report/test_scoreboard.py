@@ -10,7 +10,6 @@ import re
 import pytest
 from rich.console import Console
 
-import nsyspipe
 from nsyspipe.api import compare
 from nsyspipe.comparison.difference import Side
 from nsyspipe.report.as_text import as_text
@@ -26,20 +25,12 @@ from nsyspipe.report.scoreboard import (
 )
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
-from tests.build.scoreboard_runs import MS, scoreboard_runs
-from tests.build.trace import TraceBuilder
+from tests.build.scoreboard_runs import MS
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return scoreboard_runs(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("empty")
-    TraceBuilder().range(0, 10, "step 1").write(folder / "empty_0.sqlite")
-    return nsyspipe.load(folder, jobs=1)
+@pytest.fixture
+def runs(board_runs):
+    return board_runs
 
 
 @pytest.fixture
@@ -103,9 +94,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, runs, empty, pinned, shown):
+def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, runs, without_gpu, pinned, shown):
     make, options = CASES[case]
-    found = compare(make(runs | {"empty": empty}), **options)
+    found = compare(make(runs | {"empty": without_gpu}), **options)
     texts = {name: one.text() for name, one in scoreboard_formats(found).items() if name in ("markdown", "csv")}
     pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(scoreboard_page(found)))
 
