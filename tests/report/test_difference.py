@@ -29,9 +29,8 @@ from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.units import delta_text
 from tests.build.changed_run import Changed
 from tests.build.plain_steps import plain_rank, plain_run, write_run
+from tests.build.scoreboard_runs import MS, steps
 from tests.build.trace import TraceBuilder
-
-MS = 10**6
 
 
 def text_of(difference, width=100, gate=None):
@@ -42,21 +41,10 @@ def markdown_of(*given, **options):
     return difference_formats(*given, **options)["markdown"].text()
 
 
-def steps(compute, n=12):
-    """Return steps that vary a little, so that there is an interval."""
-    return [((compute + number % 3) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(n)]
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
+def runs(board_runs, tmp_path_factory):
     chatty = [(one, 2 * comm, *rest) for one, comm, *rest in steps(100)]
-    return {"chatty": plain_run(folder / "chatty", [chatty] * 2)} | {
-        name: plain_run(folder / name, [steps(compute, n)] * 2, start=10**18 + at * 10**12)
-        for at, (name, compute, n) in enumerate(
-            [("slow", 100, 12), ("fast", 70, 12), ("short", 70, 2), ("again", 100, 12)]
-        )
-    }
+    return board_runs | {"chatty": plain_run(tmp_path_factory.mktemp("chatty"), [chatty] * 2)}
 
 
 @pytest.fixture(scope="module")
