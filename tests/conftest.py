@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
+from nsyspipe.cli.app import app
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
@@ -109,6 +110,21 @@ def captures(real):
 def runs(captures):
     """Return a function that loads a capture, once for all tests."""
     return captures.run
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """Return a function that runs the program where a user would, in the clone: what it prints."""
+    monkeypatch.chdir(SAMPLES.parent)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        result = typer.testing.CliRunner().invoke(app, [*map(str, arguments)], prog_name="nsyspipe")
+        assert (result.exit_code, result.exception, result.stderr) == (0, None, "")
+        return result.stdout
+
+    return run
 
 
 @pytest.fixture
