@@ -82,10 +82,11 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _parts(difference: RunDifference) -> Table:
-    is_known = difference.mean_step_time[2] is not None
-    rows = part_rows(difference) if is_known else []
-    note = None if is_known else "a side has no step with a window on every rank, so there is nothing to split"
-    return table_of(PARTS, rows, [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")], note)
+    fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
+    if difference.mean_step_time[2] is None:
+        note = "a side has no step with a window on every rank, so there is nothing to split"
+        return table_of(PARTS, [], fields, note)
+    return table_of(PARTS, part_rows(difference), fields)
 
 
 def _times(suffix: str) -> list[Field]:
@@ -139,12 +140,13 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    n_same = difference.kernels.num_rows - len(rows)
-    note = f"{n_same} more changed less, or not." if n_same else None
+    note = None
     if difference.mean_step_time[2] is None:
         note = "not known: a side has no step to count kernels by"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
+    elif n_same := difference.kernels.num_rows - len(rows):
+        note = f"{n_same} more changed less, or not."
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -326,6 +328,10 @@ def difference_document(
     idle, exactly. ``kernels`` are the ten largest differences.
     """
     before, after, delta = difference.mean_step_time
+    changes = difference.changes.to_pylist()
+    for row in changes:  # numbers in the place of the words, which numbers do not have
+        values = {side: row.pop(f"{side}_value") for side in SIDES}
+        row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
     judged_by = None
     if gate is not None:
@@ -345,19 +351,13 @@ def difference_document(
         "mean_step_time": {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta},
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(),
-        "changes": [_change(row) for row in difference.changes.to_pylist()],
+        "changes": changes,
         "problems": difference.problems.to_pylist(),
     }  # fmt: skip
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {**asdict(side.runs[0].header), "label": side.label, "captures": [run.header.run_id for run in side.runs]}
-
-
-def _change(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its numbers in the place of the words, which numbers do not have."""
-    before, after = row.pop("baseline_value"), row.pop("candidate_value")
-    return row | ({} if before is None else {"baseline": before, "candidate": after})
 
 
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
@@ -379,12 +379,9 @@ def difference_formats(
         return difference_page(difference, gate, settings_file=settings_file)
 
     return formats_of(
-        "diff",
-        identity_of(difference),
+        "diff", identity_of(difference),
         document=partial(difference_document, difference, gate, settings_file=settings_file),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
         blocks=partial(difference_blocks, difference, gate, settings_file=settings_file),
-        usage="nsyspipe diff BASELINE CANDIDATE",
-        page=page,
-        meta=DIFF_RUNS,
-    )
+        usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
+    )  # fmt: skip

@@ -91,7 +91,9 @@ def perfetto(
             on_progress(n_done, len(rows))
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
-        names = _step_names(shown_steps["step"], run.step_family)
+        names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
+        if run.step_family is None:
+            names = pc.if_else(pc.is_valid(names), "whole capture", names)
         _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges).write(events, ranges, of_rank, names)
 
 
@@ -115,13 +117,6 @@ def _process_track(place: int, rank: Mapping[str, object]) -> Track:
     )
     name = " · ".join(str(part) for part in parts if part is not None)
     return Track(name, place=place, about=about, process=place + 1)
-
-
-def _step_names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:
-    numbers = steps.cast(pa.string())
-    if family is None:
-        return pc.if_else(pc.is_valid(numbers), "whole capture", numbers)
-    return pc.binary_join_element_wise("step", numbers, " ")
 
 
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:

@@ -65,8 +65,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in words.verdict_of(run).split("\n"))
     yield Facts(words.subject_parts(run, summary), "Run")
-    if captured := words.capture_text(run.header.capture):
-        yield Facts((captured,), "Captured with")
+    captured = words.capture_rows(run.header.capture)
+    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
+        yield Facts((", ".join(versions),), "Captured with")
     if link := words.link_text(run.link):
         yield Sentence(link, "dim")
     if summary["n_summary_steps"] or run.is_capture:

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.comparison.scoreboard import REFERENCE
 from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed, printable
@@ -78,7 +77,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
-        Field("verdict", lambda row: Word(verdict_word(row), row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
+        Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of("Runs and their speed", rows, fields, is_close=has_kinds)
 
@@ -188,11 +187,6 @@ def _speed(row: Row, peer: str) -> str:
     digits = 3 if low is not None and f"{low:.2f}" == f"{high:.2f}" else 2
     text = f"{speedup_text(row['peer_speedup'], digits)} of {peer}"
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def verdict_word(row: Row) -> str:
-    """Return a run's verdict within its kind."""
-    return REFERENCE if row["peer"] == row["label"] else str(row["peer_verdict"])
 
 
 def notes(board: Scoreboard) -> list[str]:
@@ -351,12 +345,12 @@ def _chart(board: Scoreboard) -> Chart:
 
 def _bar(row: Row, *, is_best: bool) -> Row:
     parts = {part.category: row[part.column] for part in STEP_PARTS}
-    names = {"speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why"}
-    names |= {"label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps"}
-    drawn = {name: row[column] for name, column in names.items()}
-    return drawn | {
-        "parts": None if None in parts.values() else parts, "verdict": verdict_word(row), "is_best": is_best,
+    names = {
+        "speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why",
+        "label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps",
     }  # fmt: skip
+    drawn = {name: row[column] for name, column in names.items()} | {"parts": None if None in parts.values() else parts}
+    return drawn | {"verdict": row["peer_verdict"], "is_best": is_best}
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
@@ -385,13 +379,8 @@ def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
         return _hashed(captures) if document["reference"] else None
 
     formats = formats_of(
-        "compare",
-        identity_of(board),
-        document=partial(scoreboard_document, board),
-        identity_in=identity_in,
-        blocks=partial(scoreboard_blocks, board),
-        usage="nsyspipe compare RUN RUN ...",
-        page=partial(scoreboard_page, board),
-        meta=_RUNS,
-    )
+        "compare", identity_of(board), document=partial(scoreboard_document, board), identity_in=identity_in,
+        blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
+        page=partial(scoreboard_page, board), meta=_RUNS,
+    )  # fmt: skip
     return formats | {"csv": Format(partial(scoreboard_csv, board), partial(_identity_of_csv, board=board))}

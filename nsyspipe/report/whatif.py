@@ -99,11 +99,13 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
-    refused = [one for one in found.scenarios if one.refused is not None]
+    refused: dict[str, list[str]] = {}  # labels by reason, each once
+    for one in found.scenarios:
+        if one.refused is not None:
+            refused.setdefault(one.refused, []).append(one.label)
     if refused and answered:
-        reasons = dict.fromkeys(one.refused for one in refused)  # each once
-        named = [(", ".join(one.label for one in refused if one.refused == reason), reason) for reason in reasons]
-        yield from (Heading("Not answered", "dim"), Items([f"{labels}: {reason}" for labels, reason in named]))
+        reasons = [f"{', '.join(labels)}: {reason}" for reason, labels in refused.items()]
+        yield from (Heading("Not answered", "dim"), Items(reasons))
     if len(answered) > 1:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
     grave = same_problems((row for row in found.problems if row["severity"] != "info"), lambda _: "")
@@ -170,16 +172,11 @@ def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
     meta, title = "nsyspipe-whatif", f"{found.label}: nsyspipe whatif"
     blocks = partial(whatif_blocks, found, run)
     return formats_of(
-        "whatif",
-        found.run_id,
-        document=partial(whatif_document, found),
+        "whatif", found.run_id, document=partial(whatif_document, found),
         # A document of `analyze` has no scenarios.
         identity_in=lambda document: (
             str(document["run"]["run_id"]) if isinstance(document["scenarios"], list) else None
         ),
-        blocks=blocks,
-        usage="nsyspipe whatif RUN",
-        page=lambda: blocks_page(blocks(), title, (meta, found.run_id)),
-        meta=meta,
-        key="run_id",
-    )
+        blocks=blocks, usage="nsyspipe whatif RUN", page=lambda: blocks_page(blocks(), title, (meta, found.run_id)),
+        meta=meta, key="run_id",
+    )  # fmt: skip

@@ -92,12 +92,6 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
 
 
-def capture_text(capture: RunCapture | None) -> str | None:
-    """Return versions and commit in one line; None when no sidecar says any."""
-    shown = [f"{name} {value}" for name, value in capture_rows(capture) if name not in {"command", "CUDA"}]
-    return ", ".join(shown) or None
-
-
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 
