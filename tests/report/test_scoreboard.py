@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 
 import pytest
@@ -25,7 +24,6 @@ from nsyspipe.report.scoreboard import (
 )
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
-from tests.build.scoreboard_runs import MS
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ CASES = {
 def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, runs, without_gpu, pinned, shown):
     make, options = CASES[case]
     found = compare(make(runs | {"empty": without_gpu}), **options)
-    texts = {name: one.text() for name, one in scoreboard_formats(found).items() if name in ("markdown", "csv")}
+    texts = {name: one.text() for name, one in scoreboard_formats(found).items() if name != "html"}
     pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(scoreboard_page(found)))
 
 
@@ -106,9 +104,7 @@ def test_long_names_keep_both_ends(runs):
     assert max(map(len, said.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(
-    "name", [HOSTILE[2], HOSTILE[5], HOSTILE[8], HOSTILE[9]]
-)  # a tag, a template, directions, controls
+@pytest.mark.parametrize("name", [HOSTILE[at] for at in (2, 5, 8, 9)])  # a tag, a template, directions, controls
 def test_names_stay_text_in_all_formats(runs, name):
     found = compare({name: runs["slow"], "[red]b[/red]": runs["fast"], "=1+1|`": runs["again"]})
     shown = text(found)
@@ -143,27 +139,6 @@ def test_nothing_is_fetched_and_every_id_is_there_once(runs):
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', page)
-
-
-# The contract's keys of a run.
-KEYS = {
-    "label", "step_time_ns", "throughput_steps_per_s", "speedup", "speedup_low", "speedup_high", "comm_share",
-    "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "dtod_ns_per_step", "wait_share",
-    "message_bytes_per_step", "verdict",
-}  # fmt: skip
-
-
-def test_the_document_is_that_of_the_contract(board, runs):
-    board = board("slow", "fast")
-    found = json.loads(scoreboard_formats(board)["json"].text())
-    assert {"schema_version", "tool_version", "problems", "runs"} <= set(found)
-    assert all(set(run) >= KEYS for run in found["runs"])
-    second = found["runs"][1]
-    assert (second["label"], second["step_time_ns"], second["verdict"]) == ("fast", 101 * MS, "improvement")  # fmt: skip
-    assert second["captures"] == [runs["fast"].header.run_id]
-    assert found["kinds"] == [
-        {"peer": "slow", "labels": ["slow", "fast"], "best": "fast", "level_with": [], "not_told_from": []}
-    ]
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "=cmd|' /C calc'!A0"])
