@@ -14,11 +14,15 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.build.trace import steady_rank
+import nsyspipe
+from nsyspipe.cli.app import app
+from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
+FROZEN = Path(__file__).with_name("golden") / "frozen"
 
 
 if "CI" not in os.environ:
@@ -106,6 +110,57 @@ def captures(real):
 def runs(captures):
     """Return a function that loads a capture, once for all tests."""
     return captures.run
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """Return a function that runs the program where a user would, in the clone: what it prints."""
+    monkeypatch.chdir(SAMPLES.parent)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        result = typer.testing.CliRunner().invoke(app, [*map(str, arguments)], prog_name="nsyspipe")
+        assert (result.exit_code, result.exception, result.stderr) == (0, None, "")
+        return result.stdout
+
+    return run
+
+
+@pytest.fixture
+def pinned(request):
+    """Return a function that compares one output with the committed file below `golden/frozen`, or commits it."""
+
+    def compare(name, text):
+        expected = FROZEN / name
+        if request.config.getoption("--update-golden"):
+            expected.parent.mkdir(parents=True, exist_ok=True)
+            expected.write_text(text, encoding="utf-8")
+        assert text == expected.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def steady_run(tmp_path_factory):
+    """Return the run of a rank pair of four equal steps, of which two count; see `tests.build.trace.steady_rank`."""
+    folder = tmp_path_factory.mktemp("steady")
+    for rank in range(2):
+        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
+    return nsyspipe.load(folder, run_id="r1", jobs=1)
+
+
+@pytest.fixture(scope="session")
+def without_gpu(tmp_path_factory):
+    """Return a run in which nothing ran on a GPU."""
+    path = tmp_path_factory.mktemp("empty") / "empty_0.sqlite"
+    return nsyspipe.load(TraceBuilder().range(0, 10, "step 1").write(path), jobs=1)
+
+
+@pytest.fixture(scope="session")
+def board_runs(tmp_path_factory):
+    """Return the runs of `tests.build.scoreboard_runs`."""
+    return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 
 @pytest.fixture

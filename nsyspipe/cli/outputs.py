@@ -261,10 +261,9 @@ class AnalysisOutputs(Outputs):
 
     def write_run(self, run: Run, stage: Stage) -> None:
         """Write them all: what is printed comes last."""
-        from nsyspipe.report.export import format_named
         from nsyspipe.store.write import check_store, save
 
-        formats = {name: format_named(name) for name in self._named}
+        formats = {name: FORMATS[name].make() for name in self._named}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
         # Nothing is written before it is known that all can be.

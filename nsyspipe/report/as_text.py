@@ -12,19 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import (
-    Facts,
-    Heading,
-    Items,
-    Notes,
-    Sentence,
-    Table,
-    Tiles,
-    Troubles,
-    Word,
-    left_out,
-    words_of,
-)
+from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Tiles, Troubles, Word, left_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,12 +40,7 @@ _LEAST, _GAP = 12, 2
 
 
 def as_text(blocks: Iterable[Block], console: Console) -> str:
-    """Write blocks for a console, at most `MAX_WIDTH` columns wide."""
-    return rendered(Group(*(_drawn(block, console.width) for block in blocks)), console)
-
-
-def rendered(content: RenderableType, console: Console) -> str:
-    """Render for a console's width and colours, without the spaces that fill lines up."""
+    """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
     page = Console(
         file=io.StringIO(),
         width=min(console.width, MAX_WIDTH),
@@ -66,38 +49,37 @@ def rendered(content: RenderableType, console: Console) -> str:
         no_color=console.no_color,
         legacy_windows=False,
     )
-    page.print(content)
+    page.print(Group(*(_drawn(block, console.width) for block in blocks)))
     text: str = page.file.getvalue()  # type: ignore[attr-defined]
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def apart(content: RenderableType) -> Padding:
+def _apart(content: RenderableType) -> Padding:
     """Put an empty line above."""
     return Padding(content, (1, 0, 0, 0))
 
 
-def grid(*, has_headings: bool = True) -> Grid:
+def _grid(*, has_headings: bool = False) -> Grid:
     """Return a table without lines."""
     return Grid(box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def dim(lines: Iterable[str]) -> Text:
+def _dim(lines: Iterable[str]) -> Text:
     """Return lines that stand back."""
     return Text("\n".join(map(printable, lines)), style="dim")
 
 
-def marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
+def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     """Return what is wrong in two columns: severity, and message with where and fix."""
-    table = grid(has_headings=False)
+    table = _grid()
     table.add_column()
     table.add_column(overflow="fold", ratio=1)
     for word, message, place, fix in rows:
-        text = Text(printable(message))
-        if place:
-            text.append(f" ({printable(place)})", style="dim")
-        if fix:
-            text.append(f"\nfix: {printable(fix)}", style="dim")
-        table.add_row(Text(word, style=SEVERITIES.get(word, SEVERITIES["error"])), text)
+        beside = (f" ({printable(place)})" if place else "") + (f"\nfix: {printable(fix)}" if fix else "")
+        table.add_row(
+            Text(word, style=SEVERITIES.get(word, SEVERITIES["error"])),
+            Text(printable(message)).append(beside, style="dim"),
+        )
     return table
 
 
@@ -106,24 +88,24 @@ def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one p
         case Sentence():
             style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
             text = Text(printable(block.text), style=style)
-            return text if block.is_close else apart(text)
+            return text if block.is_close else _apart(text)
         case Facts():
             about = f"{block.about}: " if block.is_of_several else ""
-            return dim([about + " | ".join(block.parts)])
+            return _dim([about + " | ".join(block.parts)])
         case Heading():
-            return apart(Text(printable(block.text), style=block.style))
+            return _apart(Text(printable(block.text), style=block.style))
         case Items():
             return Group(*(Text(f"- {printable(text)}") for text in block.texts))
         case Troubles():
             below = left_out(block.rows, block.n_shown)
-            return apart(Group(marked(block.rows[: block.n_shown]), *([dim([below])] if below else [])))
+            return _apart(Group(_marked(block.rows[: block.n_shown]), *([_dim([below])] if below else [])))
         case Notes():
-            return apart(dim(block.texts))
+            return _apart(_dim(block.texts))
         case Tiles():
-            return apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
+            return _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
         case Table():
             table = _table(block, min(width, MAX_WIDTH))
-            return table if block.is_close else apart(table)
+            return table if block.is_close else _apart(table)
 
 
 # So wide are two key figures beside each other.
@@ -132,7 +114,7 @@ _TWO_TILES = 79
 
 def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
     """Return key figures, name and value."""
-    table = grid(has_headings=False)
+    table = _grid()
     for _ in range(n_beside):
         table.add_column(style="dim")
         table.add_column(justify="right")
@@ -144,19 +126,20 @@ def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
 
 def _table(block: Table, width: int) -> RenderableType:
     if not block.rows and block.note:
-        return dim([f"{block.caption}: {block.note}"])
+        return _dim([f"{block.caption}: {block.note}"])
     rows = [[_cell(cell) for cell in row] for row in block.rows[: block.n_shown]]
     cells = [[Text(column.heading), *(row[at] for row in rows)] for at, column in enumerate(block.columns)]
     widths = [max(cell_len(line) for cell in column for line in cell.plain.split("\n")) for column in cells]
     shown, narrow = _fitting(block.columns, widths, width)
-    table = grid(has_headings=block.has_headings)
+    table = _grid(has_headings=block.has_headings)
     is_broken = any("\n" in column.heading for column in block.columns)
     for at in shown:
         column = block.columns[at]
-        table.add_column(
-            column.heading, min_width=column.least, max_width=column.most, vertical="bottom" if is_broken else "top",
-            **_kind(column),
-        )  # fmt: skip
+        # Sentences of a limited width stand back: they explain the others.
+        is_aside = column.kind == "prose" and column.most
+        kind = {"overflow": "fold", "style": "dim"} if is_aside else _KINDS[column.kind]
+        kind = kind | {"min_width": column.least, "max_width": column.most}
+        table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
     for row in rows:
         table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
     gone = [column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown]
@@ -164,7 +147,7 @@ def _table(block: Table, width: int) -> RenderableType:
     if gone and block.has_headings:
         below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")
     lines = [line for line in below if line]
-    return Group(table, dim(lines)) if lines else table
+    return Group(table, _dim(lines)) if lines else table
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
@@ -197,10 +180,6 @@ def _cut(text: Text, longest: int) -> Text:
     return Text(f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}", style=text.style)
 
 
-def _kind(column: Column) -> dict[str, Any]:
-    # Sentences of a limited width stand back: they explain the others.
-    return {"overflow": "fold", "style": "dim"} if column.kind == "prose" and column.most else _KINDS[column.kind]  # fmt: skip
-
-
 def _cell(cell: Cell) -> Text:
-    return Text(printable(words_of(cell)), style=VERDICTS.get(cell.text, "") if isinstance(cell, Word) else "")
+    style = VERDICTS.get(cell.text, "") if isinstance(cell, Word) else ""
+    return Text(printable(cell if isinstance(cell, str) else cell.text), style=style)

@@ -97,40 +97,42 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """On a page: a difference as shares of a track whose middle is zero, -1 is its left end, 1 its right one."""
+    """On a page: a difference as shares of a track whose middle is zero, -1 is its left end, 1 its right one.
 
-    at: float | None = None  # where the difference is; None draws nothing
-    # ends of its interval; None without one
+    Places on it are a left end and a width, per cent of the track; None draws nothing.
+    """
+
+    at: float | None = None  # where the difference is
+    # ends of its interval
     low: float | None = None
     high: float | None = None
-    # from here on, either way, it is more than no change; None leaves it out
-    band: float | None = None
+    band: float | None = None  # from here on, either way, it is more than no change
     text = ""
 
     @property
-    def bar(self) -> tuple[float, float]:
-        """Left end and width of the bar from zero, per cent of the track."""
+    def bar(self) -> tuple[float, float] | None:
+        """From zero to the difference."""
         return _place(min(self.at or 0, 0), max(self.at or 0, 0))
 
     @property
     def whisker(self) -> tuple[float, float] | None:
-        """Left end and width of the interval."""
-        return None if self.low is None or self.high is None else _place(self.low, self.high)
+        """The interval."""
+        return _place(self.low, self.high)
 
     @property
     def no_change(self) -> tuple[float, float] | None:
-        """Left end and width of the band."""
-        return None if self.band is None else _place(-self.band, self.band)
+        """The band."""
+        return _place(self.band and -self.band, self.band)
 
     @property
     def beyond(self) -> str | None:
         """``left`` or ``right`` where the difference lies outside of the track."""
-        if self.at is None or abs(self.at) <= 1:
-            return None
-        return "right" if self.at > 0 else "left"
+        return None if abs(self.at or 0) <= 1 else "right" if (self.at or 0) > 0 else "left"
 
 
-def _place(low: float, high: float) -> tuple[float, float]:
+def _place(low: float | None, high: float | None) -> tuple[float, float] | None:
+    if low is None or high is None:
+        return None
     left, right = (50 * (1 + min(max(end, -1), 1)) for end in (low, high))
     return left, right - left
 
@@ -189,15 +191,6 @@ def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     return f"and {more} more; --json has all" if more > 0 else None
 
 
-def bars(values: Sequence[float | None], texts: Sequence[str], category: str) -> list[Cell]:
-    """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
-    most = max((value for value in values if value), default=0)
-    return [
-        Bar(text, max(value / most, 0.0), category) if value else text
-        for value, text in zip(values, texts, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column by what it shows of a row: heading, cell, and what `Column` has."""
@@ -219,12 +212,12 @@ def barred(
     rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
     *, write: Callable[[float | None], str] = ms_text,
 ) -> Field:  # fmt: skip
-    """Return a column of figures with bars, the longest as long as the column."""
-    most = max((found for row in rows if (found := value(row))), default=0)
+    """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
+    most = max((value(row) or 0 for row in rows), default=0)
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
-        found = value(row)
-        return Bar(write(found), max(found / most, 0.0), category) if found else write(found)
+        figure = value(row)
+        return Bar(write(figure), max(figure / most, 0.0), category) if figure else write(figure)
 
     return Field(heading, cell, hint=hint)
 
@@ -239,9 +232,8 @@ def table_of(
 
 def with_column(table: Table, at: int, column: Column, cells: Sequence[Cell]) -> Table:
     """Return a table with one more column."""
-    columns = [*table.columns[:at], column, *table.columns[at:]]
     rows = [[*row[:at], cell, *row[at:]] for row, cell in zip(table.rows, cells, strict=True)]
-    return replace(table, columns=columns, rows=rows)
+    return replace(table, columns=[*table.columns[:at], column, *table.columns[at:]], rows=rows)
 
 
 def words_of(cell: Cell) -> str:

@@ -14,9 +14,7 @@ from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
-from nsyspipe.report.export import dumps
-from nsyspipe.report.files import Format, identity_of_page, json_of
-from nsyspipe.report.markdown import as_markdown, marked_as, marker
+from nsyspipe.report.export import formats_of
 from nsyspipe.report.units import (
     POINTS,
     absent,
@@ -28,16 +26,16 @@ from nsyspipe.report.units import (
     signed,
     value_text,
 )
-from nsyspipe.report.words import subject_parts, uneven_text
+from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
     from nsyspipe.report.blocks import Block, Table
+    from nsyspipe.report.files import Format
 
 SIDES = ("baseline", "candidate")
 # How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
@@ -57,7 +55,9 @@ def difference_blocks(
         why = gate_text(gate) or f"--fail-on {gate.fail_on}"
         yield Sentence(f"Gate {gate.outcome}: {why}", verdict=gate.outcome)
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        yield Facts(_subject(side), name, is_of_several=True)
+        _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
+        first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
+        yield Facts([side.name, *parts, *first], name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
         doubts = [("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks]
         yield Troubles(doubts, is_close=True)
@@ -68,29 +68,25 @@ def difference_blocks(
     yield Notes(notes(difference, settings_file))
 
 
-def _subject(side: Side) -> list[str]:
-    run = side.runs[0]
-    _, *rest = subject_parts(run, run.summary().to_pylist()[0])
-    return [side.name, *rest, *([f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else [])]
-
-
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
     rows = []
     for part in difference.step_time_parts.to_pylist():
         rows.append({"name": metric_label(part["part"]), **part})
-        causes = difference.idle_causes.to_pylist() if part["part"] == "idle" else []
-        some = (cause for cause in causes if cause["baseline_ns"] or cause["candidate_ns"])
-        rows += [{"name": f"of it {cause['cause']}", **cause} for cause in some]
+        if part["part"] == "idle":
+            causes = difference.idle_causes.to_pylist()
+            some = (cause for cause in causes if cause["baseline_ns"] or cause["candidate_ns"])
+            rows += [{"name": f"of it {cause['cause']}", **cause} for cause in some]
     times = dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
     return [*rows, {"name": "mean step time", **times}]
 
 
 def _parts(difference: RunDifference) -> Table:
-    is_known = difference.mean_step_time[2] is not None
-    rows = part_rows(difference) if is_known else []
-    note = None if is_known else "a side has no step with a window on every rank, so there is nothing to split"
-    return table_of(PARTS, rows, [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")], note)
+    fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
+    if difference.mean_step_time[2] is None:
+        note = "a side has no step with a window on every rank, so there is nothing to split"
+        return table_of(PARTS, [], fields, note)
+    return table_of(PARTS, part_rows(difference), fields)
 
 
 def _times(suffix: str) -> list[Field]:
@@ -144,12 +140,13 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    n_same = difference.kernels.num_rows - len(rows)
-    note = f"{n_same} more changed less, or not." if n_same else None
+    note = None
     if difference.mean_step_time[2] is None:
         note = "not known: a side has no step to count kernels by"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
+    elif n_same := difference.kernels.num_rows - len(rows):
+        note = f"{n_same} more changed less, or not."
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -176,13 +173,10 @@ def percent_change(row: Mapping[str, Any]) -> str:
 
 
 def change_text(row: Mapping[str, Any]) -> str:
-    """Return the difference in per cent, and where that says nothing, in its unit."""
+    """Return both values and the difference, in per cent or, where that says nothing, in its unit."""
     relative = percent_change(row)
-    return delta_text(row["unit"], row["delta"]) if relative == absent else relative
-
-
-def _from_to(row: Mapping[str, Any]) -> str:
-    return " -> ".join(value_text(row["unit"], row[side]) for side in SIDES)
+    change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
+    return f"{' -> '.join(value_text(row['unit'], row[side]) for side in SIDES)} ({change})"
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
@@ -231,7 +225,7 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     if row["baseline"] is None or row["candidate"] is None:
         return f"no {name} ({row['why']})"
     of_mean = "mean " if row["statistic"] == MEAN else ""
-    text = f"{of_mean}{name} {_from_to(row)} ({change_text(row)})"
+    text = f"{of_mean}{name} {change_text(row)}"
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
     text += f", {percent_text(row['confidence'], 0)} interval {interval_text(row)}"
@@ -272,7 +266,8 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
     n = max(row["n_baseline"] or 0, row["n_candidate"] or 0)
-    by_steps = f"about {_round(steps)} steps per capture ({n} now)" if steps else ""
+    unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
+    by_steps = f"about {-(-steps // unit) * unit} steps per capture ({n} now)" if steps else ""
     by_captures = f"about {captures} captures on each side" if captures else ""
     aim = "settle it" if what == "settle" else "settle the gate"
     if not steps and not captures:
@@ -286,12 +281,6 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return f"{by_steps or by_captures} would {aim}"
 
 
-def _round(steps: int) -> int:
-    """Round up to two digits: more is not known."""
-    unit: int = 10 ** max(len(str(steps)) - 2, 0)
-    return -(-steps // unit) * unit
-
-
 def notes(difference: RunDifference, settings_file: str | None = None) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
@@ -302,11 +291,7 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
             "times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges."
         )
     elif method:
-        uneven = [
-            f"{name.capitalize()}: {uneven_text(first)}."
-            for name, captures in zip(SIDES, difference.evenness, strict=True)
-            if (first := next((capture for capture in captures if capture.is_uneven), None))
-        ]
+        uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
         times = "; times are judged on means, since steps are uneven" if uneven else ""
         texts += uneven
         texts.append(
@@ -325,18 +310,12 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
 def gate_text(gate: Gate) -> str | None:
     """Return why a gate did not pass, in one line; None if it did."""
     if gate.failed:
-        named = (f"{row['metric']} {row['verdict']}, {_from_to(row)} ({change_text(row)})" for row in gate.failed)
+        named = (f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
         return f"--fail-on {gate.fail_on}: {'; '.join(named)}"
-    if gate.undecided:
-        return (
-            f"--fail-on {gate.fail_on} cannot be decided: {'; '.join(_undecided(row, gate) for row in gate.undecided)}"
-        )
-    return None
-
-
-def _undecided(row: Mapping[str, Any], gate: Gate) -> str:
-    hint = settle_text(row, "gate" if gate.fail_on == REGRESSION else "settle")
-    return "; ".join(filter(None, [f"{row['metric']} is {row['verdict']} ({_reason(row)})", hint]))
+    aim = "gate" if gate.fail_on == REGRESSION else "settle"
+    parts = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
+    undecided = "; ".join(part for texts in parts for part in texts if part)
+    return f"--fail-on {gate.fail_on} cannot be decided: {undecided}" if undecided else None
 
 
 def difference_document(
@@ -349,64 +328,44 @@ def difference_document(
     idle, exactly. ``kernels`` are the ten largest differences.
     """
     before, after, delta = difference.mean_step_time
+    changes = difference.changes.to_pylist()
+    for row in changes:  # numbers in the place of the words, which numbers do not have
+        values = {side: row.pop(f"{side}_value") for side in SIDES}
+        row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
+    judged_by = None
+    if gate is not None:
+        judged_by = {name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")}
+        judged_by |= {name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")}
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
-        "verdict": difference.verdict,
-        "judged": list(difference.judged),
-        "min_effect_pct": round(100 * difference.min_effect, 12),
-        "statistic": difference.statistic,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
+        "verdict": difference.verdict, "judged": list(difference.judged),
+        "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence,
-        "settings_file": settings_file,
+        "confidence": difference.confidence, "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable,
-        "comparability": difference.comparability.to_pylist(),
-        "gate": None if gate is None else _gate(gate),
-        "baseline": _side(difference.baseline),
-        "candidate": _side(difference.candidate),
+        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(),
+        "gate": judged_by,
+        "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta},
-        "step_time_parts": difference.step_time_parts.to_pylist(),
-        "idle_causes": difference.idle_causes.to_pylist(),
+        "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(),
-        "changes": [_change(row) for row in difference.changes.to_pylist()],
+        "changes": changes,
         "problems": difference.problems.to_pylist(),
-    }
+    }  # fmt: skip
 
 
 def _side(side: Side) -> dict[str, Any]:
-    return {**asdict(side.runs[0].header), "label": side.label, "captures": _ids(side)}
+    return {**asdict(side.runs[0].header), "label": side.label, "captures": [run.header.run_id for run in side.runs]}
 
 
-def _ids(side: Side) -> list[str]:
-    return [run.header.run_id for run in side.runs]
+DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 
 
-def _gate(gate: Gate) -> dict[str, Any]:
-    return {
-        "fail_on": gate.fail_on,
-        "outcome": gate.outcome,
-        "exit_code": gate.exit_code,
-        "failed": [row["metric"] for row in gate.failed],
-        "undecided": [row["metric"] for row in gate.undecided],
-    }
-
-
-def _change(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its numbers in the place of the words, which numbers do not have."""
-    before, after = row.pop("baseline_value"), row.pop("candidate_value")
-    return row | ({} if before is None else {"baseline": before, "candidate": after})
-
-
-# The command, as a comment in Markdown says it, and the meta element of a page that says which runs it compares.
-_COMMAND, DIFF_RUNS = "diff", "nsyspipe-diff-runs"
-
-
-def identity_of(difference: RunDifference) -> list[list[str]]:
-    """Return what tells differences apart: the run ids of both sides."""
-    return [_ids(side) for side in (difference.baseline, difference.candidate)]
+def identity_of(difference: RunDifference) -> str:
+    """Return what tells differences apart: the run ids of both sides, as JSON."""
+    return json.dumps([_side(side)["captures"] for side in (difference.baseline, difference.candidate)])
 
 
 def difference_formats(
@@ -414,37 +373,15 @@ def difference_formats(
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
 
-    def markdown() -> str:
-        head = marker(_COMMAND, "runs", json.dumps(identity_of(difference)))
-        blocks = difference_blocks(difference, gate, settings_file=settings_file)
-        return as_markdown(blocks, head, "nsyspipe diff BASELINE CANDIDATE")
-
     def page() -> str:
         from nsyspipe.report.html.difference_page import difference_page
 
         return difference_page(difference, gate, settings_file=settings_file)
 
-    def document() -> str:
-        return dumps(difference_document(difference, gate, settings_file=settings_file))
-
-    return {
-        "json": Format(document, _sides_of_document),
-        "markdown": Format(markdown, lambda path: _sides_of(marked_as(path, _COMMAND, "runs"))),
-        "html": Format(page, lambda path: _sides_of(identity_of_page(path, DIFF_RUNS))),
-    }
-
-
-def _sides_of_document(path: Path) -> list[list[str]] | None:
-    document = json_of(path)
-    try:
-        return [list(map(str, document[side]["captures"])) for side in SIDES]
-    except (KeyError, TypeError):
-        return None
-
-
-def _sides_of(text: str | None) -> list[list[str]] | None:
-    try:
-        sides = json.loads(text) if text else None
-    except (ValueError, RecursionError):
-        return None
-    return sides if isinstance(sides, list) else None
+    return formats_of(
+        "diff", identity_of(difference),
+        document=partial(difference_document, difference, gate, settings_file=settings_file),
+        identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
+        blocks=partial(difference_blocks, difference, gate, settings_file=settings_file),
+        usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
+    )  # fmt: skip

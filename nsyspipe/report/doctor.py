@@ -12,25 +12,24 @@ from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text
+from nsyspipe.report.words import few
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nsyspipe.nsys.machine import Check
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.doctor import Capability, Examination
 
 
-_SCHEMA_VERSION = 1
+# How its documents begin.
+_HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
-_SHOWN_NAMES = 3
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # What a machine is for, in the words of the first line.
 _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
-_CAPTURE, _GPU = "capture", "cuda_driver"
-_ON_CPUS = "on its CPUs only (--cpu)"
 
 
 def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
@@ -64,20 +63,15 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     """Return the document of a machine as plain Python values."""
-    return {"schema_version": _SCHEMA_VERSION, "tool_version": __version__} | {
-        "checks": [asdict(one) for one in checks],
-        "problems": [],
-    }
+    return _HEAD | {"checks": [asdict(one) for one in checks], "problems": []}
 
 
 def reports_document(found: Examination) -> dict[str, Any]:
     """Return the document of an examination as plain Python values."""
     fields = ("code", "severity", "report", "rank", "message", "fix")
-    return {"schema_version": _SCHEMA_VERSION, "tool_version": __version__} | {
-        "reports": list(found.reports),
-        "capabilities": [asdict(one) for one in found.capabilities],
-        "problems": [{name: getattr(one, name) for name in fields} for one in found.problems],
-    }
+    problems = [{name: getattr(one, name) for name in fields} for one in found.problems]
+    capabilities = [asdict(one) for one in found.capabilities]
+    return _HEAD | {"reports": list(found.reports), "capabilities": capabilities, "problems": problems}
 
 
 def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
@@ -92,42 +86,30 @@ def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[st
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
-    can: dict[str, list[str]] = {"yes": [], "unknown": [], "no": []}
+    can: dict[str, list[str]] = {"This machine can": [], "unclear whether it can": [], "it cannot": []}
+    yes, unclear, no = can
     for task, words in _TASKS.items():
         needed = {one.name: one.status for one in checks if task in one.needed_for.split(", ")}
-        what = words
-        if task == _CAPTURE and needed.get(_GPU) == "missing" and _answer(needed) == "no":
-            del needed[_GPU]  # the launchers do without
-            what = words if _answer(needed) == "no" else f"{words} {_ON_CPUS}"
-        can[_answer(needed)].append(what)
-    parts = [
-        f"{words} {_or(can[answer], joint)}"
-        for answer, words, joint in (
-            ("yes", "This machine can", "and"),
-            ("unknown", "unclear whether it can", "or"),
-            ("no", "it cannot", "or"),
-        )
-        if can[answer]
-    ]
-    return f"{'; '.join(parts)}."
-
-
-def _answer(needed: Mapping[str, str]) -> str:
-    """Tell whether a machine can do what needs these, by the status of each."""
-    statuses = needed.values()
-    return "no" if "missing" in statuses else "unknown" if "unknown" in statuses else "yes"
+        is_without_gpu = task == "capture" and needed.get("cuda_driver") == "missing"
+        if is_without_gpu:  # the launchers do without
+            del needed["cuda_driver"]
+        statuses = needed.values()
+        answer = no if "missing" in statuses else unclear if "unknown" in statuses else yes
+        can[answer].append(f"{words} on its CPUs only (--cpu)" if is_without_gpu and answer != no else words)
+    joints = {yes: "and", unclear: "or", no: "or"}
+    return f"{'; '.join(f'{answer} {_or(tasks, joints[answer])}' for answer, tasks in can.items() if tasks)}."
 
 
 def _reports_verdict(found: Examination) -> str:
-    used = [one for one in found.capabilities if one.is_used]
-    n_reports = len(found.reports)
+    names: dict[str, list[str]] = {"yes": [], "partly": [], "no": []}
+    for one in found.capabilities:
+        if one.is_used:
+            names[one.status].append(_words(one.name))
+    n_reports, n_questions = len(found.reports), sum(map(len, names.values()))
     whose = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
-    full = [one for one in used if one.status == "yes"]
-    parts = [f"{whose} {len(full)} of {len(used)} questions"]
-    for status, words in (("partly", "in part"), ("no", "not at all")):
-        names = [_words(one.name) for one in used if one.status == status]
-        if names:
-            parts.append(f"{words}: {', '.join(names)}")
+    parts = [f"{whose} {len(names['yes'])} of {n_questions} questions"]
+    shown = (("partly", "in part"), ("no", "not at all"))
+    parts += [f"{words}: {', '.join(names[status])}" for status, words in shown if names[status]]
     return f"{'; '.join(parts)}."
 
 
@@ -135,13 +117,9 @@ def _table(
     caption: str, rows: Sequence[Sequence[Cell]], name_width: int | None = None, *, is_close: bool = False
 ) -> Table:
     """Show one row per thing; a narrow terminal does without the last column."""
-    columns = [
-        Column("status", "word"),
-        Column("what", "word", least=name_width),
-        Column("found", "prose"),
-        Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
-    ]
-    return Table(caption, columns, rows, has_headings=False, is_close=is_close)
+    words = [Column("status", "word"), Column("what", "word", least=name_width), Column("found", "prose")]
+    use = Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH)
+    return Table(caption, [*words, use], rows, has_headings=False, is_close=is_close)
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
@@ -160,9 +138,7 @@ def _fix(one: Capability) -> str:
     """Name the reports that lack it, unless all do."""
     if not one.n_with:
         return one.fix or ""
-    more = len(one.lacking) - _SHOWN_NAMES
-    names = ", ".join(one.lacking[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"{one.fix} (for {names})"
+    return f"{one.fix} (for {few(one.lacking, 3)})"
 
 
 def _words(name: str) -> str:

@@ -1,14 +1,16 @@
-"""The files that a run can be written as: how each is made, whose one that is there is, and the JSON document itself."""
+"""The files that runs and other answers are written as: how each is made, whose one that is there is, and JSON documents."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsyspipe.errors import OptionError
-from nsyspipe.report.files import writing
+from nsyspipe.report import files
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import BinaryIO
 
+    from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
 
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
 Steps: TypeAlias = "tuple[int, int] | None"
 # Called with (done, in all).
 OnProgress: TypeAlias = "Callable[[int, int], None] | None"
-
-# Columns that only the API's tables show.
-_NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ class RunFormat:
     is_printed: bool = True
 
 
-def format_named(name: str) -> Format:
-    """Return what writes a format."""
-    return FORMATS[name].make()
-
-
 def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
     def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress) -> None:
         # A name may hold what is no text.
@@ -62,9 +57,7 @@ def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]
 
 
 def _json() -> Format:
-    from nsyspipe.report.files import run_id_of_document
-
-    return _text(run_id_of_document, document_text)
+    return _text(files.run_id_of_document, document_text)
 
 
 def _markdown() -> Format:
@@ -122,9 +115,9 @@ def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force:
         raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=", ".join(SUFFIXES), fix="run.html")
     if steps is not None and name != "perfetto":
         raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
-    chosen = format_named(name)
+    chosen = FORMATS[name].make()
     run_id = run.header.run_id
-    with writing(path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
+    with files.writing(path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
         chosen.write(run, file, steps, None)
 
 
@@ -160,7 +153,8 @@ def document(run: Run) -> dict[str, Any]:
 
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    tables["ranks"] = [{k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in tables["ranks"]]
+    only_in_api = {"device_ids", "clock_shift_ns"}
+    tables["ranks"] = [{k: v for k, v in row.items() if k not in only_in_api} for row in tables["ranks"]]
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -183,6 +177,32 @@ def document_text(run: Run) -> str:
     return dumps(document(run))
 
 
+def formats_of(
+    command: str, identity: str, *, document: Callable[[], dict[str, Any]], identity_in: Callable[[Any], object],
+    blocks: Callable[[], Iterable[Block]], usage: str, page: Callable[[], str], meta: str, key: str = "runs",
+) -> dict[str, files.Format]:  # fmt: skip
+    """Return how an answer is written in each format, and how a file of it says what it is of, its `identity`.
+
+    A document says it by `identity_in`, Markdown by the `key` of a comment, a page by its element `meta`.
+    """
+    from nsyspipe.report.markdown import as_markdown, marked_as, marker
+
+    def markdown() -> str:
+        return as_markdown(blocks(), marker(command, key, identity), usage)
+
+    def identity_of_document(path: Path) -> object:
+        try:
+            return identity_in(files.json_of(path))
+        except (KeyError, TypeError):
+            return None
+
+    return {
+        "json": files.Format(lambda: dumps(document()), identity_of_document),
+        "markdown": files.Format(markdown, lambda path: marked_as(path, command, key)),
+        "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
+    }
+
+
 def dumps(found: dict[str, Any]) -> str:
     """Write the document with one row of each table per line, so that two of them can be compared."""
     parts = [f"{json.dumps(key)}: {_value(value)}" for key, value in found.items()]
@@ -190,25 +210,19 @@ def dumps(found: dict[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
+    write = partial(json.dumps, allow_nan=False)
     if isinstance(value, list) and value:
-        rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value)
-        return f"[\n{rows}\n]"
+        return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
     if isinstance(value, dict):
-        rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(one, allow_nan=False)}" for key, one in value.items())
-        return f"{{\n{rows}\n}}"
-    return json.dumps(value, allow_nan=False)
+        return "{\n" + ",\n".join(f"  {json.dumps(key)}: {write(one)}" for key, one in value.items()) + "\n}"
+    return write(value)
 
 
 def _extremes(run: Run, figures: Iterable[str]) -> dict[str, dict[str, list[float]] | None]:
     """Return each figure's lowest and highest rank with its value; the lower rank of equal ones."""
-    rows = run.rank_summary().to_pylist()
-    found: dict[str, dict[str, list[float]] | None] = {}
+    rows, value = run.rank_summary().to_pylist(), itemgetter(1)  # in order of rank
+    extremes: dict[str, dict[str, list[float]] | None] = {}
     for name in ("step_time_ns", *figures):
-        known = [(row[name], row["rank"]) for row in rows if row[name] is not None]
-        if not known:
-            found[name] = None
-            continue
-        low, low_rank = min(known)
-        high, high_rank = min(known, key=lambda pair: (-pair[0], pair[1]))
-        found[name] = {"lowest": [low_rank, low], "highest": [high_rank, high]}
-    return found
+        known = [[row["rank"], row[name]] for row in rows if row[name] is not None]
+        extremes[name] = {"lowest": min(known, key=value), "highest": max(known, key=value)} if known else None
+    return extremes

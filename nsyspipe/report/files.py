@@ -28,14 +28,10 @@ class Format:
     identity_of: Callable[[Path], object]
 
 
-# What tells results apart stands at their start; the file behind it may be megabytes.
-_HEAD_BYTES = 65536
-
-
 def head_of(path: Path) -> str:
-    """Return how a text file begins; nothing of a file that cannot be read."""
+    """Return how a text file begins, where it says whose it is; nothing of a file that cannot be read."""
     try:
-        return _content(path, _HEAD_BYTES).decode("utf-8", "replace")
+        return _content(path, 65536).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -62,9 +58,6 @@ def _content(path: Path, n_bytes: int) -> bytes:
     """Return how an ordinary file begins; a FIFO is not waited for."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         return file.read(n_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-
-
-_PARQUET = b"PAR1"  # how such a file begins
 
 
 def write_text(
@@ -119,28 +112,18 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[]
         raise OutputError(str(path), "is one of the inputs", fix="another name")
     if not is_file:
         raise OutputError(str(path), "is no ordinary file", fix="another name")
-    if _is_parquet(path):  # whether linked or not, it belongs to a dataset
+    if head_of(path).startswith("PAR1"):  # whether linked or not, it belongs to a dataset
         raise OutputError(str(path), "is a file of a dataset", fix="another name")
     if not may_replace():
         raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")
 
 
-def _is_parquet(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_PARQUET)) == _PARQUET
-    except OSError:
-        return False
-
-
 def run_id_of_document(path: Path) -> str | None:
-    """Return the run of a JSON document of ``analyze``; None for any other file."""
+    """Return the run of a JSON document of ``analyze``; None for any other file, that of ``whatif`` too."""
     found = json_of(path)
-    # Other documents of the run, as that of whatif, are no result of analyze.
     run = found.get("run") if isinstance(found, dict) and "summary" in found else None
     return run.get("run_id") if isinstance(run, dict) else None
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    problem = f"cannot be written ({error.strerror})"
-    return OutputError(str(path), problem, fix="another name or directory")
+    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another name or directory")

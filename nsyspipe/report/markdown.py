@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from nsyspipe.report.blocks import Block
+    from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.run import Run
 
 
@@ -65,14 +65,17 @@ def prose(text: str, longest: int = _LONGEST) -> str:
     return "".join([*parts, _escaped(text[at:])])
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_words: int = 0) -> list[str]:
-    """Return the lines of a table whose cells are Markdown already."""
-    n_figures = len(headings) - n_words
-    return [
-        _row(headings),
-        _row(["--:"] * n_figures + ["---"] * n_words),
-        *(_row([*map(_unparted, row[:n_figures]), *row[n_figures:]]) for row in rows),
-    ]
+def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose cells are Markdown already; figures are never broken."""
+    marks = ["--:" if kind == "number" else "---" for kind in kinds]
+    cells = (
+        [
+            text.replace(" ", "\N{NO-BREAK SPACE}") if kind == "number" else text
+            for text, kind in zip(row, kinds, strict=True)
+        ]
+        for row in rows
+    )
+    return [f"| {' | '.join(line)} |" for line in (headings, marks, *cells)]
 
 
 def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> str:
@@ -88,44 +91,37 @@ def _lines(block: Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each 
                 return [f"**{escaped(block.text)}**"]
             return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
         case Facts():
-            parts = ", ".join(escaped(part, _LONGEST_NAME) for part in block.parts)
-            return [f"{block.about}: {parts}"]
+            return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
         case Heading():
             return [f"### {escaped(block.text.removesuffix(':'))}"]
         case Items():
             return [f"- {prose(text)}" for text in block.texts]
         case Troubles():
             rest = left_out(block.rows, block.n_shown)
-            return [
-                *(trouble_line(*row) for row in block.rows[: block.n_shown]),
-                *([f"- {prose(rest)}"] if rest else []),
-            ]
+            return [*(_trouble(*row) for row in block.rows[: block.n_shown]), *([f"- {prose(rest)}"] if rest else [])]
         case Notes():
             return [prose(text) + "<br>" for text in block.texts]
         case Tiles():
-            return table([tile.name for tile in block.tiles], [[tile.text for tile in block.tiles]])
+            names, texts = zip(*((tile.name, tile.text) for tile in block.tiles), strict=True)
+            return table(names, ["number"] * len(names), [texts])
         case Table(rows=[]) if block.note:
             return [prose(f"{block.caption}: {block.note}")]
         case Table():
             kinds = [column.kind for column in block.columns]
-            cells = [
-                [_cell(words_of(cell), kind) for cell, kind in zip(row, kinds, strict=True)]
-                for row in block.rows[: block.n_shown]
-            ]
-            marks = ["--:" if kind == "number" else "---" for kind in kinds]
-            lines = [[escaped(column.heading.replace("\n", " ")) for column in block.columns], marks, *cells]
+            rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
+            headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
             below = [prose(text) for text in (left_out(block.rows, block.n_shown), block.note) if text]
-            return [*map(_row, lines), *(["", *below] if below else [])]
+            return [*table(headings, kinds, rows), *(["", *below] if below else [])]
 
 
-def _cell(text: str, kind: str) -> str:
+def _cell(cell: Cell, kind: str) -> str:
+    text = words_of(cell)
     if kind == "number":
-        return _unparted(escaped(text))
+        return escaped(text)
     return escaped(text, _LONGEST_NAME) if kind == "name" else prose(text, 2 * _LONGEST)
 
 
-def trouble_line(severity: str, message: str, place: str, fix: str | None) -> str:
-    """Return what is wrong as an item of a list."""
+def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
     where = f" ({escaped(place)})" if place else ""
     return f"- **{severity}**{where}: {prose(message)}." + (f" Fix: {prose(fix)}." if fix else "")
 
@@ -146,14 +142,6 @@ def marked_as(path: Path, command: str, key: str) -> str | None:
     return unquote(found[1], errors="surrogatepass") if found else None
 
 
-def _unparted(figure: str) -> str:
-    return figure.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _cut(text: str, longest: int) -> str:
     text = printable(text)
     return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
@@ -164,17 +152,12 @@ def _escaped(text: str) -> str:
     return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
-_COMMAND = "nsyspipe analyze REPORTS --html report.html"
-
-
 def markdown(run: Run) -> str:
-    """Return a run's summary in GitHub's Markdown: under 60 lines, the same for the same run.
-
-    The first lines are comments, which are not shown: `marker`.
-    """
+    """Return a run's summary in GitHub's Markdown: under 60 lines, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
-    return as_markdown(run_blocks(run, COMMENT), marker("analyze", "run_id", run.header.run_id), _COMMAND)
+    head = marker("analyze", "run_id", run.header.run_id)
+    return as_markdown(run_blocks(run, COMMENT), head, "nsyspipe analyze REPORTS --html report.html")
 
 
 def run_id_of_markdown(path: Path) -> str | None:

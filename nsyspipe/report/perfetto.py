@@ -13,18 +13,14 @@ from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.report.perfetto_packets import (
-    CATEGORY,
-    END,
     FLOW,
-    NAME,
-    START,
     TraceWriter,
     Track,
-    coded,
     disjoint_lanes,
     nested_lanes,
     protos,
     shown,
+    slices,
 )
 from nsyspipe.version import __version__
 
@@ -60,40 +56,7 @@ def perfetto(
     steps: tuple[int, int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write a run as a Perfetto trace; see `write_trace`."""
-    table = run.steps()
-    if steps is not None:
-        number = table["step"]
-        table = table.filter(pc.and_(pc.greater_equal(number, steps[0]), pc.less_equal(number, steps[1])))
-
-    def operations() -> Iterator[tuple[int, pa.Table, pa.Table]]:
-        for n_done, of_rank in enumerate(run.operations(steps), start=1):
-            if on_progress:
-                on_progress(n_done, run.ranks.num_rows)
-            yield of_rank
-
-    write_trace(
-        file,
-        header=run.header,
-        ranks=run.ranks,
-        steps=table,
-        step_family=run.step_family,
-        collectives=run.collectives(),
-        operations=operations(),
-    )
-
-
-def write_trace(
-    file: BinaryIO,
-    *,
-    header: RunHeader,
-    ranks: pa.Table,
-    steps: pa.Table,
-    step_family: str | None,
-    collectives: pa.Table,
-    operations: Iterable[tuple[int, pa.Table, pa.Table]],
-) -> None:
-    r"""Write tables of a run as a Perfetto trace.
+    r"""Write a run as a Perfetto trace, of all steps or from one to another.
 
     Below the track of each rank, ranks in order, stand
 
@@ -112,21 +75,26 @@ def write_trace(
     -----
     Holds the columns of one rank and the packets of some thousand slices. Costs about 5 us per operation.
     """
+    windows = run.steps()
+    if steps is not None:
+        number = windows["step"]
+        windows = windows.filter(pc.and_(pc.greater_equal(number, steps[0]), pc.less_equal(number, steps[1])))
     # The whole seconds that bring the start of every rank's clock to 0 or later.
-    shift = -min((pc.min(ranks["clock_shift_ns"]).as_py() or 0) // _NS_PER_S, 0) * _NS_PER_S
+    shift = -min((pc.min(run.ranks["clock_shift_ns"]).as_py() or 0) // _NS_PER_S, 0) * _NS_PER_S
     writer = TraceWriter(file, shift)
-    writer.write_slices(Track(f"{_HEAD}{header.run_id}"), _run_slice(header, steps, shift))
+    writer.write_slices(Track(f"{_HEAD}{run.header.run_id}"), _run_slice(run.header, windows, shift))
     writer.write_order()
-    edges, collectives = bin_edges(steps), _with_last_rank(collectives)
-    rows = {row["rank"]: (place, row) for place, row in enumerate(ranks.to_pylist())}
-    for rank, events, ranges in operations:
-        place, row = rows[rank]
-        track = _process_track(row, place)
-        shown_steps = steps.filter(pc.equal(steps["rank"], rank))
+    edges, collectives = bin_edges(windows), _with_last_rank(run.collectives())
+    rows = {row["rank"]: (place, row) for place, row in enumerate(run.ranks.to_pylist())}
+    for n_done, (rank, events, ranges) in enumerate(run.operations(steps), start=1):
+        if on_progress:
+            on_progress(n_done, len(rows))
+        row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
-        _RankTracks(writer, writer.write_track(track), track.process, shown_steps, edges).write(
-            events, ranges, of_rank, _step_names(shown_steps["step"], step_family)
-        )
+        names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
+        if run.step_family is None:
+            names = pc.if_else(pc.is_valid(names), "whole capture", names)
+        _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges).write(events, ranges, of_rank, names)
 
 
 def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
@@ -137,14 +105,11 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
     }  # fmt: skip
     table = pa.table({name: [value] for name, value in notes.items() if value is not None})
     first, last = pc.min(steps["start_ns"]).as_py() or 0, pc.max(steps["end_ns"]).as_py() or 0
-    return _slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
+    return slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
 
 
-def _process_track(rank: Mapping[str, object], place: int) -> Track:
-    """Describe the track of a rank.
-
-    Processes of several hosts may have the same id, so the one in the trace is the rank's place from 1.
-    """
+def _process_track(place: int, rank: Mapping[str, object]) -> Track:
+    """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike."""
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
     about = (
         f"report {rank['report']}, process {rank['pid']}, devices {rank['device_ids']}; report time "
@@ -154,57 +119,40 @@ def _process_track(rank: Mapping[str, object], place: int) -> Track:
     return Track(name, place=place, about=about, process=place + 1)
 
 
-def _step_names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:
-    numbers = steps.cast(pa.string())
-    if family is None:
-        return pc.if_else(pc.is_valid(numbers), "whole capture", numbers)
-    return pc.binary_join_element_wise("step", numbers, " ")
-
-
-def _slices(
-    starts: Int64, ends: Int64, names: pa.ChunkedArray | str, category: pa.ChunkedArray | str, notes: pa.Table
-) -> pa.Table:
-    """Return a table of slices: their times, names and categories (or the one of all), and what else is told of each."""
-    columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
-    texts = {name: pa.repeat(one, len(starts)) if isinstance(one, str) else one for name, one in columns.items()}
-    texts |= {name: notes[name] for name in notes.column_names}
-    return pa.table({name: coded(pa.chunked_array([one]) if isinstance(one, pa.Array) else one) for name, one in texts.items()})  # fmt: skip
-
-
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
     return tuple(table[name].to_numpy() for name in names)
 
 
 @dataclass(frozen=True)
 class _RankTracks:
-    """Writes what stands below the track of a rank."""
+    """Writes the track of a rank and what stands below it."""
 
     writer: TraceWriter
-    # the number of that track, and its process's id
-    parent: int
-    process: int | None
+    track: Track
     steps: pa.Table  # rows of `schema.STEPS` of this rank that are shown, in order of start
     edges: Int64  # of the counters' bins
 
     def write(self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray) -> None:
         """Write all tracks; the collectives are those of this rank, as `_with_last_rank` returns them."""
+        parent = self.writer.write_track(self.track)
         about = "windows on the device: from a step's first kernel to the next step's first"
         starts, ends = _times(self.steps, "start_ns", "end_ns")
-        windows = _slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
-        group = self.writer.write_slices(Track("steps", self.parent, about=about), windows)
+        windows = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
+        group = self.writer.write_slices(Track("steps", parent, about=about), windows)
         self._write_ranges(group, ranges)
         self._write_derived(group, events, collectives)
         operations = _operations(events, collectives)
         place = 0
         for name, lanes in _streams(events):
-            self._write_lanes(Track(name, self.parent, place, process=self.process, is_thread=True), operations, lanes)
+            stream = Track(name, parent, place, process=self.track.process, is_thread=True)
+            self._write_lanes(stream, operations, lanes)
             place += len(lanes)
 
-    def _write_lanes(self, track: Track, slices: pa.Table, lanes: Iterable[Int64]) -> None:
+    def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
         """Write a track for each lane: the first has its own name, further ones a number behind it."""
         for at, rows in enumerate(lanes):
             name = f"{track.name} ({at + 1})" if at else track.name
-            self.writer.write_slices(replace(track, name=name, place=track.place + at), slices.take(pa.array(rows)))
+            self.writer.write_slices(replace(track, name=name, place=track.place + at), table.take(pa.array(rows)))
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
         """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
@@ -213,37 +161,29 @@ class _RankTracks:
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
-        host = _slices(starts, ends, names, "host", notes)
+        host = slices(starts, ends, names, "host", notes)
         self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
 
         device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
         starts, ends = _times(device, "device_start_ns", "device_end_ns")
         about = "from the start of the first operation launched in it to the end of the last"
-        phases = _slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
+        phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
         self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
-        """Write exposed communication, waiting and the counters, each where it is known.
-
-        A track without slices is a true zero; what was not recorded has no track.
-        """
+        """Write exposed communication, waiting and the counters, each where it is known."""
         compute, comm = (_busy_time(events, category) for category in ("compute", "comm"))
-        inside = _windows(self.steps, "exposed_comm_ns")
-        if len(inside):
+        if len(inside := _windows(self.steps, "exposed_comm_ns")):
             track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
             # M \ C in the windows: its length in one is the step's `exposed_comm_ns`.
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
-        inside = _windows(self.steps, "wait_ns")
-        if len(inside):
+        if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"
             track = Track("waiting in communication", group, _WAITING, about)
             self._write_times(track, _waiting_time(collectives, inside))
-        for name, place, busy, figure in (
-            ("compute busy", _COMPUTE, compute, "compute_ns"),
-            ("communication busy", _COMM, comm, "comm_ns"),
-        ):
-            inside = _windows(self.steps, figure)
-            if len(inside):
+        counters = (("compute busy", _COMPUTE, compute, "compute_ns"), ("communication busy", _COMM, comm, "comm_ns"))
+        for name, place, busy, figure in counters:
+            if len(inside := _windows(self.steps, figure)):
                 about = f"share of each {self.edges[1] - self.edges[0]} ns"
                 track = Track(name, group, place, about, unit="%")
                 self.writer.write_counter(track, *busy_percent(busy, inside, self.edges))
@@ -252,7 +192,7 @@ class _RankTracks:
         (starts,) = _times(self.steps, "start_ns")
         at = np.searchsorted(starts, times.starts, side="right") - 1
         notes = self.steps.select(["step"]).take(pa.array(at))
-        self.writer.write_slices(track, _slices(times.starts, times.ends, track.name, "derived", notes))
+        self.writer.write_slices(track, slices(times.starts, times.ends, track.name, "derived", notes))
 
 
 def _windows(steps: pa.Table, figure: str) -> IntervalSet:
@@ -267,10 +207,7 @@ def _busy_time(events: pa.Table, category: str) -> IntervalSet:
 
 
 def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
-    """Return ``W n windows``, W = the union of [own start, min(last start, own end)).
-
-    Its length in a window is the step's ``wait_ns``.
-    """
+    """Return ``W n windows``, W = the union of [own start, min(last start, own end)); its length in one is ``wait_ns``."""
     matched = collectives.filter(pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"])))
     starts, ends, waits = _times(matched, "start_ns", "end_ns", "wait_ns")
     return union(starts, waited_until(starts, ends, waits)).intersect(inside)
@@ -282,14 +219,9 @@ _MOST_BINS = 4_000
 
 
 def bin_edges(steps: pa.Table) -> Int64:
-    """Return the edges of the counters' bins, the same for all ranks, ns.
+    """Return the edges of the counters' bins, the same for all ranks, ns: one more than bins; none without windows.
 
     Bins are equally long, a 200th of the mean window or longer: at most 4000 cover all windows.
-
-    Returns
-    -------
-    numpy.ndarray
-        One more than bins; empty without windows.
     """
     if not steps.num_rows:
         return np.empty(0, np.int64)
@@ -301,12 +233,9 @@ def bin_edges(steps: pa.Table) -> Int64:
 
 
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
-    """Return how busy a rank is in each bin, without repeating equal values; there are windows.
+    """Return how busy a rank is in each bin, in whole percent, and from when on; equal values are not repeated.
 
-    Returns
-    -------
-    times, percents
-        From each time on that value holds; percent to the nearest whole one. The last one is 0.
+    There are windows. The last value is 0.
     """
     edges = edges[: np.searchsorted(edges, inside.ends[-1]) + 1]
     starts, ends = edges[:-1], edges[1:]
@@ -323,10 +252,7 @@ _NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 
 
 def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
-    """Return the number of the arrows that link the ranks of a collective, as its 64 bits.
-
-    Of one run they differ, as long as steps differ by less than 2**40.
-    """
+    """Return the number of the arrows that link a collective's ranks: another one in all steps within 2**40."""
     ids: Int64 = (steps << _SEQ_BITS) + seqs + 1
     return ids
 
@@ -358,18 +284,14 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     rows[is_found] = order[at[is_found]]
     flows = pa.array(keys, mask=~_flags(collectives["is_matched"]))
     found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows).take(pa.array(rows, mask=~is_found))
-    notes = events.select(_OPERATION_NOTES)
-    for name in found.column_names:
-        notes = notes.append_column(name, found[name])
+    columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
+    notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
     starts, ends = _times(events, "start_ns", "end_ns")
-    return _slices(starts, ends, events["name"], events["category"], notes)
+    return slices(starts, ends, events["name"], events["category"], notes)
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
-    """Yield each stream in order of (device, stream): its name, and the rows of each of its tracks.
-
-    On a track operations stand in order of (start, end, correlation id) and none overlaps another.
-    """
+    """Yield each stream in order of (device, stream): its name, and the rows of its tracks in order of (start, end, id)."""
     names = ("device_id", "stream_id", "correlation_id")
     devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
     starts, ends = _times(events, "start_ns", "end_ns")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
@@ -32,12 +32,23 @@ def shown(text: str) -> str:
     return printable(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def coded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
     """Return a column with each of its texts told once; flags become texts."""
+    column = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
     # As bytes, since nothing proves that what an export calls text is UTF-8.
     return column.cast(pa.binary()).dictionary_encode() if pa.types.is_string(column.type) else column
+
+
+def slices(
+    starts: Int64, ends: Int64, names: pa.ChunkedArray | str, category: pa.ChunkedArray | str, notes: pa.Table
+) -> pa.Table:
+    """Return a table of slices: their times, names and categories (or the one of all), and what else is told of each."""
+    columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
+    columns |= {name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)}
+    columns |= {name: notes[name] for name in notes.column_names}
+    return pa.table({name: coded(column) for name, column in columns.items()})
 
 
 class Values(NamedTuple):
@@ -65,52 +76,38 @@ def values_of(column: pa.ChunkedArray) -> Values:
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
     """Share slices out among as few tracks as their order allows, so that none overlaps another on its track.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        For each track its rows in order of (start, end, ties); each slice stands on the first track that is free.
+    Returns for each track its rows in order of (start, end, ties); each slice stands on the first track that is free.
     """
     order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
     start, end = starts[order], ends[order]
     if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
         return [order] if order.size else []
-    free: list[int] = []
-    lanes: list[list[int]] = []
-    for row, begin, finish in zip(order.tolist(), start.tolist(), end.tolist(), strict=True):
-        lane = next((place for place, time in enumerate(free) if time <= begin), len(free))
-        if lane == len(free):
-            free.append(finish)
-            lanes.append([])
-        free[lane] = finish
-        lanes[lane].append(row)
-    return [np.array(lane, np.int64) for lane in lanes]
+    return _lanes(order, start, end, lambda open_ends, _: not open_ends)
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     """Share slices out among as few tracks as their order allows, so that of two that overlap one holds the other.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        For each track its rows in order of (start, longest first, depth).
+    Returns for each track its rows in order of (start, longest first, depth).
     """
     order = np.lexsort((depth, -ends, starts))
+    return _lanes(order, starts[order], ends[order], lambda open_ends, end: not open_ends or open_ends[-1] >= end)
+
+
+def _lanes(order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[int], int], bool]) -> list[Int64]:
+    """Put each slice on the first track that has room, beside the ends of those that are still open there, for its end."""
     lanes: list[tuple[list[int], list[int]]] = []  # rows, and the ends of those still open
-    columns = (order.tolist(), starts[order].tolist(), ends[order].tolist())
-    for row, begin, finish in zip(*columns, strict=True):
-        lane = next((lane for lane in lanes if _holds(lane[1], begin, finish)), None)
-        if lane is None:
+    for row, start, end in zip(order.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        for lane in lanes:
+            while lane[1] and lane[1][-1] <= start:
+                lane[1].pop()
+            if has_room(lane[1], end):
+                break
+        else:
             lanes.append(lane := ([], []))
         lane[0].append(row)
-        lane[1].append(finish)
+        lane[1].append(end)
     return [np.array(rows, np.int64) for rows, _ in lanes]
-
-
-def _holds(open_ends: list[int], begin: int, finish: int) -> bool:
-    """Close what ended before, and tell whether what is still open holds a slice."""
-    while open_ends and open_ends[-1] <= begin:
-        open_ends.pop()
-    return not open_ends or open_ends[-1] >= finish
 
 
 @functools.cache
@@ -140,7 +137,7 @@ class _Pen:
         self._texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
 
     def begin(self, start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
-        """Return the packet of a slice's begin; times and values as the trace counts them."""
+        """Return the packet of a slice's begin."""
         self._packet.timestamp = start
         self._event.name_iid = name
         if self._flow_ids is not None:
@@ -195,40 +192,36 @@ class TraceWriter:
     def write_order(self) -> None:
         """Let processes and threads stand in the order of their tracks, not of their names or ids."""
         kinds = protos().TrackDescriptor
-        orders = {
-            "process_ordering": kinds.PROCESS_ORDERING_EXPLICIT,
-            "thread_ordering": kinds.THREAD_ORDERING_EXPLICIT,
-        }
-        self._write(track_descriptor={"uuid": 0, **orders})
+        processes, threads = kinds.PROCESS_ORDERING_EXPLICIT, kinds.THREAD_ORDERING_EXPLICIT
+        self._write(track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads})
 
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
+        about = None if track.about is None else shown(track.about)
+        counter = None if track.unit is None else {"unit_name": track.unit}
+        known = {"parent_uuid": track.parent, "description": about, "counter": counter}
         fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
-        if track.parent is not None:
-            fields["parent_uuid"] = track.parent
-        if track.about is not None:
-            fields["description"] = shown(track.about)
+        fields |= {key: value for key, value in known.items() if value is not None}
         if track.is_thread:
             fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:
             fields["process"] = {"pid": track.process, "process_name": name}
         else:
             fields |= {"name": name, "child_ordering": protos().TrackDescriptor.EXPLICIT}
-        if track.unit is not None:
-            fields["counter"] = {"unit_name": track.unit}
         self._write(track_descriptor=fields)
         return number
 
     def write_slices(self, track: Track, slices: pa.Table) -> int:
         """Write a track with its slices and return its number; each slice tells its aligned start too."""
         number = self.write_track(track)
-        shown_names = [
-            name for name in slices.column_names if name in NOT_NOTES or slices[name].null_count < slices.num_rows
-        ]
-        columns = {name: values_of(slices[name]) for name in shown_names}
-        notes = {"start_ns": columns[START]} | {name: columns[name] for name in shown_names if name not in NOT_NOTES}
+        columns = {
+            name: values_of(slices[name])
+            for name in slices.column_names
+            if name in NOT_NOTES or slices[name].null_count < slices.num_rows
+        }
+        notes = {"start_ns": columns[START]} | {name: columns[name] for name in columns if name not in NOT_NOTES}
         ids: dict[str, int] = {}
         numbered = []
         for values in notes.values():

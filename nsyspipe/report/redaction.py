@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from nsyspipe.redact.redact import Redaction
 
 
-_MOST_PLACES = 3
 _KEPT = (
     "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",
     "names of CUDA calls, GPU models, versions of nsys",
@@ -31,10 +30,9 @@ def redaction_text(done: Redaction, out: Path) -> str:
     n = len(done.places)
     what = "1 report" if n == 1 else f"{n} reports"
     n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
-    lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)", ""]
-    lines += ["Removed", *_removed(done.removed.amounts()), ""]
-    lines += ["Kept", *(f"  {one}" for one in _KEPT), ""]
-    lines += ["Mind", *(f"  {one}" for one in _notes(done))]
+    lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
+    for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Mind": _notes(done)}.items():
+        lines += ["", heading, *(f"  {text}" for text in texts)]
     return "\n".join(lines) + "\n"
 
 
@@ -42,14 +40,14 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
     groups: dict[tuple[str, str], list[Amount]] = {}
     for one in sorted(amounts, key=lambda one: (one.kind, one.unit, one.place)):
         groups.setdefault((one.kind, one.unit), []).append(one)
-    rows = [
-        (kind, f"{sum(one.n for one in group):,} {unit}", _places(kind, group))
+    if not groups:
+        return ["nothing: the report holds only what analysis needs"]
+    totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
+    wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
+    return [
+        f"{kind:<{wide}}  {totals[kind, unit]:>{n_wide}}  {_places(kind, group)}"
         for (kind, unit), group in groups.items()
     ]
-    if not rows:
-        return ["  nothing: the report holds only what analysis needs"]
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return [f"  {kind:<{widths[0]}}  {n:>{widths[1]}}  {where}" for kind, n, where in rows]
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:
@@ -60,15 +58,12 @@ def _places(kind: str, amounts: list[Amount]) -> str:
     for one in amounts:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
-    names = [
-        table if not own else f"{table}.{own[0]}" if len(own) == 1 else f"{table} ({len(own)} columns)"
-        for table, own in columns.items()
-    ]
-    return _few(names)
+    single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
+    return _few([single.get(table, f"{table} ({len(own)} columns)") for table, own in columns.items()])
 
 
 def _few(names: Sequence[str]) -> str:
-    return few([*map(printable, names)], _MOST_PLACES)
+    return few([*map(printable, names)], 3)
 
 
 def _notes(done: Redaction) -> Iterator[str]:
@@ -77,10 +72,8 @@ def _notes(done: Redaction) -> Iterator[str]:
         yield f"warning: {texts} the name of the host or the user, or the home directory, removed elsewhere"
     yield "file names are kept, or are yours: they may hold private words too"
     if len(done.places) == 1 and done.n_hosts:
-        yield (
-            "the host is called host-0 in the copy: redact the reports of several hosts in one call, or all their hosts "
-            "are one"
-        )
+        several = "redact the reports of several hosts in one call, or all their hosts are one"
+        yield f"the host is called host-0 in the copy: {several}"
     elif done.n_hosts:
         yield "hosts are called host-0, host-1, ... in the order of the reports"
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
@@ -88,7 +81,5 @@ def _notes(done: Redaction) -> Iterator[str]:
     if done.beside:
         yield f"not copied, though analyze reads them beside the reports: {_few(done.beside)}"
     if done.beside or done.has_others_beside:
-        yield (
-            "logs of NCCL, topologies and sidecars beside the reports name hosts, addresses and commands: look at them "
-            "before you share them"
-        )
+        files = "logs of NCCL, topologies and sidecars beside the reports"
+        yield f"{files} name hosts, addresses and commands: look at them before you share them"

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -14,23 +14,10 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.model.options import DEFAULT_FINDINGS
+from nsyspipe.report import words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
-from nsyspipe.report.words import (
-    capture_text,
-    expected_text,
-    host_ms,
-    host_notes,
-    idle_text,
-    link_text,
-    mean_step_ns,
-    report_name,
-    saving_texts,
-    subject_parts,
-    troubles,
-    verdict_of,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,23 +63,24 @@ def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT
 def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
-    yield from (Sentence(line, "bold") for line in verdict_of(run).split("\n"))
-    yield Facts(subject_parts(run, summary), "Run")
-    if captured := capture_text(run.header.capture):
-        yield Facts((captured,), "Captured with")
-    if link := link_text(run.link):
+    yield from (Sentence(line, "bold") for line in words.verdict_of(run).split("\n"))
+    yield Facts(words.subject_parts(run, summary), "Run")
+    captured = words.capture_rows(run.header.capture)
+    if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
+        yield Facts((", ".join(versions),), "Captured with")
+    if link := words.link_text(run.link):
         yield Sentence(link, "dim")
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)
-        if idle := idle_text(run.breakdown(), run.idle_calls()):
+        if idle := words.idle_text(run.breakdown(), run.idle_calls()):
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.has_phases and (phases := phase_table(run.phase_summary())):
         yield phases
-    if extent.n_findings != 0:
-        yield from _changes(findings_of(run), extent)
+    if extent.n_findings != 0 and (findings := findings_of(run)):
+        yield from _changes(findings, extent)
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
@@ -137,12 +125,10 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
     texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
     texts["grad_copy_ns"] = ms_text(pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py())
-    reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
     tiles = []
     for name in names:
-        if (run.is_capture and not name.endswith(("_share", "_ratio"))) or (
-            name in _SIZES[2:] and not summary["message_bytes_per_step"]
-        ):
+        is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
+        if (run.is_capture and is_of_steps) or (is_of_messages and not summary["message_bytes_per_step"]):
             continue
         figure = FIGURES.get(name)
         label, category = (figure.short, figure.category) if figure else ("gradient copies", None)
@@ -150,30 +136,25 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             label += " per step"
         meaning, missing = meanings.get(name, ""), None
         if name in meanings and summary[name] is None:
-            nothing = _why_nothing(name, run, summary)
-            missing = "\N{EN DASH}" if nothing else "not recorded"
-            meaning = nothing or _why_null(name, summary, reasons)
-        value, _, unit = texts[name].rpartition(" ")
-        tiles.append(Tile(label, value, unit, meaning, missing, category) if value else Tile(label, unit, "", meaning, missing, category))  # fmt: skip
+            missing, meaning = _why_null(name, run, summary)
+        value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
+        tiles.append(Tile(label, value, unit, meaning, missing, category))
     return tiles
 
 
-def _why_nothing(figure: str, run: Run, summary: Mapping[str, Any]) -> str | None:
-    """Return why there is nothing that could have been recorded; None if there is."""
+def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1:
-        return "one rank: there is nobody to wait for"
+        return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "backward_overlap_ratio"} and summary["comm_share"] == 0:
-        return "there is no communication"
-    return None
-
-
-def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+        return "\N{EN DASH}", "there is no communication"
+    reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
     text = next((reasons[code] for code in codes if code in reasons), "see Problems")
     text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
-    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+    return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
 # --- ranks -----------------------------------------------------------------------------------
@@ -227,13 +208,9 @@ def rank_table(run: Run, n_shown: int) -> Table:
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-    """Return the ranks of `rank_rows` that tell most about a run: all if they are few.
+    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few.
 
-    Returns
-    -------
-    list of int
-        Sorted. Of many in turn the most waited for, the slowest, the most exposed and the fastest, then those
-        that lie evenly between.
+    Of many in turn the most waited for, the slowest, the most exposed and the fastest, then those evenly between.
     """
     ranks = [row["rank"] for row in rows]
     if len(ranks) <= most:
@@ -249,10 +226,8 @@ def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
 
 def left_out_note(n_shown: int, n_all: int) -> str:
     """Return which ranks are shown; nothing if all are."""
-    if n_shown == n_all:
-        return ""
     which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
-    return f"{n_shown} of {n_all} ranks: {which}."
+    return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
 
 
 def phase_table(phase_summary: pa.Table) -> Table | None:
@@ -281,14 +256,14 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the report.
-    of_rank, ofreport_name = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
+    of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
     def phase(name: str) -> Callable[[HostFigures], str]:
         return lambda one: _short_ms(one.phase_ns[name])
 
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
-        Field("report", report_name, "name", from_width=ofreport_name),
+        Field("report", words.report_name, "name", from_width=of_report),
         Field("steps", lambda one: str(one.n_steps), hint="step ranges that were closed", from_width=_FULL_WIDTH),
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
@@ -297,14 +272,16 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
-    yield from map(Sentence, host_notes(figures, n_shown))
+    yield from map(Sentence, words.host_notes(figures, n_shown))
 
 
 def _short_ms(ns: float | None) -> str:
-    return host_ms(ns).removesuffix(" ms")
+    return words.host_ms(ns).removesuffix(" ms")
 
 
 # --- findings and problems -------------------------------------------------------------------
+
+_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
 
 
 @dataclass(frozen=True)
@@ -329,27 +306,29 @@ class Finding:
 
 
 def findings_of(run: Run) -> list[Finding]:
-    """Return the findings as `run.findings` ranks them."""
-    step_time = mean_step_ns(run.summary().to_pylist()[0])
-    return [_finding(row, step_time) for row in run.findings().to_pylist()]
+    """Return the findings as `run.findings` ranks them; shares are of the mean step time, which none can exceed."""
+    step_time = words.mean_step_ns(run.summary().to_pylist()[0])
 
+    def share(ns: float | None) -> float | None:
+        return ns / step_time if ns is not None and step_time else None
 
-def _finding(row: Mapping[str, Any], step_time_ns: float | None) -> Finding:
-    saving = row["saving_ns_per_step"]
-    text, share_text = saving_texts(saving, step_time_ns)
-    is_replayed = row["expected_ns_per_step"] is not None and step_time_ns
-    return Finding(
-        id=row["id"],
-        severity=row["severity"],
-        action=row["action"],
-        title=_sentence(row["title"]),
-        advice=_sentence(row["advice"]),
-        saving=text,
-        share=min(saving / step_time_ns, 1.0) if saving and step_time_ns else 0.0,
-        share_text=share_text,
-        expected=expected_text(row["expected_ns_per_step"], step_time_ns) if is_replayed else None,
-        evidence=list(evidence_rows(json.loads(row["evidence"]))),
-    )
+    def finding(row: Mapping[str, Any]) -> Finding:
+        saving = row["saving_ns_per_step"] or None
+        possible, expected = share(saving), share(row["expected_ns_per_step"])
+        if expected is not None and abs(expected) < _NOTHING:
+            expected = 0.0
+        return Finding(
+            **{name: row[name] for name in ("id", "severity", "action")},
+            title=_sentence(row["title"]),
+            advice=_sentence(row["advice"]),
+            saving=ms_text(saving),
+            share=min(possible or 0.0, 1.0),
+            share_text=percent_text(possible),
+            expected=None if expected is None else f"~ {percent_text(expected)}",
+            evidence=list(evidence_rows(json.loads(row["evidence"]))),
+        )
+
+    return [finding(row) for row in run.findings().to_pylist()]
 
 
 # A word that is typed as it is keeps its first letter.
@@ -362,14 +341,9 @@ def _sentence(text: str) -> str:
 
 # Suffix of a figure's name, and what writes it. The first that fits counts.
 _UNITS = (
-    ("_bytes_per_s", bandwidth_text),
-    ("_ns", ms_text),
-    ("_bytes", bytes_text),
-    ("_share", percent_text),
-    ("_ratio", percent_text),
-    ("", count_text),
-)
-_PER_STEP = "_per_step"
+    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
+    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
+)  # fmt: skip
 
 
 def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -384,13 +358,11 @@ def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tup
 def _words(key: str, value: object) -> tuple[str, str]:
     head, colon, name = key.partition(": ")
     head = head.replace("_by_phase", "").replace("_by_kernel", "")
-    stem = head.removesuffix(_PER_STEP)
+    stem = head.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
     label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
-    if isinstance(value, bool):
-        text = "yes" if value else "no"
-    elif isinstance(value, int | float):
-        text = write(value)
+    if isinstance(value, int | float):
+        text = write(value) if not isinstance(value, bool) else "yes" if value else "no"
     else:
         text = (", ".join(map(str, value)) or absent) if isinstance(value, list) else str(value)
     return f"{label}{f', {name}' if colon else ''}", text
@@ -398,8 +370,6 @@ def _words(key: str, value: object) -> tuple[str, str]:
 
 def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
     """Yield what to change first, each with the most that it could bring."""
-    if not findings:
-        return
     shown = findings[: extent.n_findings]
     is_replayed = any(one.expected for one in shown)
     # Where there is a replay and room is short, the shares alone.
@@ -412,29 +382,28 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
-    fields = [
-        Field("at most", at_most),
-        *([Field("of step time", lambda one: one.share_text)] if has_times else []),
-        *([Field("in a replay", lambda one: one.expected or absent)] if is_replayed else []),
-        Field("what to change", what, "prose"),
-    ]
+    fields = [Field("at most", at_most)]
+    if has_times:
+        fields.append(Field("of step time", attrgetter("share_text")))
+    if is_replayed:
+        fields.append(Field("in a replay", lambda one: one.expected or absent))
+    fields.append(Field("what to change", what, "prose"))
     n_more = len(findings) - len(shown)
-    parts = [*([f"{n_more} more"] if n_more else []), *(["why"] if extent.is_brief else [])]
-    hint = f"; {', and '.join(parts)}: --findings all" if parts else ""
+    parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
+    hint = f"; {more}: --findings all" if (more := ", and ".join(parts)) else ""
     replay = ", ~ in a replay" if is_replayed else ""
     yield Heading(f"What to change first (most it gives back per step{replay}{hint})", "bold")
     yield table_of("Findings", shown, fields, has_headings=False, is_close=True)
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:
-    rows = troubles(problems, 4 if extent.is_comment else 12)
-    if not extent.is_comment:
-        yield from [Troubles(rows)] if rows else []
-        return
+    rows = words.troubles(problems, 4 if extent.is_comment else 12)
     grave = [row for row in rows if row[0] != "info"]
-    if grave:
+    if rows and not extent.is_comment:
+        yield Troubles(rows)
+    elif grave:
         yield Heading("Problems")
         yield Troubles(grave, extent.n_problems, is_close=True)
-    if n_infos := len(rows) - len(grave):
+    if extent.is_comment and (n_infos := len(rows) - len(grave)):
         what = f"{n_infos} of severity info" if grave else f"No errors or warnings; {n_infos} of severity info"
         yield Sentence(f"{what} left out: nsyspipe analyze shows all.")

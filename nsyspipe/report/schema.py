@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -22,8 +23,7 @@ _LEGEND = (
     "intervals, `\\` is without, `n` the intersection, `u` the union. In a dataset (`nsyspipe analyze --out`) every table "
     "begins with the column `run_id`, and `runs` has the figures of `summary`."
 )
-# No word of an answer is cut in a reference.
-_UNCUT = 10_000
+_prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
 
 def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
@@ -47,27 +47,19 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
 
     A table has the anchor ``#steps``, a column ``#steps.wall_ns``.
     """
-    parts: list[list[str]] = []
+    parts: list[str] = []
     if len(schemas) > 1:
         grains = ((schema.name, schema.doc.split(". ", maxsplit=1)[0].rstrip(".")) for schema in schemas)
-        parts += [
-            ["# Tables and columns"],
-            [f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."],
-            [_LEGEND],
-            [f"- [{name}](#{name}): {prose(grain, _UNCUT)}" for name, grain in grains],
-        ]
+        about = f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."
+        names = "\n".join(f"- [{name}](#{name}): {_prose(grain)}" for name, grain in grains)
+        parts += ["# Tables and columns", about, _LEGEND, names]
     for schema in schemas:
         key = ", ".join(f"`{name}`" for name in schema.key)
+        anchors = [f'<a id="{schema.name}.{column.name}"></a>`{column.name}`' for column in schema.columns]
         rows = [
-            [
-                f'<a id="{schema.name}.{column.name}"></a>`{column.name}`',
-                escaped(_type(column)),
-                escaped(column.unit),
-                prose(column.doc, _UNCUT),
-                prose(column.source, _UNCUT),
-            ]
-            for column in schema.columns
+            [anchor, escaped(_type(column)), escaped(column.unit), _prose(column.doc), _prose(column.source)]
+            for anchor, column in zip(anchors, schema.columns, strict=True)
         ]
-        grain = prose(schema.doc, _UNCUT) + (f" Sorted by {key}." if key else "")
-        parts += [[f"## {schema.name}"], [grain], table(_HEADINGS, rows, n_words=5)]
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+        grain = _prose(schema.doc) + (f" Sorted by {key}." if key else "")
+        parts += [f"## {schema.name}", grain, "\n".join(table(_HEADINGS, _KINDS, rows))]
+    return "\n\n".join(parts) + "\n"

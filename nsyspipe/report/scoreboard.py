@@ -12,18 +12,16 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.comparison.scoreboard import REFERENCE
 from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
-from nsyspipe.report.export import dumps
-from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.export import formats_of
+from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
-from nsyspipe.report.markdown import as_markdown, marked_as, marker
 from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
-from nsyspipe.report.words import uneven_text
+from nsyspipe.report.words import same_problems, uneven_notes
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -55,13 +53,18 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
             yield Heading(kind_text(rows), "dim")
         yield _results(board, rows)
     yield _figures([row for _, rows in kinds for row in rows])
-    problems = [("warning", doubt, "", None) for doubt in doubts(board)] + troubles(board)
-    if problems:
-        yield Troubles(problems, _SHOWN_TROUBLES)
+    grave = (row for row in board.problems.to_pylist() if row["severity"] != "info")
+    problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
+    if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
+        yield Troubles(doubtful, _SHOWN_TROUBLES)
     yield Notes(notes(board))
 
 
 def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
+    def interval(row: Row) -> str:
+        low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+        return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
+
     has_kinds = len(board.kinds) > 1
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
     over = Field("over the\nfirst", lambda row: speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)
@@ -72,36 +75,25 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=_RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
-        Field(f"{percent_text(board.rules.confidence, 0)} interval", speedup_interval, from_width=_INTERVAL),
+        Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
-        Field("verdict", lambda row: Word(verdict_word(row), row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
+        Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of("Runs and their speed", rows, fields, is_close=has_kinds)
 
 
 def _figures(rows: Sequence[Row]) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [
-        Field(
-            figure.heading,
-            of(figure.column, partial(figure_text, figure)),
-            hint=figure.meaning,
-            from_width=_FIGURE * (at + 2),
-        )
-        for at, figure in enumerate([*shown("scoreboard"), *if_known])
-    ]
-    return table_of("What steps go to", rows, [Field("run", of("label"), "name"), *fields])
+    fields = [Field("run", of("label"), "name")]
+    for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
+        cell = of(figure.column, partial(figure_text, figure))
+        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=_FIGURE * at))
+    return table_of("What steps go to", rows, fields)
 
 
 def speedup_text(value: float | None, digits: int = 3) -> str:
     """Return a speed-up, ``1.128x``."""
     return absent if value is None else f"{value:.{digits}f}x"
-
-
-def speedup_interval(row: Row) -> str:
-    """Return the interval of a run's speed-up over its peer, ``1.121 .. 1.135``; nothing of a reference."""
-    low, high = row["peer_speedup_low"], row["peer_speedup_high"]
-    return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
 
 def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row]]]:
@@ -122,9 +114,9 @@ def kind_text(rows: Sequence[Row]) -> str:
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
     kinds = rows_by_kind(board)
-    main = max(board.kinds, key=lambda kind: len(kind.labels))  # of equal ones the one that was named first
-    ordered = sorted(kinds, key=lambda pair: pair[0] is not main)
-    several = [pair for pair in ordered if len(pair[0].labels) > 1]
+    main = max(kinds, key=lambda pair: len(pair[1]))  # of equal ones the one that was named first
+    ordered = [main, *(pair for pair in kinds if pair is not main)]
+    several = [pair for pair in ordered if len(pair[1]) > 1]
     if len(board.sides) > 1 and not several:
         checks = dict.fromkeys(row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"])
         return [f"No two of {len(board.sides)} runs can be compared: they differ in {_listed(checks)}."]
@@ -136,15 +128,21 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bo
     among = f" on {kind_text(rows)}" if of_kind else ""
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
-    if kind.best is None:
-        return f"Which of {len(rows)} runs{among} is fastest cannot be said: {_undecided(kind.peer, rows)}."
+    if kind.best is None:  # nobody can be measured against the first
+        why = next((row["peer_why"] for row in rows if row["peer_why"]), f"{kind.peer} has too few steps")
+        if by_label[kind.peer]["peer_speedup"] is None:
+            why = f"{kind.peer} has no step times"
+        return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
     best = by_label[kind.best]
     level = f", level with {_listed(kind.level_with)} in step time" if kind.level_with else ""
     of_all = among or f" of {len(rows)} runs"
     if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
     if kind.not_told_from:
-        return _open(kind, best, f"{len(rows)} runs{among}", level)
+        is_peer = best["label"] == kind.peer
+        speed = "has the shortest mean step time" if is_peer else f"is {_speed(best, kind.peer)}"
+        apart = f"not told apart from {_listed(kind.not_told_from)} by these steps"
+        return f"Which of {len(rows)} runs{among} is fastest is open: {best['label']} {speed}, {apart}{level}."
     if best["label"] != kind.peer:
         return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
@@ -154,30 +152,22 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bo
     return f"{kind.peer} is the fastest{of_all}{level}."
 
 
-def _open(kind: Kind, best: Row, runs: str, level: str) -> str:
-    """Return whom these steps do not tell the best from, so that none is called the fastest."""
-    is_peer = best["label"] == kind.peer
-    speed = "has the shortest mean step time" if is_peer else f"is {_speed(best, kind.peer)}"
-    apart = f"not told apart from {_listed(kind.not_told_from)} by these steps"
-    return f"Which of {runs} is fastest is open: {best['label']} {speed}, {apart}{level}."
-
-
 def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     """Return that the run with the largest speed-up is not judged faster, and why."""
     speed = f"{best['label']} is {_speed(best, peer)}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
-    if best["peer_verdict"] == "no change" and undecided:
-        apart = f"{_listed(undecided)} not told apart from it by these steps"
-        return f"Whether any run{of_all} is faster than {peer} is open: {speed}, no change; {apart}"
-    if best["peer_verdict"] == "no change":
+    if best["peer_verdict"] == "no change" and not undecided:
         return f"No run{of_all} is faster than {peer} by what counts: {speed}, no change"
+    is_open = f"Whether any run{of_all} is faster than {peer} is open: {speed}"
+    if best["peer_verdict"] == "no change":
+        return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
     why = f"; {_why(best)}" if _why(best) else ""
     low = best["peer_speedup_low"]
     if low is not None and low > 1:
         # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
         of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
         return f"{speed}, but {of}{why}"
-    return f"Whether any run{of_all} is faster than {peer} is open: {speed}{why}"
+    return f"{is_open}{why}"
 
 
 def _why(row: Row) -> str:
@@ -199,18 +189,6 @@ def _speed(row: Row, peer: str) -> str:
     return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def _undecided(peer: str, rows: Sequence[Row]) -> str:
-    """Return why nobody can be measured against the first: it has too few steps."""
-    if any(row["label"] == peer and row["peer_speedup"] is None for row in rows):
-        return f"{peer} has no step times"
-    return next((row["peer_why"] for row in rows if row["peer_why"]), f"{peer} has too few steps")
-
-
-def verdict_word(row: Row) -> str:
-    """Return a run's verdict within its kind."""
-    return REFERENCE if row["peer"] == row["label"] else str(row["peer_verdict"])
-
-
 def notes(board: Scoreboard) -> list[str]:
     """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
     rows = board.table.to_pylist()
@@ -220,9 +198,7 @@ def notes(board: Scoreboard) -> list[str]:
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
         f"judges the step time (median; mean where steps are uneven), no change: all of its interval within {effect}."
     )
-    texts = [speed]
-    for label, captures in board.evenness.items():
-        texts += [f"{label}: {uneven_text(capture)}." for capture in captures if capture.is_uneven][:1]
+    texts = [speed, *uneven_notes(board.evenness.items())]
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
@@ -254,27 +230,16 @@ def doubts(board: Scoreboard) -> list[str]:
     for row in board.checks.to_pylist():
         if row["check"] == "same-capture":
             copies[row["against"]].append(row["label"])
-        elif not (row["check"] == "few-steps" and is_named(row["label"])) and not (
-            row["blocks"] and len(board.kinds) > 1
-        ):
-            # Else it is told, or the table is parted by it.
+            continue
+        is_told = row["check"] == "few-steps" and is_named(row["label"])
+        is_parting = row["blocks"] and len(board.kinds) > 1  # the table
+        if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             differ[what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
         *(f"{what}: {against} {value}; {_listed(others)}" for (what, against, value), others in differ.items()),
-    ]
-
-
-def troubles(board: Scoreboard) -> list[tuple[str, str, str, str | None]]:
-    """Return errors and warnings of the runs, equal ones once: severity, message, the runs, fix."""
-    where = defaultdict[tuple[str, str, str | None], list[str]](list)
-    for row in board.problems.to_pylist():
-        if row["severity"] != "info":
-            where[row["severity"], row["message"], row["fix"]].append(row["label"])
-    return [
-        (severity, message, _listed(dict.fromkeys(labels)), fix) for (severity, message, fix), labels in where.items()
     ]
 
 
@@ -286,23 +251,16 @@ _LARGEST_FILE = 2**26
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
+    rows = board.table.drop_columns("run_ids").to_pylist()
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
-        "reference": board.reference,
-        "sort": board.sort,
-        "min_effect_pct": round(100 * board.rules.min_effect, 12),
-        "confidence": board.rules.confidence,
-        "is_forced": board.rules.is_forced,
-        "settings_file": board.rules.settings_file,
-        "runs": [
-            {key: value for key, value in row.items() if key != "run_ids"} | {"captures": captures[row["label"]]}
-            for row in board.table.to_pylist()
-        ],
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
+        "reference": board.reference, "sort": board.sort,
+        "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
+        "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
+        "runs": [row | {"captures": captures[row["label"]]} for row in rows],
         "kinds": [asdict(kind) for kind in board.kinds],
-        "comparability": board.checks.to_pylist(),
-        "problems": board.problems.to_pylist(),
-    }
+        "comparability": board.checks.to_pylist(), "problems": board.problems.to_pylist(),
+    }  # fmt: skip
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
@@ -321,16 +279,6 @@ def scoreboard_csv(board: Scoreboard) -> str:
 def identity_of(board: Scoreboard) -> str:
     """Return what tells scoreboards apart, as a hash: the run ids of their runs, in whatever order."""
     return _hashed([run.header.run_id for run in side.runs] for side in board.sides)
-
-
-def _identity_of_document(path: Path) -> str | None:
-    """Return the same of a JSON document; None for any other file."""
-    found = json_of(path)
-    try:
-        captures = [row["captures"] for row in found["runs"]]
-        return _hashed(captures) if found["reference"] else None
-    except (KeyError, TypeError):
-        return None
 
 
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
@@ -368,16 +316,10 @@ def scoreboard_page(board: Scoreboard) -> str:
     """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     blocks = [*scoreboard_blocks(board)]
     at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
-    formulas = table_of(
-        "How figures are made", _DEFINED, [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
-    )
+    fields = [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
+    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", _DEFINED, fields)]
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(
-        [*blocks[:at], _chart(board), *blocks[at:], formulas],
-        title,
-        (RUNS, identity_of(board)),
-        scripts=("scoreboard.js",),
-    )
+    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",))
 
 
 def _chart(board: Scoreboard) -> Chart:
@@ -385,8 +327,7 @@ def _chart(board: Scoreboard) -> Chart:
     drawn: list[Row] = []
     kinds = rows_by_kind(board)
     for kind, rows in kinds:
-        if len(kinds) > 1:
-            drawn.append({"heading": kind_text(rows)})
+        drawn += [{"heading": kind_text(rows)}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
     return Chart(
@@ -404,15 +345,17 @@ def _chart(board: Scoreboard) -> Chart:
 
 def _bar(row: Row, *, is_best: bool) -> Row:
     parts = {part.category: row[part.column] for part in STEP_PARTS}
-    names = {"speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why"}
-    names |= {"label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps"}
-    drawn = {name: row[column] for name, column in names.items()}
-    return drawn | {
-        "parts": None if None in parts.values() else parts, "verdict": verdict_word(row), "is_best": is_best,
+    names = {
+        "speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why",
+        "label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps",
     }  # fmt: skip
+    drawn = {name: row[column] for name, column in names.items()} | {"parts": None if None in parts.values() else parts}
+    return drawn | {"verdict": row["peer_verdict"], "is_best": is_best}
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
+    """Return where each run's mean step time goes."""
+
     def part(row: Row, column: str) -> str:
         time, whole = row[column], row["mean_step_time_ns"]
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"
@@ -425,20 +368,19 @@ def _parts_table(rows: Sequence[Row]) -> Table:
     return table_of("Where each run's mean step time goes", rows, fields)
 
 
-# The command, as a comment in Markdown says it, and the meta element of a page: a hash of the runs' ids.
-_COMMAND, RUNS = "compare", "nsyspipe-compare"
+_RUNS = "nsyspipe-compare"  # the meta element of a page
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
 
-    def markdown() -> str:
-        head = marker(_COMMAND, "runs", identity_of(board))
-        return as_markdown(scoreboard_blocks(board), head, "nsyspipe compare RUN RUN ...")
+    def identity_in(document: Any) -> str | None:  # noqa: ANN401 - whatever stands there
+        captures = [row["captures"] for row in document["runs"]]
+        return _hashed(captures) if document["reference"] else None
 
-    return {
-        "json": Format(lambda: dumps(scoreboard_document(board)), _identity_of_document),
-        "markdown": Format(markdown, lambda path: marked_as(path, _COMMAND, "runs")),
-        "csv": Format(lambda: scoreboard_csv(board), lambda path: _identity_of_csv(path, board)),
-        "html": Format(lambda: scoreboard_page(board), lambda path: identity_of_page(path, RUNS)),
-    }
+    formats = formats_of(
+        "compare", identity_of(board), document=partial(scoreboard_document, board), identity_in=identity_in,
+        blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
+        page=partial(scoreboard_page, board), meta=_RUNS,
+    )  # fmt: skip
+    return formats | {"csv": Format(partial(scoreboard_csv, board), partial(_identity_of_csv, board=board))}

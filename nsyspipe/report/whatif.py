@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
-from nsyspipe.report.export import dumps
-from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.export import formats_of
 from nsyspipe.report.html.page import blocks_page
-from nsyspipe.report.markdown import as_markdown, marked_as, marker
 from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from nsyspipe.replay.answer import Scenario, WhatIf
     from nsyspipe.report.blocks import Block, Table
+    from nsyspipe.report.files import Format
     from nsyspipe.run.run import Run
 
 
-# A limit rather than something that can be switched on.
-_LIMITS = ("perfect-overlap",)
-_CUSTOM = "custom"
 # Narrower terminals get fewer columns rather than broken ones.
 _NARROW, _WIDE = 79, 92
 
@@ -40,10 +35,12 @@ def headline(found: WhatIf) -> str:
         reasons = {one.refused for one in found.scenarios}
         why = reasons.pop() if len(reasons) == 1 else "see below"
         return f"No answer: {why}."
-    if answered[0].id == _CUSTOM:
+    if answered[0].id == "custom":
         one = answered[0]
         return f"With {one.label}: {ms_text(one.step_time_ns)}, {_change(found, one)}."
-    gaining = [one for one in answered if one.id not in _LIMITS and is_clear(found, one) and (one.gain_pct or 0.0) > 0]
+    # A limit is nothing that can be switched on.
+    possible = (one for one in answered if one.id != "perfect-overlap")
+    gaining = [one for one in possible if is_clear(found, one) and (one.gain_pct or 0.0) > 0]
     if not gaining:
         return "No single change has a clear gain: every range includes the captured step time, or a loss."
     # A setting comes before another machine.
@@ -86,7 +83,12 @@ def _less_or_more(one: Scenario) -> str:
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
     yield Sentence(headline(found), "bold")
-    yield Facts(_subject(found, run), "Run")
+    n_ranks = run.header.n_ranks
+    ranks, steps = (
+        f"{n_ranks} rank{'s'[: n_ranks != 1]}",
+        f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures",
+    )
+    yield Facts([found.label, ranks, *run.header.gpu_names, steps], "Run")
     if figures := _figures(found):
         yield Facts(figures, "Figures")
     answered = [one for one in found.scenarios if one.refused is None]
@@ -97,41 +99,37 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
-    refused = [one for one in found.scenarios if one.refused is not None]
+    refused: dict[str, list[str]] = {}  # labels by reason, each once
+    for one in found.scenarios:
+        if one.refused is not None:
+            refused.setdefault(one.refused, []).append(one.label)
     if refused and answered:
-        reasons = dict.fromkeys(one.refused for one in refused)  # each once
-        named = [(", ".join(one.label for one in refused if one.refused == reason), reason) for reason in reasons]
-        yield from (Heading("Not answered", "dim"), Items([f"{labels}: {reason}" for labels, reason in named]))
+        reasons = [f"{', '.join(labels)}: {reason}" for reason, labels in refused.items()]
+        yield from (Heading("Not answered", "dim"), Items(reasons))
     if len(answered) > 1:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
-    grave = [one for one in same_problems(found.problems) if one.severity != "info"]
+    grave = same_problems((row for row in found.problems if row["severity"] != "info"), lambda _: "")
     if grave and answered:  # without what is only worth knowing
-        yield Troubles([(one.severity, one.message, "", one.fix) for one in grave])
-
-
-def _subject(found: WhatIf, run: Run) -> list[str]:
-    plural = "" if run.header.n_ranks == 1 else "s"
-    steps = f"{found.n_steps} step{'' if found.n_steps == 1 else 's'} in the figures"
-    return [found.label, f"{run.header.n_ranks} rank{plural}", *run.header.gpu_names, steps]
+        yield Troubles(grave)
 
 
 def _figures(found: WhatIf) -> list[str]:
-    said = [] if found.step_time_ns is None else [f"step time {ms_text(found.step_time_ns)}"]
-    if found.limit_step_time_ns is not None:
-        said.append(f"if transfers took no time {ms_text(found.limit_step_time_ns)}")
+    times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
+    figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
-        said.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
-    return said
+        figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
+    return figures
 
 
 def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
-    def reach(one: Scenario) -> str:
-        return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
-
     fields = [
         Field("change", attrgetter("label"), "text"),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
-        Field("range", reach, from_width=_NARROW),
+        Field(
+            "range",
+            lambda one: f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
+            from_width=_NARROW,
+        ),
         Field("gain", partial(gain_text, found)),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
@@ -143,15 +141,13 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
     if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
         return []
     best: dict[str, Scenario] = {}
-    for one in found.scenarios:
-        if one.finding is None or one.finding_saving_ns is None or one.gain_pct is None:
-            continue
-        held = best.get(one.finding)
-        if held is None or one.gain_pct > (held.gain_pct or 0.0):
-            best[one.finding] = one
+    for one in sorted(found.scenarios, key=lambda one: -(one.gain_pct or 0.0)):
+        if one.finding is not None and one.finding_saving_ns is not None and one.gain_pct is not None:
+            best.setdefault(one.finding, one)
+    savings = sorted(((one.finding_saving_ns or 0.0, one) for one in best.values()), key=lambda pair: -pair[0])
     return [
-        f"{name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; {one.label} {gain_text(found, one)}"
-        for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))
+        f"{one.finding}: at most {percent_text(saving / mean_ns)}; {one.label} {gain_text(found, one)}"
+        for saving, one in savings
     ]
 
 
@@ -161,46 +157,26 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
     A scenario's ``knobs`` are what is changed by the names of `whatif`'s arguments, but for ``bandwidth_bytes_per_s``,
     which is a number however the bandwidth was given.
     """
+    scenarios = [asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios]
     return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": __version__,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
-        "step_time_ns": found.step_time_ns,
-        "limit_step_time_ns": found.limit_step_time_ns,
+        "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
         "identity_error_pct": found.identity_error_pct,
-        "scenarios": [
-            asdict(one) | {"knobs": dict(one.knobs), "assumptions": list(one.assumptions)} for one in found.scenarios
-        ],
-        "problems": [dict(one) for one in found.problems],
-    }
-
-
-# What marks a page, and a comment in Markdown, as the answer for a run.
-COMMAND, PAGE = "whatif", "nsyspipe-whatif"
+        "scenarios": scenarios, "problems": [dict(one) for one in found.problems],
+    }  # fmt: skip
 
 
 def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
     """Return how the answer is written in each format, and how a file of it says which run it is for."""
-
-    def markdown() -> str:
-        head = marker(COMMAND, "run_id", found.run_id)
-        return as_markdown(whatif_blocks(found, run), head, "nsyspipe whatif RUN")
-
-    def page() -> str:
-        title = f"{found.label}: nsyspipe {COMMAND}"
-        return blocks_page(whatif_blocks(found, run), title, (PAGE, found.run_id))
-
-    return {
-        "json": Format(lambda: dumps(whatif_document(found)), run_id_of_answer),
-        "markdown": Format(markdown, lambda path: marked_as(path, COMMAND, "run_id")),
-        "html": Format(page, lambda path: identity_of_page(path, PAGE)),
-    }
-
-
-def run_id_of_answer(path: Path) -> str | None:
-    """Return the run of such a document; None for any other file, that of ``analyze`` too."""
-    found = json_of(path)
-    try:
-        return str(found["run"]["run_id"]) if isinstance(found["scenarios"], list) else None
-    except (KeyError, TypeError):
-        return None
+    meta, title = "nsyspipe-whatif", f"{found.label}: nsyspipe whatif"
+    blocks = partial(whatif_blocks, found, run)
+    return formats_of(
+        "whatif", found.run_id, document=partial(whatif_document, found),
+        # A document of `analyze` has no scenarios.
+        identity_in=lambda document: (
+            str(document["run"]["run_id"]) if isinstance(document["scenarios"], list) else None
+        ),
+        blocks=blocks, usage="nsyspipe whatif RUN", page=lambda: blocks_page(blocks(), title, (meta, found.run_id)),
+        meta=meta, key="run_id",
+    )  # fmt: skip

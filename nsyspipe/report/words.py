@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.model.names import printable
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.report.units import absent, bandwidth_text, ms_text, percent_text
+from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     import pyarrow as pa
 
@@ -30,16 +30,15 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped."""
     header = run.header
     host_steps = run.host_steps()
+    family = f" {run.step_family!r}" if run.step_family else ""
     if host_steps.num_rows:  # then there are no ranks
         n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-        family = f" {run.step_family!r}" if run.step_family else ""
         processes = f"{_of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
         return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
     parts = [header.label, _of_world(header.n_ranks, header.world_size, "rank", "s"), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
-        family = f" {run.step_family!r}" if run.step_family else ""
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         skipped = ", ".join(map(str, run.skipped_steps))
         plural = "s" if len(run.skipped_steps) > 1 else ""
@@ -49,9 +48,8 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 
 def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
-    if world_size not in (None, n):
-        return f"{n} of {world_size} {noun}{plural}"
-    return f"{n} {noun}{'' if n == 1 else plural}"
+    missing = f" of {world_size}" if world_size not in (None, n) else ""
+    return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
 
 
 # Two lines of a terminal, less what breaking between words costs.
@@ -66,8 +64,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
-    rest = f"; {link.edges}"
-    nominal = link.nominal_bytes_per_s
+    rest, nominal = f"; {link.edges}", link.nominal_bytes_per_s
     if verdict.busbw_bytes_per_s is not None:
         about = "about " if verdict.is_estimate else ""
         rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
@@ -90,21 +87,9 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     if command and len(command) > _LONGEST_COMMAND:
         command = f"{command[:_LONGEST_COMMAND]} \N{HORIZONTAL ELLIPSIS}"
     commit = capture.git_commit and ", ".join(digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", "))
-    known = (
-        ("command", command),
-        ("torch", capture.torch_version),
-        ("NCCL", capture.nccl_version),
-        ("CUDA", capture.cuda_version),
-        ("driver", capture.driver_version),
-        ("commit", f"{commit} with changes" if commit and capture.git_is_dirty else commit),
-    )
-    return [(name, value) for name, value in known if value]
-
-
-def capture_text(capture: RunCapture | None) -> str | None:
-    """Return versions and commit in one line; None when no sidecar says any."""
-    shown = [f"{name} {value}" for name, value in capture_rows(capture) if name not in {"command", "CUDA"}]
-    return ", ".join(shown) or None
+    versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
+    commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
+    return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
 
 
 _TWO = 2
@@ -129,6 +114,12 @@ def uneven_text(evenness: Evenness) -> str:
     return f"{text}; {every} {_compared(*evenness.levels, is_longer=is_long_rarer)} ({rare} instead of {usual})"
 
 
+def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
+    """Return of each side that has captures with uneven steps what the first of them is like."""
+    uneven = ((name, [one for one in captures if one.is_uneven]) for name, captures in sides)
+    return [f"{name}: {uneven_text(captures[0])}." for name, captures in uneven if captures]
+
+
 def _compared(short: float, long: float, *, is_longer: bool) -> str:
     """Return how much longer or shorter a step is; beyond twice as long a percentage is hard to read."""
     if not is_longer:
@@ -139,8 +130,6 @@ def _compared(short: float, long: float, *, is_longer: bool) -> str:
 
 
 _NS_PER_S = 1e9
-# Less than this is shown as nothing, without a sign.
-_NOTHING = 0.0005
 
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
@@ -149,74 +138,45 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     return _NS_PER_S / rate if rate else None
 
 
-def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
-    """Return a saving in ns, and what share of the mean step time it is."""
-    if not saving:
-        return absent, absent
-    return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
-
-
-def expected_text(expected: float | None, step_time_ns: float | None) -> str:
-    """Return what a replay expects of a change, as a share of the step time."""
-    if expected is None or not step_time_ns:
-        return absent
-    share = expected / step_time_ns
-    return f"~ {percent_text(0.0 if abs(share) < _NOTHING else share)}"
-
-
-@dataclass(frozen=True)
-class SameProblem:
-    """A problem that several ranks or reports have alike."""
-
-    severity: str
-    message: str
-    fix: str | None
-    ranks: tuple[int, ...]
-    reports: tuple[str, ...]
-
-    def place(self, most: int | None = None) -> str:
-        """Return the ranks, else the reports, that it concerns; of many the first."""
-        return f"rank {few([*map(str, self.ranks)], most)}" if self.ranks else few(self.reports, most)
-
-
-def few(names: Sequence[str], most: int | None) -> str:
+def few(names: Sequence[str], most: int) -> str:
     """Return names, and how many more there are."""
-    more = 0 if most is None else len(names) - most
+    more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
-    """Join equal problems of several ranks and reports, in the order of the first of each."""
-    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
-    for row in problems:
-        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
-    return [
-        SameProblem(
-            *same,
-            tuple(sorted({row["rank"] for row in rows if row["rank"] is not None})),
-            tuple(sorted({row["report"] for row in rows if row["report"] is not None})),
-        )
-        for same, rows in where.items()
-    ]
-
-
+# Severity, message, where, fix.
+Trouble: TypeAlias = "tuple[str, str, str, str | None]"
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
 
 
-def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[tuple[str, str, str, str | None]]:
-    """Return the problems, those of several ranks once: severity, message, where, fix.
+def same_problems(
+    problems: Iterable[Mapping[str, Any]], place_of: Callable[[list[Mapping[str, Any]]], str]
+) -> list[Trouble]:
+    """Join equal problems of several places, in the order of the first of each."""
+    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    for row in problems:
+        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
+    return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
+
+
+def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[Trouble]:
+    """Return the problems, those of several ranks, else reports, once.
 
     Of many that differ in nothing but numbers the first is told, and how many there are.
     """
-    alike: dict[tuple[str, str, str | None], list[SameProblem]] = {}
-    for problem in same_problems(problems):
-        alike.setdefault((problem.severity, _DIGITS.sub("#", problem.message), problem.fix), []).append(problem)
-    rows: list[tuple[str, str, str, str | None]] = []
+
+    def place_of(rows: list[Mapping[str, Any]]) -> str:
+        ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
+        return f"rank {few([*map(str, ranks)], most_places)}" if ranks else few(reports, most_places)
+
+    alike: dict[tuple[str, str, str | None], list[Trouble]] = {}
+    for trouble in same_problems(problems, place_of):
+        severity, message, _, fix = trouble
+        alike.setdefault((severity, _DIGITS.sub("#", message), fix), []).append(trouble)
+    rows: list[Trouble] = []
     for (severity, _, fix), group in alike.items():
-        if len(group) > _MOST_ALIKE:
-            rows.append((severity, f"{group[0].message}; {len(group) - 1} more alike", "", fix))
-        else:
-            rows += [(severity, problem.message, problem.place(most_places), fix) for problem in group]
+        is_many = len(group) > _MOST_ALIKE
+        rows += [(severity, f"{group[0][1]}; {len(group) - 1} more alike", "", fix)] if is_many else group
     return rows
 
 
@@ -238,12 +198,9 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     known = {cause: part for cause, part in parts.items() if part is not None}
     if len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})" if calls.num_rows else ""
-    texts = [
-        f"{cause} {percent_text(part / wall)}{call if cause == 'blocked' else ''}"
-        for cause, part in sorted(known.items(), key=lambda pair: -pair[1])
-        if part / wall >= _LEAST_PART
-    ]
+    call = {"blocked": f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"} if calls.num_rows else {}
+    causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
+    texts = [f"{cause} {percent_text(part / wall)}{call.get(cause, '')}" for cause, part in causes]
     return f"idle {percent_text(idle / wall)}: {', '.join(texts)}"
 
 
@@ -257,32 +214,28 @@ _TWO_DECIMALS_NS = range(10_000, 10_000_000)
 _WAITING = "There ranks wait for each other:"
 
 
-def host_notes(figures: Sequence[HostFigures], n_shown: int) -> list[str]:
-    """Return what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
-    notes = []
+def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
+    """Yield what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
     if pair := fastest_and_slowest(figures):
-        notes.append(_slowest(*pair))
+        yield _slowest(*pair)
     elif pair := uneven_backward(figures):
         least, most = pair
-        notes.append(
+        yield (
             f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward takes "
             f"{host_ms(most.phase_ns['backward'])} on {_name(most)} and {host_ms(least.phase_ns['backward'])} on "
             f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
         )
     if loading := longest_between(figures):
         where = f" on {_name(loading)}" if len(figures) > 1 else ""
-        notes.append(
-            f"Between two steps {host_ms(loading.between_ns)} pass (median){where}, outside of every step: probably in "
-            "the data loader."
-        )
+        between = f"Between two steps {host_ms(loading.between_ns)} pass (median){where}"
+        yield f"{between}, outside of every step: probably in the data loader."
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
-        notes.append(f"{n_open} step {what} had not ended when the capture did; {they} in no figure here.")
+        yield f"{n_open} step {what} had not ended when the capture did; {they} in no figure here."
     if any(one.rank is None for one in figures):
-        notes.append("Which process is which rank was not recorded; --rank-map says it.")
+        yield "Which process is which rank was not recorded; --rank-map says it."
     if len(figures) > n_shown:
-        notes.append(f"These are the {n_shown} slowest of {len(figures)} processes; --json has all.")
-    return notes
+        yield f"These are the {n_shown} slowest of {len(figures)} processes; --json has all."
 
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
@@ -312,6 +265,7 @@ def report_name(one: HostFigures) -> str:
     return stem if one.is_alone else f"{stem}:{one.pid}"
 
 
+_percent = partial(percent_text, digits=0)
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
 # From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
@@ -333,15 +287,10 @@ _MISSING = {"ranks-missing", "ranks-not-captured"}
 
 
 def verdict(
-    summary: Mapping[str, Any],
-    n_ranks: int,
-    findings: Sequence[Mapping[str, Any]] = (),
-    *,
-    has_host_steps: bool = False,
-    is_capture: bool = False,
-    problems: Iterable[Mapping[str, Any]] = (),
+    summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = (), *,
+    has_host_steps: bool = False, is_capture: bool = False, problems: Iterable[Mapping[str, Any]] = (),
     evenness: Evenness | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     severities = {row["code"]: row["severity"] for row in problems}
     of_what = "the capture" if is_capture else "step time"
@@ -352,17 +301,13 @@ def verdict(
     elif summary["comm_share"] is None:
         what = "the time of the capture" if is_capture else "the steps' time"
         unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
-        known_causes = (_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if severities.get(code) == "error")
-        lines = [next(known_causes, unknown)]
+        lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
     else:
         lines = [_with_comm(summary, of_what, severities.keys())]
-        lines += [
-            f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step."
-            for row in findings
-            if row["id"] == "straggler"
-        ]
+        late = ((row["action"].capitalize(), row["saving_ns_per_step"]) for row in findings if row["id"] == "straggler")
+        lines += [f"{action}: {ms_text(saving)} per step." for action, saving in late]
     if evenness is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if _MIXED & severities.keys():
@@ -372,21 +317,19 @@ def verdict(
 
 def verdict_of(run: Run) -> str:
     """Return `verdict` of a run."""
+    summary, findings = run.summary().to_pylist()[0], run.findings().to_pylist()
     return verdict(
-        run.summary().to_pylist()[0],
-        run.header.n_ranks,
-        run.findings().to_pylist(),
-        has_host_steps=run.host_steps().num_rows > 0,
-        is_capture=run.is_capture,
-        problems=run.problems.to_pylist(),
-        evenness=run.evenness(),
-    )
+        summary, run.header.n_ranks, findings, has_host_steps=run.host_steps().num_rows > 0,
+        is_capture=run.is_capture, problems=run.problems.to_pylist(), evenness=run.evenness(),
+    )  # fmt: skip
 
 
 def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
-        hidden, where = summary["overlap_ratio"], f"compute ({_why_no_backward(of_what, codes)})"
+        why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
+        why = why if of_what == "step time" else "there are no steps to look for backward in"
+        hidden, where = summary["overlap_ratio"], f"compute ({why})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
         hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
     share = f"{_percent(summary['comm_share'])} of {of_what}"
@@ -398,14 +341,6 @@ def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str
     return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
 
 
-def _why_no_backward(of_what: str, codes: Set[str]) -> str:
-    if of_what != "step time":
-        return "there are no steps to look for backward in"
-    if "no-launches" in codes:
-        return "what backward launched was not recorded"
-    return "backward was not marked"
-
-
 def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool) -> str:
     parts = [f"compute is {_percent(summary['compute_share'])} of {of_what}"]
     if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
@@ -413,7 +348,3 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool)
     if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {_percent(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
-
-
-def _percent(ratio: float | None) -> str:
-    return percent_text(ratio, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,9 @@ from nsyspipe.analysis.attribution import NEVER, ProcessOperations, operations_o
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROCESS = 1
 
@@ -65,18 +68,13 @@ def operations(*ops: Op) -> ProcessOperations:
     copies = [op for op in ops if op.category == "copy"]
     nothing = [None] * len(ops)
     rare = ("device_id", "stream_id", "name_id", "grid", "block")
-    kernel_table = canonical.KERNELS.table(
-        _times(kernels)
-        | {name: [getattr(op, name) for op in kernels] for name in rare}
-        | {"correlation_id": nothing[: len(kernels)]}
-        | {"is_comm": np.array([op.category == "comm" for op in kernels], np.bool_)}
-    )
-    copy_table = canonical.COPIES.table(
-        _times(copies)
-        | {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
-        | {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
-    )
-    return operations_of(kernel_table, _launches(kernels), copy_table, _launches(copies))
+    of_kernels = _times(kernels) | {name: [getattr(op, name) for op in kernels] for name in rare}
+    of_kernels["correlation_id"] = nothing[: len(kernels)]
+    of_kernels["is_comm"] = np.array([op.category == "comm" for op in kernels], np.bool_)
+    of_copies = _times(copies) | {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
+    of_copies |= {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
+    tables = canonical.KERNELS.table(of_kernels), canonical.COPIES.table(of_copies)
+    return operations_of(tables[0], _launches(kernels), tables[1], _launches(copies))
 
 
 def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] = ()):
@@ -86,16 +84,10 @@ def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] =
     """
     texts = list(dict.fromkeys(row[3] for row in rows))
     index = pa.array([texts.index(row[3]) for row in rows], pa.int32())
-    return canonical.RANGES.table(
-        {
-            "process_id": [PROCESS] * len(rows),
-            "thread_id": [row[0] for row in rows],
-            "start_ns": [row[1] for row in rows],
-            "end_ns": [row[2] for row in rows],
-            "text": pa.DictionaryArray.from_arrays(index, pa.array(texts, pa.string())),
-            "is_library": pa.array([at in libraries for at in range(len(rows))], pa.bool_()),
-        }
-    )
+    columns = _columns(rows, "thread_id", "start_ns", "end_ns")
+    columns["text"] = pa.DictionaryArray.from_arrays(index, pa.array(texts, pa.string()))
+    columns["is_library"] = pa.array([at in libraries for at in range(len(rows))], pa.bool_())
+    return canonical.RANGES.table(columns)
 
 
 def texts_of(table):
@@ -126,14 +118,7 @@ def phase(*rows: tuple[int, int, int]) -> PhaseRanges:
 
 def calls(*rows: tuple[int, int, str]) -> pa.Table:
     """Build `canonical.BLOCKING_CALLS` from (start, end, call)."""
-    return canonical.BLOCKING_CALLS.table(
-        {
-            "process_id": [PROCESS] * len(rows),
-            "start_ns": [row[0] for row in rows],
-            "end_ns": [row[1] for row in rows],
-            "call": [row[2] for row in rows],
-        }
-    )
+    return canonical.BLOCKING_CALLS.table(_columns(rows, "start_ns", "end_ns", "call"))
 
 
 def listed(columns: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +126,13 @@ def listed(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: None if one is None else one.tolist() for name, one in columns.items()}
 
 
-def _times(ops: list[Op]) -> dict[str, list[int]]:
-    return {"process_id": [PROCESS] * len(ops), "start_ns": [op.start for op in ops], "end_ns": [op.end for op in ops]}
+def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, Any]:
+    """Return the first columns of a table of rows."""
+    return {"process_id": [PROCESS] * len(rows)} | {name: [row[at] for row in rows] for at, name in enumerate(names)}
+
+
+def _times(ops: list[Op]) -> dict[str, Any]:
+    return _columns([(op.start, op.end) for op in ops], "start_ns", "end_ns")
 
 
 def _launches(ops: list[Op]) -> np.ndarray:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto import write_trace
+from nsyspipe.report.perfetto import perfetto
 from nsyspipe.run.run import RunHeader
 from tests.perfetto_reading import ReadTrace
 
@@ -65,16 +66,21 @@ def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family=
         for row in ranks
     ]
     file = io.BytesIO()
-    write_trace(
-        file,
-        header=run or header(),
-        ranks=schema.RANKS.from_rows(ranks),
-        steps=schema.STEPS.from_rows(list(steps)),
-        step_family=family,
-        collectives=schema.COLLECTIVES.from_rows(list(collectives)),
-        operations=iter(operations),
-    )
+    tables = {
+        "steps": schema.STEPS.from_rows(list(steps)),
+        "collectives": schema.COLLECTIVES.from_rows(list(collectives)),
+    }
+    perfetto(a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, **tables), file)
     return file.getvalue()
+
+
+def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
+    """Return what a trace needs of a run."""
+    steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
+    return SimpleNamespace(
+        header=header, ranks=ranks, step_family=family, steps=lambda: steps, collectives=lambda: collectives,
+        operations=lambda _: operations,
+    )  # fmt: skip
 
 
 def trace(ops, **tables):

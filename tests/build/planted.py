@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21, Entry, PayloadLayout
+from tests.build.tools import nullable
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 
 if TYPE_CHECKING:
@@ -69,10 +70,8 @@ def found_in(data: bytes, secrets: dict[str, str]) -> list[str]:
 def planted_rank(secrets: dict[str, str], rank: int = 0) -> TraceBuilder:
     """Return a rank of a steady run with payloads, and a secret wherever a builder can put one."""
     builder = steady_rank(rank, version=NEW)
-    builder.schema = {
-        table: {name: kind.replace(" NOT NULL", "") for name, kind in columns.items()}
-        for table, columns in {**schemas()["3.11.1 2024.2.3"], **builder.schema}.items()
-    }
+    builder.schema = schemas()["3.11.1 2024.2.3"] | builder.schema
+    nullable(builder)
     builder.rows["META_DATA_EXPORT"] = []
     builder.meta(
         EXPORT_SCHEMA_VERSION="3.25.0", EXPORT_PRODUCT_VERSION="2026.2.1.5",
@@ -121,9 +120,8 @@ def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
     for step in range(4):
         builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: 4096}, layout)
         # Between the fields: the layout's last number is none that is read.
-        hidden = secrets["between the fields"][:7].encode() + b"\0"
         row = builder.rows[NVTX][-1]
-        row["binaryData"] = row["binaryData"][:-8] + hidden
+        row["binaryData"] = row["binaryData"][:-8] + secrets["between the fields"][:7].encode() + b"\0"
     secrets["between the fields"] = secrets["between the fields"][:7]
     described, entries = FOREIGN.rows(9)
     builder.add("NVTX_PAYLOAD_SCHEMAS", **described, name=secrets["name of a schema"])
@@ -143,10 +141,8 @@ def plant(path: Path, secrets: dict[str, str] | None = None, rank: int = 0) -> d
     builder = planted_rank(secrets, rank)
     builder.write(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("PRAGMA secure_delete = OFF")
-        database.execute("PRAGMA synchronous = OFF")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA wal_autocheckpoint = 0")
+        for setting in ("secure_delete = OFF", "synchronous = OFF", "journal_mode = WAL", "wal_autocheckpoint = 0"):
+            database.execute(f"PRAGMA {setting}")
         database.execute("BEGIN")
         for table, (columns, row) in _TABLES.items():
             database.execute(f"DROP TABLE IF EXISTS {table}")
@@ -169,15 +165,12 @@ def _strange_values(database: sqlite3.Connection, secrets: dict[str, str]) -> No
     database.execute(f"UPDATE {RUNTIME} SET nameId = 910 WHERE rowid = ({call})")
     first = f"rowid = (SELECT rowid FROM {KERNEL} LIMIT 1)"
     database.execute(f"UPDATE {KERNEL} SET contextId = ? WHERE {first}", (secrets["text as a number"],))
-    blob = secrets["blob as a number"].encode()
-    database.execute(f"UPDATE {KERNEL} SET cacheConfig = ? WHERE {first}", (blob,))
-    blob = secrets["blob as a kernel's name"].encode()
-    database.execute(f"INSERT INTO {STRINGS} VALUES (914, ?)", (blob,))
+    database.execute(f"UPDATE {KERNEL} SET cacheConfig = ? WHERE {first}", (secrets["blob as a number"].encode(),))
+    database.execute(f"INSERT INTO {STRINGS} VALUES (914, ?)", (secrets["blob as a kernel's name"].encode(),))
     database.execute(f"UPDATE {KERNEL} SET demangledName = 914 WHERE {first}")
-    blob = secrets["blob as a range's text"].encode()
     thread = f"SELECT globalTid FROM {NVTX} LIMIT 1"
     statement = f'INSERT INTO {NVTX} (start, "end", eventType, globalTid, text) SELECT 11, 12, 59, ({thread}), ?'
-    database.execute(statement, (blob,))
+    database.execute(statement, (secrets["blob as a range's text"].encode(),))
 
 
 def _schema(database: sqlite3.Connection, secrets: dict[str, str]) -> None:

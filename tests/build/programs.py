@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
-FROZEN = Path(__file__).parents[1] / "golden" / "frozen" / "launchers"
 # As nsys 2024.2.3 prints them; 2025.6 adds 'nccl' to the values.
 VERSION = "NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0\n"
 HELP = """\
@@ -72,12 +70,3 @@ def listening():
     """Hear the signals that end a program, in a new process: pytest itself may run where they are ignored, as after ``&``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
-
-
-def check_golden(request, name, text):
-    """Compare what was said with its golden text; ``--update-golden`` writes that."""
-    path = FROZEN / f"{name}.txt"
-    if request.config.getoption("--update-golden"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")

@@ -151,16 +151,10 @@ def _program(n_kernels: int, n_steps: int) -> Program:
     is_kernel = np.diff(row, prepend=-1) > 0
     other = np.where(with_copy, _COPY, _SYNC)
     kind = np.where(is_kernel, np.where(is_comm, _COMM, _COMPUTE)[row], other[row])
-    return Program(
-        step=step[row],
-        phase=phase[row],
-        kind=kind,
-        name=np.where(is_kernel, name[row], 0),
-        stream=np.select([kind == _COMM, kind == _COMPUTE], [comm_stream[row], 7], 14),
-        layer=(position // _LAYER[phase])[row],
-        op=(position // _LAUNCHES_PER_OP)[row],
-        is_last=is_kernel & (left == 0)[row],
-    )
+    stream = np.select([kind == _COMM, kind == _COMPUTE], [comm_stream[row], 7], 14)
+    layer, op = (position // _LAYER[phase])[row], (position // _LAUNCHES_PER_OP)[row]
+    named = np.where(is_kernel, name[row], 0)
+    return Program(step[row], phase[row], kind, named, stream, layer, op, is_last=is_kernel & (left == 0)[row])
 
 
 def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: int) -> Times:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sqlite3
 from contextlib import closing
 
@@ -14,20 +13,10 @@ from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME
 # A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
 # [100, 300), all-reduce [270, 330), copy [340, 350), so 1000 - 200 - 30 - 10 idle.
 STEADY = {
-    "wall_ns": 1000,
-    "compute_ns": 200,
-    "comm_ns": 60,
-    "exposed_comm_ns": 30,
-    "exposed_memory_ns": 10,
-    "idle_ns": 760,
-    "dtod_ns": 10,
-    "dtod_bytes": 64,
-    "n_dtod": 1,
-    "exposed_dtod_ns": 10,
-    "overlap_compute_ns": 30,
-    "overlap_backward_ns": 30,
-    "n_collectives": 1,
-}
+    "wall_ns": 1000, "compute_ns": 200, "comm_ns": 60, "exposed_comm_ns": 30, "exposed_memory_ns": 10, "idle_ns": 760,
+    "dtod_ns": 10, "dtod_bytes": 64, "n_dtod": 1, "exposed_dtod_ns": 10, "overlap_compute_ns": 30,
+    "overlap_backward_ns": 30, "n_collectives": 1,
+}  # fmt: skip
 
 
 def run_of(folder, *builders, without=(), lazy=True, **options):
@@ -65,10 +54,10 @@ def refuse(error, reports, **options):
 
 def nullable(builder):
     """Let a report's columns be null, whatever its version declared."""
-    builder.schema = copy.deepcopy(builder.schema)
-    for columns in builder.schema.values():
-        for name, kind in columns.items():
-            columns[name] = kind.replace(" NOT NULL", "")
+    builder.schema = {
+        table: {name: kind.replace(" NOT NULL", "") for name, kind in columns.items()}
+        for table, columns in builder.schema.items()
+    }
     return builder
 
 

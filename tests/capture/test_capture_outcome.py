@@ -8,7 +8,6 @@ import pytest
 
 from nsyspipe.capture.outcome import End, judge
 from nsyspipe.capture.status import Program, RankRecord
-from tests.build.programs import check_golden
 
 WELL = End(0)
 EMPTY = "nothing was captured"
@@ -90,6 +89,6 @@ def test_the_status_is_the_programs_or_says_whose_fault_it_is(name):
     assert found.status == status
 
 
-def test_the_words_are_these(request):
+def test_the_words_are_these(pinned):
     text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in found.lines) for name, (_, found) in CASES.items())
-    check_golden(request, "verdicts", text)
+    pinned("launchers/verdicts.txt", text)

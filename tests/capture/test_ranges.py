@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import nsyspipe.capture
-from tests.build.programs import check_golden
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -167,12 +166,12 @@ torch.calls.append(str(caught[0].message))
 }
 
 
-def test_ranges_are_made_in_this_order(run, request):
+def test_ranges_are_made_in_this_order(run, pinned):
     told = ""
     for module, cases in (("nvtx", OF_NVTX), ("torch", OF_TORCH)):
         for name, code in cases.items():
             told += f"== {module}: {name}\n{json.dumps(calls(run, code, module))}\n"
-    check_golden(request, "ranges", told)
+    pinned("launchers/ranges.txt", told)
 
 
 def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda(run):

@@ -49,12 +49,10 @@ def test_the_description_fits_the_terminal_and_never_exceeds_100_columns(columns
 # --- as Markdown -----------------------------------------------------------------------------------
 
 
-def test_the_committed_reference_is_what_the_program_prints(request):
+def test_the_committed_reference_is_what_the_program_prints(pinned):
     done = nsyspipe_here("schema", "--markdown")
     assert (done.returncode, done.stderr) == (0, "")
-    if request.config.getoption("--update-golden"):
-        REFERENCE.write_text(done.stdout, encoding="utf-8")
-    assert done.stdout == REFERENCE.read_text(encoding="utf-8")
+    pinned(REFERENCE, done.stdout)
 
 
 def test_the_reference_lists_every_table_and_column_with_its_meaning():

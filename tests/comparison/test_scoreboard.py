@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import nsyspipe
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.scoreboard import SORTS, check_sort, sorted_rows
@@ -16,20 +15,11 @@ from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import MS, scoreboard_runs
-from tests.build.trace import TraceBuilder
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return scoreboard_runs(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """Return a run in which nothing ran on a GPU."""
-    folder = tmp_path_factory.mktemp("empty")
-    TraceBuilder().range(0, 10, "step 1").write(folder / "empty_0.sqlite")
-    return nsyspipe.load(folder, jobs=1)
+@pytest.fixture
+def runs(board_runs):
+    return board_runs
 
 
 def rows(runs, *names, **options):
@@ -126,8 +116,8 @@ def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
 
 
 @pytest.mark.parametrize("order", [("slow", "empty"), ("empty", "slow"), ("empty", "empty2")])
-def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, empty, order):
-    named = {"slow": runs["slow"], "empty": empty, "empty2": empty}
+def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, without_gpu, order):
+    named = {"slow": runs["slow"], "empty": without_gpu, "empty2": without_gpu}
     board = compare({name: named[name] for name in order}, force=True)
     for row in board.table.to_pylist():
         assert (row["speedup"] is None) == ("empty" in (row["label"][:5], order[0]))
@@ -138,8 +128,8 @@ def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, empty, order
     assert board.table["verdict"].to_pylist() == ["reference", "inconclusive"]
 
 
-def test_tables_have_their_declared_schemas_with_docs(runs, empty):
-    board = compare([runs["slow"], empty])
+def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
+    board = compare([runs["slow"], without_gpu])
     for table, schema in (
         (board.table, SCOREBOARD), (board.checks, CHECKS_OF_RUNS), (board.problems, PROBLEMS_OF_RUNS)
     ):  # fmt: skip

@@ -15,19 +15,14 @@ import pytest
 import nsyspipe
 from tests.build.trace import steady_rank
 
-RULE = '''"""Rule ``any-step``: there are steps."""
-
-from __future__ import annotations
-
-from nsyspipe.findings.model import Answer, Evidence, Finding
+RULE = """from nsyspipe.findings.model import Finding
 
 NEEDS = ("idle_ns",)
 
 
-def any_step(evidence: Evidence) -> Answer:
-    """Fire always."""
+def any_step(evidence):
     return Finding("there are steps", "look", "look at them", 1.0, {"n_rows": evidence.steps.num_rows})
-'''
+"""
 STEP_TIMES = '''STEP_TIMES = table("""
     step_times by step: One row per step.
 
@@ -42,28 +37,14 @@ MADE = """            "step_times": lambda: schema.STEP_TIMES.table(
             ),
             "timeline": self._timeline,
 """
-ROWS = '''"""The steps of a run as lines."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nsyspipe.run.run import Run
-
-
-def rows(run: Run) -> str:
-    """Return the run's id, and a line per row of its steps."""
+ROWS = """def rows(run):
     lines = [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in run.steps().to_pylist()]
     return "\\n".join([run.header.run_id, *lines])
 
 
-def run_id_of_rows(path: Path) -> str:
-    """Return the run that a file is of."""
+def run_id_of_rows(path):
     return path.read_text().partition("\\n")[0]
-'''
+"""
 MAKER = """def _rows() -> Format:
     from nsyspipe.report.rows import rows, run_id_of_rows
 

@@ -15,28 +15,10 @@ import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
-from tests.build.trace import TraceBuilder, steady_rank
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.
 ORDERED_OTHERWISE = {"saving_ns_per_step", "blocked_ns_per_step", "lane", "name"}
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return a built run: two ranks, four equal steps."""
-    folder = tmp_path_factory.mktemp("steady")
-    for rank in range(2):
-        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
-    return nsyspipe.load(folder, jobs=1)
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    """Return a run in which nothing ran on a GPU."""
-    path = tmp_path_factory.mktemp("empty") / "x_0.sqlite"
-    TraceBuilder().range(0, 10, "step 1").write(path)
-    return nsyspipe.load(path, jobs=1)
 
 
 def test_public_names_are_sorted_and_exist():
@@ -57,10 +39,10 @@ def test_rooms_do_not_hide_the_names_of_the_api():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_has_its_declared_schema_with_docs_and_units(run, empty, name):
-    table = run.table(name)
+def test_every_table_has_its_declared_schema_with_docs_and_units(steady_run, without_gpu, name):
+    table = steady_run.table(name)
     # Where nothing ran on a GPU it is there, too.
-    for one in (table, empty.table(name)):
+    for one in (table, without_gpu.table(name)):
         assert one.schema.equals(TABLES[name].arrow, check_metadata=True)
     assert table.num_rows or name in {"problems", "links", "host_steps", "findings", "idle_calls"}
     keys = [tuple(row[key] for key in TABLES[name].key) for row in table.select(TABLES[name].key).to_pylist()]
@@ -71,12 +53,12 @@ def test_every_table_has_its_declared_schema_with_docs_and_units(run, empty, nam
         assert field.nullable or table[field.name].null_count == 0
 
 
-def test_pandas_at_the_edge_keeps_integers_exact(run):
-    frame = run.to_pandas("steps")
+def test_pandas_at_the_edge_keeps_integers_exact(steady_run):
+    frame = steady_run.to_pandas("steps")
     assert str(frame["overlap_backward_ns"].dtype) == "int64[pyarrow]"
     assert isinstance(frame, pd.DataFrame)
     with pytest.raises(OptionError, match="no such table"):
-        run.to_pandas("stepz")
+        steady_run.to_pandas("stepz")
 
 
 def test_a_run_reads_nothing_until_it_is_asked(steady):

@@ -14,10 +14,8 @@ from functools import cache
 
 import duckdb
 import pytest
-from typer.testing import CliRunner
 
 import nsyspipe
-from nsyspipe.cli.app import app
 from tests.conftest import SAMPLES
 
 ROOT = SAMPLES.parent
@@ -38,34 +36,20 @@ def test_the_first_screen_holds_exactly_two_command_lines():
     assert TESTS.endswith("pytest")
 
 
-@pytest.fixture
-def printed(monkeypatch):
-    """Return a function that runs the program where a user would, in the clone: what it prints."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def run(arguments):
-        result = CliRunner().invoke(app, arguments, prog_name="nsyspipe")
-        assert (result.exit_code, result.exception) == (0, None)
-        return result.stdout
-
-    return run
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [text for language, text in BLOCKS if language == "console"])
 def test_console_examples_are_real_output(printed, example):
     command, expected = example.split("\n", maxsplit=1)
     program, *arguments = shlex.split(command.removeprefix("$ "))
     assert program == "nsyspipe"
-    assert printed(arguments) == expected
+    assert printed(*arguments) == expected
     assert len(expected.splitlines()) <= 26
 
 
 def test_the_main_jobs_command_runs_in_this_environment(printed):
     program, *arguments = shlex.split(MAIN_JOB.rsplit("&&", maxsplit=1)[1])
     assert (program, arguments[0]) == (".venv/bin/nsyspipe", "analyze")
-    assert printed([*arguments, "-j", "1"]).startswith("Communication is 12 % of step time, 12 % exposed")
+    assert printed(*arguments, "-j", "1").startswith("Communication is 12 % of step time, 12 % exposed")
 
 
 # Queries.

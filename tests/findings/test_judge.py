@@ -15,7 +15,6 @@ from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
 from tests.findings.make import IDS, collective, evidence, fired, step, steps
-from tests.golden.test_frozen import pinned  # noqa: F401 - the fixture
 
 COPIES = {
     "exposed_grad_copy_ns": 50,
@@ -68,7 +67,7 @@ def test_every_rule_is_tested_on_both_sides(cases):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_words_and_evidence_of_every_case_are_what_they_were(rule, cases, pinned):  # noqa: F811 - the fixture
+def test_words_and_evidence_of_every_case_are_what_they_were(rule, cases, pinned):
     blocks = []
     for what, one, given, expected in cases:
         if one is rule and isinstance(expected, dict):

@@ -21,7 +21,6 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from tests.conftest import REAL, SAMPLES
 
-FROZEN = Path(__file__).with_name("frozen")
 COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
 TABLES = (
     "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
@@ -94,32 +93,27 @@ def called(reports, monkeypatch):
 
 
 @pytest.fixture
-def pinned(request):
-    """Return a function that compares one output with the committed one, or commits it."""
+def written(called, tmp_path):
+    """Return a function that runs a command with all formats: its text, Markdown, JSON document and page."""
+    files = {name: tmp_path / f"answer.{name}" for name in ("markdown", "json", "html")}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
 
-    def compare(name, text):
-        expected = FROZEN / name
-        if request.config.getoption("--update-golden"):
-            expected.parent.mkdir(parents=True, exist_ok=True)
-            expected.write_text(text, encoding="utf-8")
-        assert text == expected.read_text(encoding="utf-8")
+    def run(*arguments):
+        for path in files.values():
+            path.unlink(missing_ok=True)
+        text = called(*arguments, *options)
+        markdown, document, page = (path.read_bytes() for path in files.values())
+        return text, markdown.decode(), document.decode(), page
 
-    return compare
+    return run
 
 
 @pytest.fixture
-def digested(request):
+def digested(pinned):
     """Return a function that compares digests by part with the committed ones, or commits them."""
-
-    def compare(name, parts):
-        document = FROZEN / f"digests/{name}.json"
-        found = {part: digest(content) for part, content in parts.items()}
-        if request.config.getoption("--update-golden"):
-            document.parent.mkdir(parents=True, exist_ok=True)
-            document.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        assert found == json.loads(document.read_text(encoding="utf-8"))
-
-    return compare
+    return lambda name, parts: pinned(
+        f"digests/{name}.json", json.dumps({part: digest(content) for part, content in parts.items()}, indent=1) + "\n"
+    )
 
 
 def digest(content):
@@ -164,38 +158,35 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
 
 
 @pytest.mark.parametrize("run", some(SHOWN))
-def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested, tmp_path):
-    page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
-    pinned(f"markdown/{run}.md", called("analyze", *inputs(run), "-j", "1", "--markdown", "-"))
-    document = called("analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace)
-    parts = parts_of(document) | {"--html": page.read_bytes(), "--perfetto": trace.read_bytes()}
-    parts |= {f"doctor {key}": value for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()}
-    digested(f"analyze/{run}", parts)
-    pinned(f"doctor/{run}.md", called("doctor", *inputs(run), "--markdown", "-", "--html", page, "--force"))
-    digested(f"doctor/{run}", {"--html": page.read_bytes()})
+def test_other_formats_of_a_run_are_what_they_were(run, written, pinned, digested, tmp_path):
+    trace = tmp_path / "trace.pftrace"
+    _, summary, document, page = written("analyze", *inputs(run), "-j", "1", "--perfetto", trace)
+    _, examined, answers, examined_page = written("doctor", *inputs(run))
+    pinned(f"markdown/{run}.md", summary)
+    parts = parts_of(document) | {"--html": page, "--perfetto": trace.read_bytes()}
+    digested(f"analyze/{run}", parts | {f"doctor {key}": value for key, value in parts_of(answers).items()})
+    pinned(f"doctor/{run}.md", examined)
+    digested(f"doctor/{run}", {"--html": examined_page})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]])
-def test_runs_beside_each_other_are_what_they_were(command, runs, called, pinned, digested, tmp_path):
-    name, given = f"{command}-{'-'.join(runs)}", [inputs(run)[0] for run in runs]
-    page = tmp_path / "page.html"
-    pinned(f"{command}/{name}.txt", called(command, *given, "-j", "1"))
-    pinned(f"{command}/{name}.md", called(command, *given, "-j", "1", "--markdown", "-"))
-    document = called(command, *given, "-j", "1", "--json", "-", "--html", page)
-    digested(f"{command}/{name}", parts_of(document) | {"--html": page.read_bytes()})
+def test_runs_beside_each_other_are_what_they_were(command, runs, written, pinned, digested):
+    name = f"{command}/{command}-{'-'.join(runs)}"
+    text, markdown, document, page = written(command, *(inputs(run)[0] for run in runs), "-j", "1")
+    pinned(f"{name}.txt", text)
+    pinned(f"{name}.md", markdown)
+    digested(name, parts_of(document) | {"--html": page})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", CHANGES)
-def test_what_if_answers_what_it_did(run, called, pinned, digested, tmp_path):
-    page = tmp_path / "page.html"
-    for name, change in (("advice", []), ("change", CHANGES[run])):
-        pinned(f"whatif/{run}-{name}.txt", called("whatif", *inputs(run), "-j", "1", *change))
-        files = ["--json", tmp_path / "answer.json", "--html", page, "--markdown", "-", "--force"]
-        pinned(f"whatif/{run}-{name}.md", called("whatif", *inputs(run), "-j", "1", *change, *files))
-        document = (tmp_path / "answer.json").read_text(encoding="utf-8")
-        digested(f"whatif/{run}-{name}", {"all": document, "--html": page.read_bytes()})
+def test_what_if_answers_what_it_did(run, written, pinned, digested):
+    for name, change in ((f"whatif/{run}-advice", []), (f"whatif/{run}-change", CHANGES[run])):
+        text, markdown, document, page = written("whatif", *inputs(run), "-j", "1", *change)
+        pinned(f"{name}.txt", text)
+        pinned(f"{name}.md", markdown)
+        digested(name, {"all": document, "--html": page})
 
 
 def test_schema_is_what_it_was(called, pinned, digested):

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import SAMPLES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")
 
@@ -26,35 +19,24 @@ def with_all(run: str) -> list[str]:
     return ["--nccl-log", log, "--topology", topology, "--run-id", run]
 
 
-def analyze(run: str, *options: str | Path) -> str:
-    command = [sys.executable, "-m", "nsyspipe", "analyze", f"sample_reports/{run}_*.sqlite", *map(str, options)]
-    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
-    done = subprocess.run(
-        command, cwd=SAMPLES.parent, env=environment, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stderr == ""
-    return done.stdout
+@pytest.fixture
+def analyze(printed):
+    return lambda run, *options: printed("analyze", f"sample_reports/{run}_*.sqlite", "-j", "1", *options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
-def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
-    made = {
-        "txt": analyze(run),
-        "json": analyze(run, "--json", "-"),
-        "md": analyze(run, *with_all(run), "--markdown", "-"),
-    }
-    analyze(run, *with_all(run), "--html", tmp_path / "page.html", "-q")
-    made["html"] = (tmp_path / "page.html").read_text(encoding="utf-8")
+def test_sample_outputs_are_made_again_as_they_were(run, analyze, pinned, tmp_path):
+    document, page = tmp_path / "run.json", tmp_path / "page.html"
+    made = {"txt": analyze(run, "--json", document), "json": document.read_text(encoding="utf-8")}
+    made["md"] = analyze(run, *with_all(run), "--markdown", "-", "--html", page)
+    made["html"] = page.read_text(encoding="utf-8")
     for suffix, output in made.items():
-        expected = SAMPLES / f"{run}.{suffix}"
-        if request.config.getoption("--update-golden"):
-            expected.write_text(output, encoding="utf-8")
-        assert output == expected.read_text(encoding="utf-8"), suffix
+        pinned(SAMPLES / f"{run}.{suffix}", output)
 
 
 @pytest.mark.slow
-def test_the_sample_dataset_is_made_again_as_it_was(request, tmp_path):
+def test_the_sample_dataset_is_made_again_as_it_was(request, analyze, tmp_path):
     store, committed = tmp_path / "store", SAMPLES / "dataset"
     for run in RUNS:
         analyze(run, *with_all(run), "--out", store, "-q")

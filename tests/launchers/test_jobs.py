@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.build.fake_nsys import COPY
-from tests.build.programs import check_golden
 from tests.launchers.fakes import CAPTURE
 from tests.launchers.jobs import CRASHING, EARLY, HANGS, LOOP_OVER, STUBBORN, WAITING
 
@@ -99,7 +98,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=job.marks) for name, job in JOBS.items()])
-def test_a_job_says_and_leaves_what_its_golden_text_has(machine, request, name):
+def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
     job = JOBS[name]
     machine.put_nsys(job.nsys, export=job.export)
     machine.put_program(job.text)
@@ -113,4 +112,4 @@ def test_a_job_says_and_leaves_what_its_golden_text_has(machine, request, name):
         answer = machine.run(launcher, "--cpu", "--program", "train.py", *rest, timeout=60)
         assert "Traceback" not in answer.err
         told += f"$ {words}\n{machine.told(answer, before)}"
-    check_golden(request, f"jobs/{name}", told)
+    pinned(f"launchers/jobs/{name}.txt", told)

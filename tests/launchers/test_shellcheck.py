@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 
-from tests.build.programs import check_golden
 from tests.launchers.fakes import LAUNCHERS
 
 SCRIPTS = sorted([*LAUNCHERS.glob("*.sh"), LAUNCHERS / "slurm.sbatch"])
@@ -44,13 +43,13 @@ def options_of(path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(script, request):
+def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_option(script, pinned):
     assert os.access(script, os.X_OK)
     assert script.read_text().startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in script.read_text()
     told = run(script, "--help")
     assert told.stderr == ""
-    check_golden(request, f"help/{script.name}", told.stdout)
+    pinned(f"launchers/help/{script.name}.txt", told.stdout)
     if script.suffix == ".sbatch":
         refused = run(script, status=2)
         assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"

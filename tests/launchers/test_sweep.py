@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from tests.build.programs import check_golden
 from tests.launchers.fakes import LAUNCHERS, ended, wait_for
 from tests.launchers.sweeping import sweep
 
@@ -24,13 +23,13 @@ def names(answer):
     return [line.split()[0] for line in answer.out.splitlines()]
 
 
-def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, request):
+def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
     told = ""
     for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):
         if n:
             machine.put_gpus(n)
         told += f"$ {n} GPUs: sweep.sh --list {words}\n" + sweep(machine, "--list", *words.split()).out
-    check_golden(request, "sweep_lists", told)
+    pinned("launchers/sweep_lists.txt", told)
     assert machine.files() == []
 
 
@@ -215,7 +214,7 @@ def put(folder, run, train=None, analysis=None):
             (folder / f"{run}.{kind}.json").write_text(json.dumps(content))
 
 
-def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, request):
+def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, pinned):
     assert table(tmp_path, "a", "b") == ("", "no run has left anything to compare\n")
     put(tmp_path, "baseline", {"world_size": 1, "images_per_s": 100.0, "median_step_ns": 2_500_000})
     put(
@@ -236,7 +235,7 @@ def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, reques
     put(tmp_path, "a-unprofiled", {"images_per_s": 100.0})
     shown, _ = table(tmp_path, "baseline", "ddp-2gpu", "never-made", "a", "a-unprofiled")
     told = shown + (tmp_path / "table.csv").read_text()
-    check_golden(request, "sweep_table", told.replace(str(tmp_path), "FOLDER"))
+    pinned("launchers/sweep_table.txt", told.replace(str(tmp_path), "FOLDER"))
 
 
 DAMAGED = [

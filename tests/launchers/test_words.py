@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
-from tests.build.programs import check_golden, program
+from tests.build.programs import program
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 from tests.launchers.jobs import ddp
 
@@ -40,7 +40,7 @@ def _a_program(machine):
     machine.put_program("pass")
 
 
-def test_what_cannot_be_used_is_refused_with_a_fix(machine, request):
+def test_what_cannot_be_used_is_refused_with_a_fix(machine, pinned):
     told = ""
     for words in REFUSED:
         launcher, *rest = shlex.split(words)
@@ -51,7 +51,7 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, request):
         assert answer.err.splitlines()[-1].startswith("  fix: ")
         told += f"$ {words}\n{machine.without_places(answer.err)}"
     assert machine.files() == []
-    check_golden(request, "refused", told)
+    pinned("launchers/refused.txt", told)
 
 
 def printed(machine, words):
@@ -63,7 +63,7 @@ def printed(machine, words):
     return answer, shlex.split(answer.out)
 
 
-def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, request):
+def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
     machine.put_nsys(help_text=NEW_HELP)
     machine.put_gpus(8)
     told = ""
@@ -75,7 +75,7 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, request):
         told += f"$ {words}\n" + "".join(f"  {shlex.quote(word)}\n" for word in lines) + answer.err
         if rest := shlex.split(words.partition(" -- ")[2]):
             assert command[-len(rest) - 1 :] == ["train.py", *rest]
-    check_golden(request, "dry_run", machine.without_places(told))
+    pinned("launchers/dry_run.txt", machine.without_places(told))
 
 
 def test_the_printed_command_runs(machine):
@@ -95,7 +95,7 @@ def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     assert "other" not in printed(machine, f"ddp.sh --cpu --nsys {machine.root}/bin/nsys")[0].out
 
 
-def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(machine, request):
+def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(machine, pinned):
     machine.put_gpus(2)
     told = ""
     for variables in ({}, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/x/%p"}, {"NCCL_DEBUG": "info"}):
@@ -105,7 +105,7 @@ def test_what_the_user_has_told_nccl_stays_and_an_old_nsys_traces_nvtx_instead(m
             f"  {word}\n" for word in sorted(command) if word.startswith(("NCCL_", "--trace"))
         )
         told += answer.err
-    check_golden(request, "nccl_variables", machine.without_places(told))
+    pinned("launchers/nccl_variables.txt", machine.without_places(told))
 
 
 @NO_NSYS

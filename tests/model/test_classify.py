@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of, kernel_label
-from tests.golden.test_frozen import FROZEN, pinned  # noqa: F401 - the fixture
+from tests.conftest import FROZEN
 
 
-def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):  # noqa: F811 - the fixture
+def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     lines = (FROZEN / "names/kernels.txt").read_text(encoding="utf-8").splitlines()
     found = []
     for name in (line for line in lines if not line.startswith("  ")):

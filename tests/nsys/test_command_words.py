@@ -20,7 +20,6 @@ from nsyspipe.nsys.command_words import (
     without_words,
 )
 from nsyspipe.nsys.secrets import HashKey
-from tests.build.programs import check_golden
 
 KEY = HashKey(b"k" * 32)
 
@@ -70,9 +69,9 @@ COMMANDS = [
 ]
 
 
-def test_words_are_written_down_like_this(request):
+def test_words_are_written_down_like_this(pinned):
     told = "".join(f"{shlex.join(words)}\n  {shlex.join(of(*words))}\n" for words in COMMANDS)
-    check_golden(request, "words", told)
+    pinned("launchers/words.txt", told)
 
 
 @pytest.mark.parametrize(("texts", "is_hidden"), [(STAND, False), ([*HIDDEN, "a b.yaml"], True)])

@@ -22,7 +22,6 @@ from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, run_export, target_of
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
-from tests.build.programs import check_golden
 from tests.build.trace import steady_rank
 
 
@@ -243,7 +242,7 @@ REPORTS = {
 }
 
 
-def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, request):
+def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, pinned):
     told = ""
     for name, script in FAILURES.items():
         report = fake_report(tmp_path / "it's here" / "run_0.nsys-rep")
@@ -251,7 +250,7 @@ def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, request)
         said = "\n".join(failure(report, tool(script)).lines())
         told += f"== {name}\n{said}\n".replace(str(tmp_path), "")
     told = re.sub(r"at least \d+", "at least N", told)  # as large as this SQLite makes it
-    check_golden(request, "export_failures", told)
+    pinned("launchers/export_failures.txt", told)
 
 
 @pytest.mark.slow

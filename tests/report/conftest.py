@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
 
 import pytest
 
 from nsyspipe.version import __version__
 
-FROZEN = Path(__file__).parents[1] / "golden" / "frozen" / "report"
-
 
 @pytest.fixture
-def pinned(request):
+def pinned(pinned):
     """Return a function that compares texts by format with the committed file, or commits them."""
 
     def compare(name, **texts):
-        text = "".join(f"--- {kind} ---\n{one.rstrip()}\n" for kind, one in texts.items()).replace(
-            __version__, "VERSION"
-        )
-        expected = FROZEN / f"{name}.txt"
-        if request.config.getoption("--update-golden"):
-            expected.parent.mkdir(parents=True, exist_ok=True)
-            expected.write_text(text, encoding="utf-8")
-        assert text == expected.read_text(encoding="utf-8")
+        text = "".join(f"--- {kind} ---\n{text.rstrip()}\n" for kind, text in texts.items())
+        pinned(f"report/{name}.txt", text.replace(__version__, "VERSION"))
 
     return compare
 

@@ -85,19 +85,12 @@ def test_a_page_has_a_section_for_each_heading_and_table_and_all_rows(tmp_path):
 
 
 def test_a_chart_brings_its_data_its_table_and_what_draws_it():
-    chart = Chart(
-        "waterfall", "Time", "Bars", 100, [1, 2], Table("As table", COLUMNS, []), "It falls.", [("idle", "idle")]
-    )
+    table = Table("As table", COLUMNS, [])
+    chart = Chart("waterfall", "Time", "Bars", 100, [1, 2], table, "It falls.", [("idle", "idle")])
     page = blocks_page([BLOCKS[0], chart], "x", ("nsyspipe-x", "id"))
     assert '<script type="application/json" id="data-waterfall">[1,2]</script>' in page
-    for part in (
-        "Charts by Apache ECharts",
-        "Charts need JavaScript",
-        "It falls.",
-        "Show as table",
-        'data-category="idle"',
-    ):
-        assert part in page
+    parts = ("Charts by Apache ECharts", "Charts need JavaScript", "It falls.", "Show as table", 'data-category="idle"')
+    assert [part for part in parts if part not in page] == []
 
 
 def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_its_ends():

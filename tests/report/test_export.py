@@ -9,13 +9,11 @@ from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.report import export
 from nsyspipe.report.export import document_text
 from nsyspipe.report.markdown import markdown
-from tests.build.trace import steady_rank
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("steady")
-    return nsyspipe.load([steady_rank(rank).write(folder / f"steady_{rank}.sqlite") for rank in range(2)], jobs=1)
+@pytest.fixture
+def run(steady_run):
+    return steady_run
 
 
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(run, tmp_path):

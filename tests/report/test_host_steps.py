@@ -112,14 +112,14 @@ def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase()
     ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"],
 )  # fmt: skip
 def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
-    assert host_notes(host_figures(with_backward(*rows)), 16) == ([says] if says else [])
+    assert [*host_notes(host_figures(with_backward(*rows)), 16)] == ([says] if says else [])
 
 
 def test_of_many_processes_the_slowest_are_shown_in_their_order():
     rows = table((0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 6, 1), (3, 0, 9, 1))
     assert [row[0] for row in cells(rows, 2)] == ["1", "3"]
     assert [row[0] for row in cells(rows, 3)] == ["1", "2", "3"]
-    assert host_notes(host_figures(rows), 2)[-1] == ("These are the 2 slowest of 4 processes; --json has all.")
+    assert [*host_notes(host_figures(rows), 2)][-1] == ("These are the 2 slowest of 4 processes; --json has all.")
 
 
 # --- which family --------------------------------------------------------------------------------
@@ -177,56 +177,42 @@ def test_time_between_steps_is_probably_the_loaders():
 # --- why the devices idle, in one line ---------------------------------------------------------------
 
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
+CALLS = ["cudaMalloc", "cudaFree"]
 
 
-def idle(*causes, wall=10_000, calls=("cudaMalloc", "cudaFree"), more=()):
-    """Return the line of steps with these five causes each; the causes sum to the idle time."""
-    rows = [idle_row(causes, wall), *more]
-    named = [{"call": call, "blocked_ns_per_step": 9.0 - at} for at, call in enumerate(calls)]
-    return idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.from_rows(named))
-
-
-def idle_row(causes, wall, idle=None):
+def step(*causes, wall=10_000, **known):
+    """Return a step of these five causes, which sum to its idle time unless that is told."""
     columns = {f"idle_{name}_ns": ns for name, ns in zip(CAUSES, causes, strict=True)}
-    return {"wall_ns": wall, "idle_ns": sum(causes) if idle is None else idle} | columns
-
-
-def test_the_largest_cause_stands_first_and_small_ones_are_left_out():
-    assert idle(290, 400, 110, 540, 9) == (
-        "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"
-    )
-    assert idle(0, 0, 0, 200, 10) == "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"
-
-
-def test_steps_are_pooled():
-    assert idle(100, 0, 0, 0, 0, wall=1000, more=[idle_row((0, 200, 0, 0, 0), 3000)]) == (
-        "idle 7.5 %: launch 5.0 %, input 2.5 %"
-    )
-
-
-@pytest.mark.parametrize(("ns", "is_said"), [(200, True), (199, False), (0, False)])
-def test_idle_time_under_2_percent_is_not_explained(ns, is_said):
-    assert bool(idle(ns, 0, 0, 0, 0)) == is_said
-
-
-def test_causes_that_cannot_be_told_apart_stand_together():
-    assert idle_text(
-        schema.STEPS.from_rows([idle_row((30, None, None, 20, 0), 1000, idle=200)]),
-        schema.IDLE_CALLS.empty(),
-    ) == "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"  # fmt: skip
+    return {"wall_ns": wall, "idle_ns": known.get("idle", sum(ns or 0 for ns in causes))} | columns
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [[], [idle_row((None,) * 5, 1000, idle=300) | {"idle_ns": None}], [idle_row((0,) * 5, 0)]],
-    ids=["no steps", "not recorded", "no time"],
-)
-def test_what_is_not_known_is_not_said(rows):
-    assert idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.empty()) is None
-
-
-def test_names_of_calls_are_made_fit_to_show():
-    assert idle(0, 0, 500, 0, 0, calls=["\x1b[31mcall" + "x" * 500]).endswith(
-        " (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"
-    )
-    assert idle(0, 0, 500, 0, 0, calls=[]) == "idle 5.0 %: blocked 5.0 %"
+    ("rows", "calls", "line"),
+    [
+        # The largest first, and none under 0.1 %.
+        ([step(290, 400, 110, 540, 9)], CALLS,
+         "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"),
+        ([step(0, 0, 0, 200, 10)], CALLS, "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"),
+        # Steps are pooled.
+        ([step(100, 0, 0, 0, 0, wall=1000), step(0, 200, 0, 0, 0, wall=3000)], CALLS,
+         "idle 7.5 %: launch 5.0 %, input 2.5 %"),
+        # Under 2 % is not explained.
+        ([step(200, 0, 0, 0, 0)], CALLS, "idle 2.0 %: input 2.0 %"),
+        ([step(199, 0, 0, 0, 0)], CALLS, None),
+        ([step(0, 0, 0, 0, 0)], CALLS, None),
+        # Causes that cannot be told apart stand together.
+        ([step(30, None, None, 20, 0, wall=1000, idle=200)], [],
+         "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"),
+        # What is not known is not said: no steps, not recorded, no time.
+        ([], [], None),
+        ([step(*[None] * 5, wall=1000, idle=None)], [], None),
+        ([step(0, 0, 0, 0, 0, wall=0)], [], None),
+        # Names of calls are made fit to show.
+        ([step(0, 0, 500, 0, 0)], ["\x1b[31mcall" + "x" * 500],
+         "idle 5.0 %: blocked 5.0 % (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"),
+        ([step(0, 0, 500, 0, 0)], [], "idle 5.0 %: blocked 5.0 %"),
+    ],
+)  # fmt: skip
+def test_idle_time_is_explained_by_its_causes(rows, calls, line):
+    named = [{"call": call, "blocked_ns_per_step": 9.0 - at} for at, call in enumerate(calls)]
+    assert idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.from_rows(named)) == line

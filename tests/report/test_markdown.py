@@ -17,49 +17,11 @@ from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.markdown_page import UNPARTED, Page
 
 MOST_LINES = 59
-RANK_HEADINGS = [
-    "rank", "step time", "compute", "exposed comm", "exposed copies", "idle", "comm in all", "hidden by compute",
-    "hidden by backward", "waits for others", "others wait for it",
-]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return a run of two ranks and four equal steps, of which two count; see `tests.build.trace.steady_rank`."""
-    folder = tmp_path_factory.mktemp("steady")
-    for rank in range(2):
-        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
-    return nsyspipe.load(folder, run_id="r1")
-
-
-def test_a_run_is_verdict_figures_and_ranks(run):
-    # Of 1000 ns: compute 200, communication 60 of which 30 exposed, a copy of 10, 760 idle.
-    shares = "20.0 % | 3.0 % | 1.0 % | 76.0 % | 6.0 % | 50.0 % | 50.0 % | 0.0 %"
-    expected = f"""\
-<!-- nsyspipe:analyze -->
-<!-- nsyspipe:run_id=r1 -->
-
-**Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward.**
-
-Run: steady, 2 ranks, NVIDIA H200, 2 of 4 steps 'step #' (step 0 skipped)
-
-| step time | throughput | comm in all | exposed comm | hidden by backward | waits for others | idle | gradient copies |
-| --: | --: | --: | --: | --: | --: | --: | --: |
-| 0.001000 ms | 1000000 steps/s | 6.0 % | 3.0 % | 50.0 % | 0.0 % | 76.0 % | 0 ms |
-
-Idle 76.0 %: launch 65.0 %, input 10.0 %, dependency 1.0 %
-
-| {" | ".join(RANK_HEADINGS)} |
-| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |
-| 0 | 0.001000 ms | {shares} | 0 ms |
-| 1 | 0.001000 ms | {shares} | 0 ms |
-
-Run r1. What the figures mean: nsyspipe schema.
-
-nsyspipe {nsyspipe.__version__}: `nsyspipe analyze REPORTS --html report.html`
-"""
-    source = markdown(Changed(run, findings=[], problems=[]))
-    assert source.replace(UNPARTED, " ") == expected
+@pytest.fixture
+def run(steady_run):
+    return steady_run
 
 
 def test_findings_are_a_table_with_options_in_code_font(tmp_path):
@@ -279,7 +241,7 @@ def test_names_of_programs_are_in_code_font(text, codes):
 
 
 def test_figures_are_aligned_to_the_right_and_keep_their_units_beside_them():
-    assert table(["a b", "c"], [["1 ms", "x y"], ["2 ms", "z"]], n_words=1) == [
+    assert table(["a b", "c"], ["number", "word"], [["1 ms", "x y"], ["2 ms", "z"]]) == [
         "| a b | c |",
         "| --: | --- |",
         f"| 1{UNPARTED}ms | x y |",

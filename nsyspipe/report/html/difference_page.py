@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -80,7 +79,7 @@ def difference_page(difference: RunDifference, gate: Gate | None = None, *, sett
     return blocks_page(
         _blocks(difference, gate, settings_file),
         f"{before} -> {after}: nsyspipe diff",
-        (DIFF_RUNS, json.dumps(identity_of(difference))),
+        (DIFF_RUNS, identity_of(difference)),
         scripts=_SCRIPTS,
     )
 
