@@ -76,8 +76,7 @@ class Evidence:
     n_hosts: int = 1  # also where that is not known
     gpu_names: tuple[str, ...] = ()  # models, each once
     links: pa.Table | None = None  # from NCCL's log and the topology
-    # ``NCCL_*`` variables that NCCL took from the environment, by its log.
-    nccl_settings: Mapping[str, str] | None = None
+    nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
     is_capture: bool = False  # the rows of `steps` are captures without steps
 
     @cached_property
@@ -89,8 +88,8 @@ class Evidence:
     def gradient_all_reduces(self) -> pa.Table:
         """The all-reduces that may be DDP's: none in a run that reduce-scatters too (FSDP) or all-reduces in forward.
 
-        The latter is tensor parallelism, where a tenth of communication is launched in forward and all-reduces are all there
-        is: DDP all-reduces nothing there. Its options differ.
+        The latter is tensor parallelism: a tenth of communication is launched in forward, where DDP all-reduces nothing,
+        and all-reduces are all there is.
         """
         rows = self.collectives.filter(pc.equal(self.collectives["collective"], "all_reduce"))
         forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
@@ -122,10 +121,7 @@ class Evidence:
 
     @property
     def is_wait_known(self) -> bool:
-        """Whether waiting can be told from transferring in every summary step.
-
-        Not where ranks are missing: the last to start a collective may be one of them.
-        """
+        """Whether waiting can be told from transferring in all summary steps; not where the last to start may be absent."""
         return not self.has_absent_ranks and not self.steps["wait_ns"].null_count
 
     @property
@@ -159,24 +155,24 @@ class Evidence:
 
     @property
     def beside_compute_ns(self) -> float:
-        """Step time less what the rank that computes least does, beside communication slowed as bounds take it; the mean step.
+        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it.
 
-        Of the rank that computes least, since a late one may compute more than it has to.
+        Of that rank, since a late one may compute more than it has to.
         """
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
         own = compute - self.most_slowed_share * hidden
         longest = self._most(wall) + self._most(-own)
         return float(longest.mean()) if longest.size else 0.0
 
-    @property
-    def most_slowed_share(self) -> float:
-        """The share of hidden communication by which it lengthens compute at most, as bounds take it."""
-        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
-
     def _slowed_share(self, margin: float = 1.0) -> float:
         """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
         known = self.slowdown_ratio
         return _share((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin)
+
+    @property
+    def most_slowed_share(self) -> float:
+        """The same at most, as bounds take it."""
+        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
 
     @cached_property
     def compared_slowdown_ratio(self) -> float | None:
@@ -190,21 +186,19 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`, or where that is not known `assumed_slowdown_ratio`; at most 1). Where waiting is not known it counts as transfer.
+        down by (c of `slowdown_figures`, at most 1). Where waiting is not known it counts as transfer.
         """
-        exposed, transfer, wait, hidden = self._columns(
-            "exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns"
-        )
+        names = ("exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns")
+        exposed, transfer, wait, hidden = self._columns(*names)
         if not self.has_absent_ranks:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
         return self._mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
-        """Return what communication slows compute down by per step: ``|M n C| x c / (1 + c) + margin x comm_delay``.
+        """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
 
-        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; a delay that is not known counts
-        as none.
+        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; an unknown delay counts as none.
         """
         hidden, late = self._columns("overlap_compute_ns", "comm_delay_ns")
         return self._mean_of_most(hidden * _share(ratio * margin) + margin * late)
@@ -259,7 +253,6 @@ def _share(c: float) -> float:
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
 # What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
-
 LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 
@@ -268,6 +261,7 @@ _LEAST_TURN = 0.25
 class IdleOf:
     """One cause of idle time."""
 
+    column: str  # of `schema.STEPS`
     judged_ns: float  # mean per step on the rank that the others wait for
     saving_ns: float  # step time less the limit without the cause, per step
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
@@ -275,6 +269,21 @@ class IdleOf:
     is_common: bool  # the rank in the middle idles as much as at least half of that
     is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
     in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
+
+    @property
+    def on_rank(self) -> str:
+        """Which rank a finding is about, in words; nothing where the others idle alike."""
+        if self.is_common:
+            return ""
+        if len(self.in_turn) > 1:
+            return f" on ranks {listed(self.in_turn)} in turn"
+        return f" on rank {self.rank}{', which the others wait for' if self.is_waited_for else ''}"
+
+    def figures(self, evidence: Evidence) -> dict[str, Any]:
+        """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
+        means = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
+        judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
+        return means if evidence.n_ranks == 1 else means | judged
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
@@ -286,7 +295,8 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
         max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where waiting is not known it is the largest of the ranks' means.
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where
+    waiting is not known it is the largest of the ranks' means.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -294,7 +304,7 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     by_rank = sorted(steps.group_by("rank").aggregate([(column, "mean")])[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return IdleOf(middle, by_rank[-1], None, is_common=True)
+        return IdleOf(column, middle, by_rank[-1], None, is_common=True)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (numbers, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
@@ -307,8 +317,9 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     first = largest[run_starts(step[largest])]
     rest = cause.copy()
     rest[first] = 0
-    others, second = cause[first][step], np.zeros(numbers.size, np.int64)
+    second = np.zeros(numbers.size, np.int64)
     np.maximum.at(second, step, rest)
+    others = cause[first][step]
     others[first] = second
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
@@ -319,30 +330,14 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     shares = np.bincount(place, weights=cause[waited_for])
     named = int(ranks[shares.argmax()])
     in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
-    is_own = rank == named
-    is_waited_for = is_own.all() or 2 * wait[is_own].mean() <= wait[~is_own].mean()
+    wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
+    is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
     judged = float(cause[waited_for].mean())
     saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
+    return IdleOf(column, judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
 
 
 def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
     """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
     idle = idle_of(evidence, column)
     return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
-
-
-def on_rank(idle: IdleOf) -> str:
-    """Return which rank a finding is about, in words; nothing where the others idle alike."""
-    if idle.is_common:
-        return ""
-    if len(idle.in_turn) > 1:
-        return f" on ranks {listed(idle.in_turn)} in turn"
-    return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
-
-
-def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, Any]:
-    """Return the mean idle time per step by cause, and of the judged cause that of the rank that was judged."""
-    figures = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
-    own = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
-    return figures if evidence.n_ranks == 1 else figures | own
