@@ -108,12 +108,10 @@ def _has_gpu(runs: list[Run]) -> bool:
 
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
-    if _has_gpu(runs):
-        return
     words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
-    lacking = [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]
-    message = f"no GPU activity was recorded: {' and '.join(lacking)}"
-    yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
+    if lacking := [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]:
+        message = f"no GPU activity was recorded: {' and '.join(lacking)}"
+        yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
 
 
 def _is_sized(runs: list[Run]) -> bool:
@@ -163,12 +161,6 @@ def _grave(run: Run) -> str:
     return ", ".join(sorted(grave["code"].unique().to_pylist())) or _NONE
 
 
-def _cut_off(run: Run) -> str:
-    # A capture has no steps.
-    is_whole = run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py()
-    return _NONE if is_whole else "some"
-
-
 def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
@@ -207,7 +199,12 @@ _TESTS: tuple[Test, ...] = (
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike("recorded", "problems of the captures", _grave),
-    _alike("cut-off-steps", "cut-off steps among the figures'", _cut_off, fine=_NONE),
+    _alike(
+        "cut-off-steps", "cut-off steps among the figures'",
+        # A capture has no steps.
+        lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",
+        fine=_NONE,
+    ),
     _alike(
         "kernel-times", "times of kernels per step are",
         lambda run: "estimated from the whole capture" if is_estimated(run) else _COUNTED,

@@ -64,8 +64,8 @@ class Interval:
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        broken = abs(self.sides[0].broken - self.sides[1].broken)
-        return max(self._within, self._between) + (broken + self.added)
+        shared = max(self._within, self._between if self.has_between else 0.0)
+        return shared + (abs(self.sides[0].broken - self.sides[1].broken) + self.added)
 
     @property
     def has_between(self) -> bool:
@@ -80,7 +80,8 @@ class Interval:
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlation = float(self._weights @ self._prior[0])
+        correlations, weights = self._likely
+        correlation = float(weights @ correlations)
         return any(series.is_beside_gap(correlation) for side in self.sides for series in side.long)
 
     @cached_property
@@ -97,26 +98,20 @@ class Interval:
     def _steps(self) -> float:
         return (self.sides[0].n + self.sides[1].n) * self.longer
 
-    @property
-    def _prior(self) -> tuple[Float64, Float64]:
-        return _prior(next(count for most, count in _FINENESS if self._steps <= most))
-
     @cached_property
-    def _weights(self) -> Float64:
-        """How likely each correlation is, of all steps of both sides: prior times likelihood."""
-        correlations, prior = self._prior
-        parts = [
+    def _likely(self) -> tuple[Float64, Float64]:
+        """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
+        correlations, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
+        one, other = (
             sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1)) for side in self.sides
-        ]
-        # Both sides first: swapped, they sum to exactly the same.
-        likely = np.log(prior) + self.times * (parts[0] + parts[1])
-        weights: Float64 = np.exp(likely - likely.max())
-        weights /= weights.sum()
-        return weights
+        )
+        likely = np.log(prior) + self.times * (one + other)  # both sides first: swapped, they sum to exactly the same
+        weights = np.exp(likely - likely.max())
+        return correlations, weights / weights.sum()
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
         """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
-        one, other = (side.variances(self._prior[0], self.longer, times) for side in self.sides)
+        one, other = (side.variances(self._likely[0], self.longer, times) for side in self.sides)
         return one[0] + other[0], one[1] + other[1]
 
     @cached_property
@@ -130,23 +125,21 @@ class Interval:
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
         caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
         error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
-        return half_width(self._weights, np.sqrt(variance), freedom, error)
+        return half_width(self._likely[1], np.sqrt(variance), freedom, error)
 
     @cached_property
     def _between(self) -> float:
-        """Half-width from the captures' centres: the wider of pooled t and Welch's; 0 with one capture a side.
+        """Half-width from the captures' centres: the wider of pooled t and Welch's.
 
         Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two agree by chance. One
         capture shows no spread: there is only pooled t, and of one on each side that go on as several as much as their
         steps let expect.
         """
         counts, times = self._counts, self.times
-        if not self.has_between:
-            return 0.0
         freedom = sum(counts) - 2
         t = critical_value(self.confidence, freedom)
         if max(counts) == times:
-            return t * math.sqrt(float(self._weights @ self._variances(1)[0]) / times)
+            return t * math.sqrt(float(self._likely[1] @ self._variances(1)[0]) / times)
         pooled = times * sum(side.squares_between for side in self.sides) / freedom
         half = t * math.sqrt(pooled * (1 / counts[0] + 1 / counts[1]))
         if min(counts) == times:
