@@ -112,14 +112,20 @@ def spreads(values, correlations):
     x = np.clip(apart, -reach, reach)
     ks = np.arange(1, n)
     squares, likely = np.empty((len(x), len(correlations))), np.empty((len(x), len(correlations)))
-    for at, r in enumerate(correlations):
-        alike = r ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-        inverse = np.linalg.inv(alike)
+    for at, (r, inverse) in enumerate(zip(correlations, inverses(n), strict=True)):
         ones = inverse.sum(axis=1)
         squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
-        likely[:, at] = -0.5 * (np.linalg.slogdet(alike)[1] + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
+        determinant = (n - 1) * math.log1p(-r * r)
+        likely[:, at] = -0.5 * (determinant + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
         costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
     return likely, squares / (n - 1) * np.array(costs)
+
+
+@cache
+def inverses(n):
+    """Return the inverse of AR(1) steps' correlations, for each correlation of neighbours that n steps a side tell apart."""
+    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    return [np.linalg.inv(r**apart) for r in prior_of(2 * n)[0]]
 
 
 def n_trials(name, n):

@@ -82,7 +82,7 @@ def runs(draw):
 
 
 @pytest.mark.slow
-@examples(150)
+@examples(60)
 @given(runs())
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     table, problems = judge(run)

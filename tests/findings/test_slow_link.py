@@ -9,7 +9,7 @@ import pytest
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict, slow_link
 from nsyspipe.report.words import link_text
-from tests.findings.make import FIRES, answers, case, collective, evidence, link, of, step, steps, threshold
+from tests.findings.make import FIRES, case, collective, evidence, link, of, step, steps, threshold
 
 SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)
 NVLINK = link("nvlink", "P2P/CUMEM", "NV18", nominal=450e9)
@@ -143,11 +143,6 @@ BY_BANDWIDTH = of(
 )  # fmt: skip
 
 CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH
-
-
-@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
-def test_what_the_rule_says(rule, given, expected):
-    answers(rule, given, expected)
 
 
 # --- the line about the link ------------------------------------------------------------------------

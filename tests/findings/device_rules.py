@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
 from nsyspipe.findings.grad_copy import grad_copy
 from nsyspipe.findings.input_bound import input_bound
@@ -11,7 +9,7 @@ from nsyspipe.findings.launch_bound import launch_bound
 from nsyspipe.findings.profiler_overhead import profiler_overhead
 from nsyspipe.findings.sync_bound import sync_bound
 from nsyspipe.model.schema import IDLE_CAUSES
-from tests.findings.make import FIRES, answers, case, collective, evidence, of, phase, step, steps, threshold
+from tests.findings.make import FIRES, case, collective, evidence, of, phase, step, steps, threshold
 
 DATA = [phase("data"), phase("forward")]
 
@@ -239,8 +237,3 @@ PROFILER_OVERHEAD = of(
 )  # fmt: skip
 
 CASES = INPUT_BOUND + LAUNCH_BOUND + SYNC_BOUND + GRAD_COPY + DDP_SINGLE_GPU + PROFILER_OVERHEAD
-
-
-@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
-def test_what_a_rule_says(rule, given, expected):
-    answers(rule, given, expected)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nsyspipe.findings.straggler import straggler
-from tests.findings.make import answers, case, collective, evidence, of, phase, step, steps, threshold, unmatched
+from tests.findings.make import case, collective, evidence, of, phase, step, steps, threshold, unmatched
 
 
 def run(*late, n_ranks=2, phases=(), **more):
@@ -124,8 +122,3 @@ BLAMED = of(
 )  # fmt: skip
 
 CASES = LATE + BLAMED
-
-
-@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
-def test_what_the_rule_says(rule, given, expected):
-    answers(rule, given, expected)

@@ -11,7 +11,6 @@ from nsyspipe.findings.single_bucket import single_bucket
 from nsyspipe.findings.too_many_buckets import too_many_buckets
 from tests.findings.make import (
     FIRES,
-    answers,
     case,
     collective,
     evidence,
@@ -247,8 +246,3 @@ TOO_MANY_BUCKETS = of(
 )
 
 CASES = COMM_BOUND + COMM_SLOWS_COMPUTE + COMPRESS_GRADIENTS + SINGLE_BUCKET + TOO_MANY_BUCKETS
-
-
-@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
-def test_what_a_rule_says(rule, given, expected):
-    answers(rule, given, expected)
