@@ -110,22 +110,18 @@ def spreads(values, correlations):
     apart = values - np.median(values, axis=1, keepdims=True)
     reach = 3 * 1.482602218505602 * np.median(np.abs(apart), axis=1, keepdims=True)
     x = np.clip(apart, -reach, reach)
-    ks = np.arange(1, n)
+    ks, beside = np.arange(1, n), np.eye(n, k=1) + np.eye(n, k=-1)
+    inner = np.diag([0.0, *[1.0] * (n - 2), 0.0])
     squares, likely = np.empty((len(x), len(correlations))), np.empty((len(x), len(correlations)))
-    for at, (r, inverse) in enumerate(zip(correlations, inverses(n), strict=True)):
+    for at, r in enumerate(correlations):
+        # Of the correlations r^|i - j|: inverse and determinant.
+        inverse = (np.eye(n) - r * beside + r * r * inner) / (1 - r * r)
         ones = inverse.sum(axis=1)
         squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
         determinant = (n - 1) * math.log1p(-r * r)
         likely[:, at] = -0.5 * (determinant + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
         costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
     return likely, squares / (n - 1) * np.array(costs)
-
-
-@cache
-def inverses(n):
-    """Return the inverse of AR(1) steps' correlations, for each correlation of neighbours that n steps a side tell apart."""
-    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    return [np.linalg.inv(r**apart) for r in prior_of(2 * n)[0]]
 
 
 def n_trials(name, n):

@@ -200,6 +200,11 @@ def fired(rule, given):
     return found
 
 
+def findings(run):
+    """Return the findings by id, in their order, each with its evidence read."""
+    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
+
+
 def assert_named_with_units(figures):
     for name, value in figures.items():
         one = next(iter(value.values()), None) if isinstance(value, dict) else value

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.conftest import REAL, SAMPLES
+from tests.findings.make import findings
 
 MS = 1_000_000
 LOGS = REAL / "logs"
@@ -33,11 +32,6 @@ ON_CAPTURES = [
     ("ddp-1gpu", {}, {"ddp-single-gpu"}, OF_COMMUNICATION, None),
     ("baseline", {}, set(), {*OF_COMMUNICATION, "ddp-single-gpu"}, set()),
 ]  # fmt: skip
-
-
-def findings(run):
-    """Return the findings by id, in their order, each with its evidence read."""
-    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
 
 
 def left_open(run):
