@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def _rules() -> dict[Callable[[Evidence], Answer], tuple[str, ...]]:
-    """List the rules of this package: of each module the function of its name, and what it `NEEDS` of the steps.
-
-    Where a column that a rule needs is null, its silence means nothing.
-    """
-    names = [one.name for one in iter_modules(findings.__path__)]
-    modules = [(name, import_module(f"{findings.__name__}.{name}")) for name in names if name != "judge"]
-    return {vars(one)[name]: getattr(one, "NEEDS", ()) for name, one in modules if name in vars(one)}
-
-
-RULES = _rules()
+# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps. Where a column that
+# a rule needs is null, its silence means nothing.
+_NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
+_MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}
+RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
+    module[name]: module.get("NEEDS", ()) for name, module in _MODULES.items() if name in module
+}
 _WORDS = {
     "comm_ns": "communication",
     "compute_ns": "compute",

@@ -48,7 +48,7 @@ _OF_COLLECTIVES = (
     "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes",
 )  # fmt: skip
 # What collectives a run without tensor parallelism or sharding has.
-_OF_DDP = {"all_reduce", "broadcast"}
+OF_DDP = {"all_reduce", "broadcast"}
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -94,25 +94,13 @@ class Evidence:
         rows = self.collectives.filter(pc.equal(self.collectives["collective"], "all_reduce"))
         forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
         in_forward, in_all = (pc.sum(column).as_py() or 0 for column in (forward, self.steps["comm_ns"]))
-        is_tensor_parallel = self.kinds <= _OF_DDP and 10 * in_forward > in_all
+        is_tensor_parallel = self.kinds <= OF_DDP and 10 * in_forward > in_all
         return rows.slice(0, 0) if "reduce_scatter" in self.kinds or is_tensor_parallel else rows
 
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The collectives of the summary steps."""
         return frozenset(self.collectives["collective"].unique().to_pylist())
-
-    @property
-    def is_data_parallel(self) -> bool:
-        """Whether all communication may be DDP's: all-reduces of gradients, and broadcasts of buffers."""
-        return bool(self.gradient_all_reduces.num_rows) and self.kinds <= _OF_DDP
-
-    @property
-    def is_capture_start_only(self) -> bool:
-        """Whether the figures rest on nothing but the step in which the capture began."""
-        starts = self.all_steps["start_ns"]
-        began = self.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
-        return set(self.steps["step"].to_pylist()) == set(began.to_pylist())
 
     @cached_property
     def has_absent_ranks(self) -> bool:
@@ -193,7 +181,7 @@ class Evidence:
         if not self.has_absent_ranks:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        return self._mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
+        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
         """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
@@ -201,14 +189,10 @@ class Evidence:
         c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; an unknown delay counts as none.
         """
         hidden, late = self._columns("overlap_compute_ns", "comm_delay_ns")
-        return self._mean_of_most(hidden * _share(ratio * margin) + margin * late)
+        return self.mean_of_most(hidden * _share(ratio * margin) + margin * late)
 
-    def mean_of_most(self, column: str) -> float | None:
-        """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
-        return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())
-
-    def _mean_of_most(self, values: Float64) -> float:
-        # A step in which all ranks lose counts as 0.
+    def mean_of_most(self, values: Float64) -> float:
+        """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
         return min(float(np.maximum(self._most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
 
     def _most(self, values: Float64) -> Float64:

@@ -54,7 +54,9 @@ def straggler(evidence: Evidence) -> Answer:
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}
     if not rows:
         return NotJudged("waiting is not known", "see the problems about clocks and matching")
-    if evidence.is_capture_start_only:
+    starts = evidence.all_steps["start_ns"]
+    began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
+    if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
         return NotJudged(
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
