@@ -104,7 +104,7 @@ def check_confidence(confidence: object, given: str | None = None, fix: str = "c
 
 def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
     """Return the same of a text, which an error calls `name`."""
-    return check_confidence(_float(text), f"{name} {text!r}", fix)
+    return check_confidence(_number(text, str), f"{name} {text!r}", fix)
 
 
 def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
@@ -115,8 +115,8 @@ def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
     fix = "min_effect_pct=2"
     if min_effect is not None:
         raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
-    is_text = isinstance(min_effect_pct, str)
-    value = _float(str(min_effect_pct).strip().removesuffix("%")) if is_text else _number(min_effect_pct)
+    given = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else min_effect_pct
+    value = _number(given, Real, str)
     if not 0 <= value < math.inf:
         raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
     return value / 100
@@ -151,16 +151,11 @@ def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
     return check_metrics((one.strip() for one in text.split(",")), name)
 
 
-def _number(value: object) -> float:
-    """Return a number of Python or numpy; NaN for a flag and for anything else."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number
-
-
-def _float(text: str) -> float:
-    """Return the number that a text is; NaN if it is none."""
+def _number(value: object, *kinds: type) -> float:
+    """Return a number of Python or numpy, or what is of these kinds; NaN for a flag, and for anything else."""
+    is_number = isinstance(value, kinds or Real) and not isinstance(value, bool)
     try:
-        return float(text)
+        return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
     except ValueError:
         return math.nan
 
@@ -217,9 +212,9 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file that is not its user's own, or whose directories up to the root let others put another one there.
+    """Refuse a file of other users, all but this one and root, or that lies where others may put another one.
 
-    Others are all users but this one and root. What a group may write is left alone: most have one of their own.
+    What a group may write is left alone: most have one of their own.
     """
     if not hasattr(os, "geteuid"):
         return

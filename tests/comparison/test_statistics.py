@@ -154,12 +154,6 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
 # The ratio of means.
 
 
-def test_speedup_of_a_run_over_itself_is_one():
-    steps = captures([101.3, 99.9, 107.2, 98.1])
-    result = ratio_of_means(steps, steps)
-    assert (result.ratio, result.low, result.high) == (1, 1, 1)
-
-
 @pytest.mark.parametrize(
     ("reference", "run", "half"),
     [
