@@ -131,7 +131,7 @@ class StepTable:
     """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix."""
 
     run: Run
-    hides_idle: bool = False  # as CUDA graphs as a whole do their gaps, where not all that is compared has such
+    hides_idle: bool = False  # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
@@ -264,23 +264,14 @@ def is_estimated(run: Run) -> bool:
 def _kernel_row(
     key: tuple[str | None, str], before: Costs, after: Costs, min_effect: float, little: float
 ) -> dict[str, Any]:
-    (old, old_n, old_mean), (new, new_n, new_mean) = before.get(key, _NEVER), after.get(key, _NEVER)
-    is_same = abs(new - old) <= min(min_effect * min(old, new), little)
-    status = "same" if is_same else "changed"
+    costs = {"baseline": before.get(key, _NEVER), "candidate": after.get(key, _NEVER)}
+    old, new = (ns for ns, _, _ in costs.values())
+    status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
     if key not in before or key not in after:
         status = "vanished" if key in before else "appeared"
-    return {
-        "phase": key[0],
-        "name": key[1],
-        "status": status,
-        "baseline_ns_per_step": old,
-        "candidate_ns_per_step": new,
-        "delta_ns_per_step": new - old,
-        "baseline_n_per_step": old_n,
-        "candidate_n_per_step": new_n,
-        "baseline_mean_ns": old_mean,
-        "candidate_mean_ns": new_mean,
-    }
+    names = ("ns_per_step", "n_per_step", "mean_ns")
+    figures = {f"{side}_{name}": value for side in costs for name, value in zip(names, costs[side], strict=True)}
+    return {"phase": key[0], "name": key[1], "status": status, "delta_ns_per_step": new - old, **figures}
 
 
 def _side_costs(side: Iterable[StepTable]) -> Costs:

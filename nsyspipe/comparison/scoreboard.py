@@ -140,11 +140,9 @@ class Scoreboard:
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
-            if not decided:
-                kinds.append(Kind(peer, labels, None))
-                continue
-            best = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]))["label"]
-            beside = {label: self._judged(best, label) for label in labels if label != best}
+            fastest = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]), default=None)
+            best = fastest and fastest["label"]
+            beside = {label: self._judged(best, label) for label in labels if best not in {None, label}}
             verdicts = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
             # A median that is shorter than that of the run with the shortest mean says nothing for sure either.

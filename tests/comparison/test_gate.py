@@ -114,21 +114,16 @@ SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics"
         ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
         ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
         # What the table of the command says wins over the program's, in either spelling.
-        (
-            {},
-            {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
-            {"min_effect": 0.02, "confidence": 0.8},
-        ),
+        ({}, {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
+            {"min_effect": 0.02, "confidence": 0.8}),
         ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
         ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
         # A project that is not ours is passed by, even if it is broken.
         ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
-        *(
-            ({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
-            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")
-        ),
+        *(({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
+            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, here, expected):
     for folder, files in ((tmp_path, above), (tmp_path / "a", here)):
         folder.mkdir(exist_ok=True)

@@ -9,20 +9,7 @@ from nsyspipe.findings.comm_slows_compute import comm_slows_compute
 from nsyspipe.findings.compress_gradients import compress_gradients
 from nsyspipe.findings.single_bucket import single_bucket
 from nsyspipe.findings.too_many_buckets import too_many_buckets
-from tests.findings.make import (
-    FIRES,
-    case,
-    collective,
-    evidence,
-    kernel,
-    link,
-    of,
-    phase,
-    step,
-    steps,
-    threshold,
-    unmatched,
-)
+from tests.findings.make import case, collective, evidence, kernel, link, of, phase, step, steps, threshold, unmatched
 
 UNKNOWN_WAIT = {"wait_ns": None, "transfer_ns": None}
 
@@ -104,7 +91,7 @@ COMM_SLOWS_COMPUTE = of(
         )
     ),
     case("faster", slowing(kernel("gemm", 30, 900, 1000))),
-    case("30 kernels", slowing(kernel("gemm", 30, 1100, 1000)), FIRES),
+    case("30 kernels", slowing(kernel("gemm", 30, 1100, 1000)), fires=True),
     case("29 kernels", slowing(kernel("gemm", 29, 1100, 1000)), "only 29 kernels"),
     case("no equal kernels", slowing(kernel("gemm", 0, 0, 0)), "only 0 kernels"),
     case("no kernels", slowing(), "only 0 kernels"),
@@ -138,7 +125,7 @@ COMPRESS_GRADIENTS = of(
     # 350 hidden, by how much is not known: 0.8 at most.
     case("what is hidden slows", compressible(500, 150), saving=150 + 350 * 0.8 / 1.8),
     *threshold("a tenth of step time", compressible(100), compressible(99)),
-    case("f64", compressible(300, datatype="f64"), FIRES),
+    case("f64", compressible(300, datatype="f64"), fires=True),
     case("bf16", compressible(300, datatype="bf16")),
     case("type not known", compressible(300, datatype=None)),
     case("a wide loss", over_shm(steps(2, exposed=300), NARROW_AND_LOSS)),
@@ -196,7 +183,7 @@ SINGLE_BUCKET = of(
     ),
     case("all compute is the bound", evidence([step(exposed=600)], collective(1, (0,), 600)), saving=400),
     *threshold("a tenth hidden", hiding(33), hiding(34)),  # 9.9 % of 333, 10.2 % of 334
-    *threshold(*("1 % of step time",), *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9))),
+    *threshold("1 % of step time", *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9))),
     # The loss is averaged once per step: 295 of 300 are waiting for the other rank, 5 transfer.
     case("a loss that waits",
         evidence([step(0, exposed=300, wait=295), step(1, exposed=5)], collective(1, (500, 795), 800))),
@@ -204,7 +191,7 @@ SINGLE_BUCKET = of(
     *threshold("95 %", beside(15), beside(16)),
     case("FSDP with a norm", evidence([step(exposed=300)], NORM_BESIDE)),
     case("in one step of four", evidence(ACCUMULATING, collective(4, (0,), 300)), saving=75),
-    case(*("waiting not known",), evidence([one | UNKNOWN_WAIT | {"exposed_wait_ns": None} for one in ROWS], ONE),
+    case("waiting not known", evidence([one | UNKNOWN_WAIT | {"exposed_wait_ns": None} for one in ROWS], ONE),
         saving=290),
     case("of no step", exposing(300)),
     case("no compute to hide it", evidence([one | {"compute_ns": 0} for one in ROWS], ONE)),

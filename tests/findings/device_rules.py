@@ -67,7 +67,7 @@ INPUT_BOUND = of(
     # Rank 0 waits for nobody; rank 1 waits 150: no rank gets faster than its own work.
     case("own work", evidence([step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=150, wait=150)]),
         saving=250),
-    case(*("waiting not known: the middle rank, and the one with most",),
+    case("waiting not known: the middle rank, and the one with most",
         evidence([step(rank, idle_input_ns=own, wait_ns=None) for rank, own in enumerate((0, 20, 500))]), saving=500,
         rank=None),
     # Rank 0 computes 250 more than rank 1, which waits 300: 50 of them for that input.
