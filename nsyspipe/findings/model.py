@@ -149,7 +149,7 @@ class Evidence:
         """
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
         own = compute - self.most_slowed_share * hidden
-        longest = self._most(wall) + self._most(-own)
+        longest = self.most(wall) + self.most(-own)
         return float(longest.mean()) if longest.size else 0.0
 
     def _slowed_share(self, margin: float = 1.0) -> float:
@@ -193,9 +193,9 @@ class Evidence:
 
     def mean_of_most(self, values: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
-        return min(float(np.maximum(self._most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
+        return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
 
-    def _most(self, values: Float64) -> Float64:
+    def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""
         numbers, step = np.unique(self.steps["step"], return_inverse=True)
         most = np.full(numbers.size, -np.inf)
@@ -291,25 +291,21 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
         return IdleOf(column, middle, by_rank[-1], None, is_common=True)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
-    rank, (numbers, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
+    rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
     waited_for = order[run_starts(step[order])]
-    longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
-    np.maximum.at(longest, step, wall)
     # The largest cause on another rank of the step; on the one that has it the second largest.
     largest = np.lexsort((-cause, step))
     first = largest[run_starts(step[largest])]
     rest = cause.copy()
     rest[first] = 0
-    second = np.zeros(numbers.size, np.int64)
-    np.maximum.at(second, step, rest)
     others = cause[first][step]
-    others[first] = second
+    others[first] = evidence.most(rest)
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.most_slowed_share * hidden_wait, 0).astype(np.int64)
-    np.maximum.at(limit, step, wall - cause - made - slowed)
+    gone = evidence.most(wall) - np.maximum(evidence.most(wall - cause - made - slowed), 0)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares = np.bincount(place, weights=cause[waited_for])
     named = int(ranks[shares.argmax()])
@@ -317,7 +313,7 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
     is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
     judged = float(cause[waited_for].mean())
-    saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
+    saving = min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
     return IdleOf(column, judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
 
 
