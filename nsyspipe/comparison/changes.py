@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # The parts of the difference in step time: on the slowest rank of each step, summing exactly.
 
-
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
@@ -41,28 +40,23 @@ def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) ->
     """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
 
     Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest); of several captures
-    the mean of their means. Means are given in 1/1024 ns, rounded so that parts sum to the mean step
-    time of their side and causes to idle, exactly, as do the differences.
-
-    Returns
-    -------
-    tuple
-        `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`: idle by cause, where what has no cause on both sides
-        is ``other``. Null where a side did not record what a part needs.
+    the mean of their means; null where a side did not record what it needs. Means are given in 1/1024 ns, rounded so that
+    parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
+    `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
     """
     sides = [_side_means(side) for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
-    causes = [one for one in IDLE_CAUSES if one != _UNKNOWN]
-    known = [one for one in causes if all(means[one] is not None for means in sides)]
-    split = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
+    causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
+    known = [name for name in causes if all(means[name] is not None for means in sides)]
+    split: list[Means] = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
     if all(means["idle"] is not None for means in sides):
-        for means, cells, found in zip(sides, shown, split, strict=True):
+        for means, cells, by_cause in zip(sides, shown, split, strict=True):
             idle, total = means["idle"], cells["idle"]
             if idle is not None and total is not None:
-                parts = {one: means[one] or Fraction(0) for one in known}
+                parts = {name: means[name] or Fraction(0) for name in known}
                 parts[_OTHER] = idle - sum(parts.values())
-                found.update(apportioned(total, parts, _unit(means["wall"])))
-    names = {one: one.removeprefix("idle_").removesuffix("_ns") for one in causes}
+                by_cause.update(apportioned(total, parts, _unit(means["wall"])))
+    names = {name: name.removeprefix("idle_").removesuffix("_ns") for name in causes}
     return (
         STEP_TIME_PARTS.from_rows([{"part": name, **_cells(shown, name)} for name in PARTS]),
         IDLE_CAUSE_PARTS.from_rows([{"cause": names.get(key, key), **_cells(split, key)} for key in (*causes, _OTHER)]),
@@ -90,10 +84,7 @@ def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
 
 
 def apportioned(total: Fraction, parts: Mapping[str, Fraction], unit: Fraction) -> dict[str, Fraction | None]:
-    """Round parts to multiples of a unit so that they sum to a total, which is one, by largest remainders.
-
-    Of equal remainders the first part gets more.
-    """
+    """Round parts to multiples of a unit so that they sum to a total, by largest remainders; of equal ones the first."""
     floors = {name: part // unit for name, part in parts.items()}
     n_left = int(total / unit) - sum(floors.values())
     by_remainder = sorted(parts, key=lambda name: floors[name] - parts[name] / unit)
@@ -107,7 +98,7 @@ def _shown(means: Means) -> Means:
     whole = means["wall"]
     parts = {name: part for name in PARTS if (part := means[name]) is not None}
     if whole is None or len(parts) < len(PARTS):
-        return {name: None if part is None else _rounded(part, _FINE) for name, part in means.items()}  # fmt: skip
+        return {name: None if part is None else _rounded(part, _FINE) for name, part in means.items()}
     unit = _unit(whole)
     return {**apportioned(_rounded(whole, unit), parts, unit)}
 
@@ -127,7 +118,6 @@ def _rounded(value: Fraction, unit: Fraction) -> Fraction:
 
 # The summary steps of one run as matrices: a row per rank, a column per step, in the order of time.
 
-
 _WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 
 
@@ -138,23 +128,19 @@ def has_whole_graphs(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix.
-
-    If it `hides_idle`, idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared
-    with. Gaps inside them are not seen.
-    """
+    """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix."""
 
     run: Run
-    hides_idle: bool = False
+    hides_idle: bool = False  # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
 
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
         """Return the captures of each side that is compared with the others."""
         is_whole = [[has_whole_graphs(run) for run in side] for side in sides]
-        is_mixed = len({one for side in is_whole for one in side}) > 1
+        is_mixed = len({whole for side in is_whole for whole in side}) > 1
         return tuple(
-            [cls(run, hides_idle=is_mixed and own) for run, own in zip(*one, strict=True)]
-            for one in zip(sides, is_whole, strict=True)
+            [cls(run, hides_idle=is_mixed and whole) for run, whole in zip(side, of_side, strict=True)]
+            for side, of_side in zip(sides, is_whole, strict=True)
         )
 
     @cached_property
@@ -165,8 +151,7 @@ class StepTable:
     @property
     def ranks(self) -> list[int]:
         """The ranks, ascending: the matrices' rows."""
-        ranks: list[int] = sorted(self.rows["rank"].unique().to_pylist())
-        return ranks
+        return sorted(self.rows["rank"].unique().to_pylist())
 
     @property
     def n_steps(self) -> int:
@@ -182,12 +167,8 @@ class StepTable:
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
-        if self.hides_idle and column.startswith("idle_"):
-            return None
-        if values.null_count or not self.n_steps:
-            return None
-        found: Int64 = values.to_numpy()[self._order]
-        return found
+        is_hidden = self.hides_idle and column.startswith("idle_")
+        return None if is_hidden or values.null_count or not self.n_steps else values.to_numpy()[self._order]
 
     @cached_property
     def slowest(self) -> Int64:
@@ -224,20 +205,17 @@ class StepTable:
     @cached_property
     def transfers(self) -> dict[str, Float64 | None]:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
-        found = self.run.collectives()
-        chosen = found.filter(pc.and_(found["in_summary"], found["is_matched"]))
+        rows = self.run.collectives()
+        rows = rows.filter(pc.and_(rows["in_summary"], rows["is_matched"]))
         place = np.argsort(self.steps, kind="stable")
-        at = place[np.searchsorted(self.steps[place], chosen["step"].to_numpy())]
-        sums: dict[str, Float64 | None] = {}
-        for name in ("transfer_ns", "message_bytes", "bus_bytes"):
-            sums[name] = None
-            if chosen.num_rows and not chosen[name].null_count:
-                sums[name] = total = np.zeros(self.n_steps)
-                np.add.at(total, at, chosen[name].to_numpy().astype(np.float64))
+        at = place[np.searchsorted(self.steps[place], rows["step"].to_numpy())]
+        sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
+        for name in sums:
+            if rows.num_rows and not rows[name].null_count:
+                sums[name] = np.bincount(at, rows[name].to_numpy(), self.n_steps).astype(np.float64)
         return sums
 
 
-TOP = 10
 # Of the step time: a change that is worth a line, however long the kernel is.
 _LITTLE = 0.001
 # By phase and name: time and number per rank and step, mean duration.
@@ -256,34 +234,26 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
     for communication the same of communication and, for its number, of collectives.
 
-    Parameters
-    ----------
-    min_effect
-        A kernel on both sides whose time changed by at most this ratio of the lesser is ``same``, unless that is more
-        than a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
+    A kernel on both sides whose time changed by at most `min_effect` of the lesser is ``same``, unless that is more than
+    a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
 
-    Returns
-    -------
-    pyarrow.Table
-        `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor where
-        captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
+    Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
+    where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
-    if not all(table.n_steps for table in (*baseline, *candidate)):
-        return KERNEL_CHANGES.empty()
-    if len({has_whole_graphs(table.run) for table in (*baseline, *candidate)}) > 1:
+    tables = (*baseline, *candidate)
+    if not all(table.n_steps for table in tables) or len({has_whole_graphs(table.run) for table in tables}) > 1:
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
-    wall = [table.matrix("wall_ns") for table in (*baseline, *candidate)]
+    wall = [table.matrix("wall_ns") for table in tables]
     little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
     rows = [_kernel_row(key, before, after, min_effect, little) for key in {*before, *after}]
-    rows.sort(key=_order)
+    rows.sort(key=lambda row: (-abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]))
     return KERNEL_CHANGES.from_rows(rows)
 
 
-def top_kernels(kernels: pa.Table, n_kept: int = TOP) -> pa.Table:
-    """Keep the largest differences of those that are not the same."""
-    chosen = kernels.filter(pc.not_equal(kernels["status"], "same"))
-    return chosen.slice(0, n_kept)
+def top_kernels(kernels: pa.Table) -> pa.Table:
+    """Keep the ten largest differences of those that are not the same."""
+    return kernels.filter(pc.not_equal(kernels["status"], "same")).slice(0, 10)
 
 
 def is_estimated(run: Run) -> bool:
@@ -291,40 +261,27 @@ def is_estimated(run: Run) -> bool:
     return bool(run.kernels()["in_summary_ns"].null_count)
 
 
-def _order(row: dict[str, Any]) -> tuple[float, str, str]:
-    return -abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]
-
-
 def _kernel_row(
     key: tuple[str | None, str], before: Costs, after: Costs, min_effect: float, little: float
 ) -> dict[str, Any]:
-    (old, old_n, old_mean), (new, new_n, new_mean) = before.get(key, _NEVER), after.get(key, _NEVER)
-    is_same = abs(new - old) <= min(min_effect * min(old, new), little)
-    status = "same" if is_same else "changed"
+    costs = {"baseline": before.get(key, _NEVER), "candidate": after.get(key, _NEVER)}
+    old, new = (ns for ns, _, _ in costs.values())
+    status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
     if key not in before or key not in after:
         status = "vanished" if key in before else "appeared"
-    return {
-        "phase": key[0],
-        "name": key[1],
-        "status": status,
-        "baseline_ns_per_step": old,
-        "candidate_ns_per_step": new,
-        "delta_ns_per_step": new - old,
-        "baseline_n_per_step": old_n,
-        "candidate_n_per_step": new_n,
-        "baseline_mean_ns": old_mean,
-        "candidate_mean_ns": new_mean,
-    }
+    names = ("ns_per_step", "n_per_step", "mean_ns")
+    figures = {f"{side}_{name}": value for side in costs for name, value in zip(names, costs[side], strict=True)}
+    return {"phase": key[0], "name": key[1], "status": status, "delta_ns_per_step": new - old, **figures}
 
 
 def _side_costs(side: Iterable[StepTable]) -> Costs:
     """Return the mean over a side's captures; where a capture lacks a kernel, it took no time there."""
     captures = [_costs(table) for table in side]
-    found: Costs = {}
-    for key in {key for costs in captures for key in costs}:
-        ns, n, mean = zip(*(costs[key] for costs in captures if key in costs), strict=True)
-        found[key] = (sum(ns) / len(captures), sum(n) / len(captures), sum(mean) / len(mean))
-    return found
+    costs: Costs = {}
+    for key in {key for capture in captures for key in capture}:
+        ns, n, mean = zip(*(capture[key] for capture in captures if key in capture), strict=True)
+        costs[key] = (sum(ns) / len(captures), sum(n) / len(captures), sum(mean) / len(mean))
+    return costs
 
 
 def _costs(table: StepTable) -> Costs:
@@ -335,8 +292,7 @@ def _costs(table: StepTable) -> Costs:
     if ns.null_count or n.null_count:
         ns, n = (pc.coalesce(*pair) for pair in zip((ns, n), _estimated(table), strict=True))
     summed = pa.table({"phase": kernels["phase"], "name": kernels["name"], "ns": ns, "n": n})
-    grouped = summed.group_by(["phase", "name"], use_threads=False)
-    rows = grouped.aggregate([("ns", "sum"), ("n", "sum")]).to_pylist()
+    rows = summed.group_by(["phase", "name"], use_threads=False).aggregate([("ns", "sum"), ("n", "sum")]).to_pylist()
     n_rows = len(table.ranks) * table.n_steps
     sums = [((row["phase"], row["name"]), row["ns_sum"], row["n_sum"]) for row in rows]
     return {key: (ns / n_rows, n / n_rows, ns / n) for key, ns, n in sums if n > 0}
@@ -347,9 +303,8 @@ def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
     kernels = table.run.kernels()
     ranks = kernels["rank"].to_numpy()
     is_comm = pc.starts_with(kernels["name"], "nccl", ignore_case=True).to_numpy().astype(np.bool_)
-    compute, comm, calls = (
-        _share_in_summary(table, column, ranks) for column in ("compute_ns", "comm_ns", "n_collectives")
-    )
+    columns = ("compute_ns", "comm_ns", "n_collectives")
+    compute, comm, calls = (_share_in_summary(table, column, ranks) for column in columns)
     return (
         pa.array(kernels["total_ns"].to_numpy() * np.where(is_comm, comm, compute)),
         pa.array(kernels["n_kernels"].to_numpy() * np.where(is_comm, calls, compute)),
@@ -368,5 +323,4 @@ def _share_in_summary(table: StepTable, column: str, wanted: Int64) -> Float64:
         # Where it is 0 in all windows, or not known, windows are counted.
         part = np.where(of_all > 0, np.bincount(own, weights=values * is_in), part)
         whole = np.where(of_all > 0, of_all, whole)
-    found: Float64 = (part / whole)[np.searchsorted(ranks, wanted)]
-    return found
+    return (part / whole)[np.searchsorted(ranks, wanted)]

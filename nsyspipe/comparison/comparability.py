@@ -41,10 +41,8 @@ class Check(NamedTuple):
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides; what blocks comes first.
 
-    Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one
-    side only, steps on one side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
-    message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
-    of kernels that are estimated, fewer than 3 summary steps, and one capture on both sides.
+    Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one side
+    only, steps on one side only. A warning: the same lacking on both sides, and what else `_TESTS` tell.
     """
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
@@ -52,8 +50,7 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
 
 def n_steps(run: Run) -> int:
     """Return how many summary steps a run has."""
-    number: int = run.summary()["n_summary_steps"][0].as_py()
-    return number
+    return int(run.summary()["n_summary_steps"][0].as_py())
 
 
 def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
@@ -90,17 +87,14 @@ def _runs(sides: Sides) -> list[Run]:
 def _same_capture(sides: Sides) -> Iterator[Check]:
     """Warn of a baseline that is the candidate: a gate on them always passes."""
     baseline, candidate = sides
-    pairs = ((before, now) for now in candidate.runs for before in baseline.runs if _is_one_capture(before, now))
-    for before, now in pairs:
-        one, other = before.header.label, now.header.label
-        yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
-        return
-
-
-def _is_one_capture(one: Run, other: Run) -> bool:
-    """Tell by what no two captures share, under whatever run ids they were saved; the cheap first."""
-    at = one.header.captured_at_utc
-    return at is not None and at == other.header.captured_at_utc and _work(one) == _work(other)
+    for now in candidate.runs:
+        for before in baseline.runs:
+            # What no two captures share, under whatever run ids they were saved; the cheap first.
+            at = before.header.captured_at_utc
+            if at is not None and at == now.header.captured_at_utc and _work(before) == _work(now):
+                one, other = before.header.label, now.header.label
+                yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
+                return
 
 
 def _work(run: Run) -> tuple[object, object]:
@@ -114,13 +108,10 @@ def _has_gpu(runs: list[Run]) -> bool:
 
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
-    if _has_gpu(runs):
-        return
-    states = [dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs) for side in sides]
-    words = [" | ".join(side) for side in states]
-    lacking = [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]
-    message = f"no GPU activity was recorded: {' and '.join(lacking)}"
-    yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
+    words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
+    if lacking := [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]:
+        message = f"no GPU activity was recorded: {' and '.join(lacking)}"
+        yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
 
 
 def _is_sized(runs: list[Run]) -> bool:
@@ -139,7 +130,7 @@ def _missing(run: Run) -> tuple[int, ...]:
 def _missing_text(run: Run) -> str:
     ranks = _missing(run)
     more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
-    return ", ".join(map(str, ranks[:_SHOWN])) + more if ranks else _NONE
+    return (", ".join(map(str, ranks[:_SHOWN])) or _NONE) + more
 
 
 def _message_bytes(sides: Sides) -> Iterator[Check]:
@@ -150,16 +141,14 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
-    shares = [[_overhead_share(run) for run in side.runs] for side in sides]
-    if any(share >= _MUCH_OVERHEAD for side in shares for share in side):
-        texts = [" | ".join(f"{100 * share:.1f} %" for share in side) for side in shares]
+    def share(run: Run) -> float:
+        overhead, wall = (pc.sum(run.breakdown()[name]).as_py() for name in ("overhead_ns", "wall_ns"))
+        return float(overhead / wall) if overhead and wall else 0.0
+
+    shares = [[share(run) for run in side.runs] for side in sides]
+    if any(one >= _MUCH_OVERHEAD for side in shares for one in side):
+        texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
         yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
-
-
-def _overhead_share(run: Run) -> float:
-    steps = run.breakdown()
-    overhead, wall = (pc.sum(steps[name]).as_py() for name in ("overhead_ns", "wall_ns"))
-    return float(overhead / wall) if overhead and wall else 0.0
 
 
 def _traced(run: Run) -> str:
@@ -170,12 +159,6 @@ def _traced(run: Run) -> str:
 def _grave(run: Run) -> str:
     grave = run.problems.filter(pc.not_equal(run.problems["severity"], "info"))
     return ", ".join(sorted(grave["code"].unique().to_pylist())) or _NONE
-
-
-def _cut_off(run: Run) -> str:
-    # A capture has no steps.
-    is_whole = run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py()
-    return _NONE if is_whole else "some"
 
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
@@ -216,7 +199,12 @@ _TESTS: tuple[Test, ...] = (
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike("recorded", "problems of the captures", _grave),
-    _alike("cut-off-steps", "cut-off steps among the figures'", _cut_off, fine=_NONE),
+    _alike(
+        "cut-off-steps", "cut-off steps among the figures'",
+        # A capture has no steps.
+        lambda run: _NONE if run.is_capture or pc.all(run.breakdown()["is_complete"], min_count=0).as_py() else "some",
+        fine=_NONE,
+    ),
     _alike(
         "kernel-times", "times of kernels per step are",
         lambda run: "estimated from the whole capture" if is_estimated(run) else _COUNTED,

@@ -33,26 +33,13 @@ if TYPE_CHECKING:
     Fact = tuple[str, str, str]
 
 
-# The two sides of a difference: each one or several captures of the same configuration.
-
-
 @dataclass(frozen=True)
 class Side:
-    """One side: a name, and its captures.
-
-    Attributes
-    ----------
-    label
-        What it is called.
-    runs
-        Captures of the same configuration, at least one.
-    shown_as
-        What to call it in words, where the label does not tell it from others.
-    """
+    """One side of a difference: a name, and its captures, one or several of the same configuration."""
 
     label: str
     runs: tuple[Run, ...]
-    shown_as: str | None = None
+    shown_as: str | None = None  # what to call it in words, where the label does not tell it from others
 
     @property
     def name(self) -> str:
@@ -77,35 +64,22 @@ def check_captures(side: Side) -> None:
 class RunDifference:
     """What changed from a baseline to a candidate: tables with the schemas of `nsyspipe.comparison.tables`.
 
-    Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from
-    itself by exactly 0.
-
-    Attributes
-    ----------
-    baseline, candidate
-        The sides, each one or several captures.
-    min_effect
-        Smallest |delta| / baseline that counts, as a ratio.
-    confidence
-        Of the intervals.
-    judged
-        The metrics that the verdict rests on.
-    is_forced
-        Whether verdicts are given although the runs are not comparable.
+    Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from itself by
+    exactly 0.
     """
 
     baseline: Side
     candidate: Side
-    min_effect: float = DEFAULT_MIN_EFFECT
-    confidence: float = DEFAULT_CONFIDENCE
-    judged: tuple[str, ...] = (DEFAULT_METRIC,)
-    is_forced: bool = False
+    min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
+    confidence: float = DEFAULT_CONFIDENCE  # of the intervals
+    judged: tuple[str, ...] = (DEFAULT_METRIC,)  # the metrics that the verdict rests on
+    is_forced: bool = False  # whether verdicts are given although the runs are not comparable
 
     @cached_property
     def comparability(self) -> pa.Table:
         """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
-        found = check_comparable(self.baseline, self.candidate)
-        return COMPARABILITY.from_rows([check._asdict() for check in found])
+        checks = check_comparable(self.baseline, self.candidate)
+        return COMPARABILITY.from_rows([check._asdict() for check in checks])
 
     @property
     def is_comparable(self) -> bool:
@@ -138,8 +112,8 @@ class RunDifference:
     @property
     def statistic(self) -> str:
         """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
-        found = next(row for row in self.metrics.to_pylist() if row["metric"] == DEFAULT_METRIC)
-        return found["statistic"] or "median"
+        rows = self.metrics.to_pylist()
+        return next(row["statistic"] for row in rows if row["metric"] == DEFAULT_METRIC) or "median"
 
     @cached_property
     def evenness(self) -> tuple[list[Evenness], list[Evenness]]:
@@ -161,11 +135,9 @@ class RunDifference:
     def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
         """Mean step time of baseline and candidate and their difference, ns; None without steps."""
         before, after = map(mean_step_time, self._tables)
-        return (
-            None if before is None else float(before),
-            None if after is None else float(after),
-            None if before is None or after is None else float(after - before),
-        )
+        delta = None if before is None or after is None else after - before
+        old, new, apart = (None if value is None else float(value) for value in (before, after, delta))
+        return old, new, apart
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -217,7 +189,6 @@ class RunDifference:
 
 
 # What changed around the step time.
-
 
 # Lateness of less of a step counts as none.
 _LATE_SHARE = 0.01
@@ -276,9 +247,8 @@ def _number_rows(values: Mapping[Fact, tuple[float | None, float | None]]) -> It
 
 def _is_alike(unit: str, old: float, new: float) -> bool:
     """Whether nobody would see the difference; one more of many that were counted is one."""
-    if unit == "count" and old.is_integer() and new.is_integer():
-        return old == new
-    return abs(new - old) <= _ALIKE * max(abs(old), abs(new))
+    is_counted = unit == "count" and old.is_integer() and new.is_integer()
+    return old == new if is_counted else abs(new - old) <= _ALIKE * max(abs(old), abs(new))
 
 
 def _word_row(topic: str, what: str, old: str | None, new: str | None) -> Iterator[dict[str, Any]]:
@@ -293,43 +263,39 @@ def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str
 
     Unless it `is_told` whether hashed values differ, those that are hidden all look alike, in a shell's quotes or not.
     """
-    found = {}
+    joined = {}
     for name in dict.fromkeys(chain(*captures)):
-        said = [words[name] for words in captures if name in words]
+        words = [facts[name] for facts in captures if name in facts]
         if not is_told:
-            said = [_HIDDEN_VALUE.sub(_HIDDEN, HASHED.sub(_HIDDEN, word)) for word in said]
-        found[name] = " | ".join(dict.fromkeys(said))
-    return found
+            words = [_HIDDEN_VALUE.sub(_HIDDEN, HASHED.sub(_HIDDEN, word)) for word in words]
+        joined[name] = " | ".join(dict.fromkeys(words))
+    return joined
 
 
 def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
     """Return the numbers of a side; None where a capture did not record one."""
     captures = [dict(_of_capture(table)) for table in tables]
     # A sort of collective that a capture does not have is 0 there, not unknown.
-    return {key: mean_of(one.get(key, 0.0) for one in captures) for key in chain(*captures)}
+    return {key: mean_of(numbers.get(key, 0.0) for numbers in captures) for key in chain(*captures)}
 
 
 def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     figures = table.run.summary().to_pylist()[0]
     yield _IN_ALL, figures["collectives_per_step"]
     yield ("collectives", "message bytes per step", "bytes"), figures["message_bytes_per_step"]
-    yield ("copies", "DtoD copies per step", "count"), _mean(table, "n_dtod")
+    for what, column in (("DtoD copies per step", "n_dtod"), ("gradient copies per step", "n_grad_copies")):
+        values = table.matrix(column)
+        yield ("copies", what, "count"), None if values is None else float(values.mean())
     yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
-    yield ("copies", "gradient copies per step", "count"), _mean(table, "n_grad_copies")
     yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
-    found = table.run.collectives()
-    chosen = found.filter(found["in_summary"]).group_by(["collective", "datatype"])
+    rows = table.run.collectives()
+    counts = rows.filter(rows["in_summary"]).group_by(["collective", "datatype"]).aggregate([([], "count_all")])
     n_cells = table.n_steps * len(table.ranks)
-    for row in chosen.aggregate([([], "count_all")]).to_pylist():
+    for row in counts.to_pylist():
         name = " ".join(filter(None, (row["collective"], row["datatype"])))
         yield ("collectives", f"{name} per step", "count"), row["count_all"] / n_cells
-
-
-def _mean(table: StepTable, column: str) -> float | None:
-    values = table.matrix(column)
-    return None if values is None else float(values.mean())
 
 
 def _latest(table: StepTable) -> float | None:
@@ -348,7 +314,6 @@ def _facts(table: StepTable) -> list[dict[str, str]]:
     nccl = run.nccl or NcclFacts(None, {}, None)
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
-    is_whole = has_whole_graphs(run)
     link = {
         "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
         "transport": ", ".join(sorted(transports)),
@@ -366,7 +331,7 @@ def _facts(table: StepTable) -> list[dict[str, str]]:
     }
     how = {
         "hosts": ", ".join(header.hosts),
-        "CUDA graphs": "as a whole: what is inside was not seen" if is_whole else "none as a whole",
+        "CUDA graphs": "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole",
         "command": shlex.join(capture.command or []),
         "trace": ", ".join(capture.trace or []),
         "capture range": capture.capture_range,
@@ -386,7 +351,6 @@ def _straggler(table: StepTable) -> str | None:
     if not is_judged or _latest(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
-    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), None)
-    named = list(late["held_up_ns_per_step_by_rank"]) if late else []
-    ranks = f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
-    return ranks if named else "nobody"
+    late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), {})
+    named = list(late.get("held_up_ns_per_step_by_rank", ()))
+    return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "nobody"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.model.figures import Better
 
-
 REGRESSION, ANY_CHANGE = "regression", "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
 # Exit codes of the contract.
@@ -47,17 +46,9 @@ class Gate:
 def gate(difference: RunDifference, fail_on: str) -> Gate:
     """Judge the metrics that a difference's verdict rests on.
 
-    Parameters
-    ----------
-    fail_on
-        `REGRESSION`: something got worse; passed where the worse end of each interval lies below what counts.
-        `ANY_CHANGE`: something changed either way, as after a change that should change nothing; passed where
-        nothing changed.
-
-    Raises
-    ------
-    OptionError
-        If it is neither, or `REGRESSION` for a metric that is neither better lower nor higher.
+    Of `REGRESSION` it fails where something got worse, and passes where the worse end of each interval lies below what
+    counts; of `ANY_CHANGE`, as after a change that should change nothing, where something changed either way, and where
+    nothing did. An `OptionError` if it is neither, or `REGRESSION` for a metric that is neither better lower nor higher.
     """
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
@@ -69,17 +60,15 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
 
 def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
     """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
-    if row["verdict"] == "no change":
-        return True
     is_no_regression = row["verdict"] == "improvement" or bool(row.get("no_regression"))
-    return fail_on == REGRESSION and is_no_regression
+    return row["verdict"] == "no change" or (fail_on == REGRESSION and is_no_regression)
 
 
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:
     """Return the name of a gate; an `OptionError` in which it is called `name` if there is none such."""
-    if fail_on not in FAIL_ON:
-        raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
-    return str(fail_on)
+    if fail_on in FAIL_ON:
+        return str(fail_on)
+    raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
 
 
 def check_can_fail(
@@ -88,10 +77,7 @@ def check_can_fail(
     given: str = f"--fail-on {REGRESSION}",
     fix: str = f"--fail-on {ANY_CHANGE}",
 ) -> None:
-    """Refuse a gate that no run could ever fail: one for regressions of metrics that are neither better lower nor higher.
-
-    The error names the gate as `given`, and as `fix` what could stand there.
-    """
+    """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:
         verb = "is" if len(without) == 1 else "are"
@@ -100,7 +86,6 @@ def check_can_fail(
 
 
 # What counts as a change, unless something else is asked for.
-
 
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
@@ -119,7 +104,7 @@ def check_confidence(confidence: object, given: str | None = None, fix: str = "c
 
 def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
     """Return the same of a text, which an error calls `name`."""
-    return check_confidence(_float(text), f"{name} {text!r}", fix)
+    return check_confidence(_number(text, str), f"{name} {text!r}", fix)
 
 
 def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
@@ -130,8 +115,8 @@ def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
     fix = "min_effect_pct=2"
     if min_effect is not None:
         raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
-    is_text = isinstance(min_effect_pct, str)
-    value = _float(str(min_effect_pct).strip().removesuffix("%")) if is_text else _number(min_effect_pct)  # fmt: skip
+    given = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else min_effect_pct
+    value = _number(given, Real, str)
     if not 0 <= value < math.inf:
         raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
     return value / 100
@@ -142,26 +127,23 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     found = _PERCENT.fullmatch(text.strip())
     value = float(found[1]) / 100 if found else math.inf
     if 0 < 100 * value < 1 and not text.strip().endswith("%"):
-        either = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
-        raise OptionError(
-            f"{name} {text!r}",
-            f"may mean {either[0]} (a ratio) or {either[1]} (per cent)",
-            fix=f"write {either[0]} or {either[1]}",
-        )
+        ratio, percent = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
+        problem = f"may mean {ratio} (a ratio) or {percent} (per cent)"
+        raise OptionError(f"{name} {text!r}", problem, fix=f"write {ratio} or {percent}")
     if not math.isfinite(value):
         raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
     return value
 
 
-def check_metrics(names: Iterable[str], name: str = "metric") -> tuple[str, ...]:
-    """Return names of metrics, each once; an `OptionError` in which it is called `name` if one is none."""
+def check_metrics(names: Iterable[str], option: str = "metric") -> tuple[str, ...]:
+    """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
-    found = tuple(dict.fromkeys(names))
-    for one in found:
-        if one not in METRICS:
-            raise OptionError.no_such_name(f"{name} {one!r}", "there is no such metric", one, METRICS)  # fmt: skip
-    return found
+    checked = tuple(dict.fromkeys(names))
+    for name in checked:
+        if name not in METRICS:
+            raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, METRICS)
+    return checked
 
 
 def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
@@ -169,22 +151,16 @@ def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
     return check_metrics((one.strip() for one in text.split(",")), name)
 
 
-def _number(value: object) -> float:
-    """Return a number of Python or numpy; NaN for a flag and for anything else."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number
-
-
-def _float(text: str) -> float:
-    """Return the number that a text is; NaN if it is none."""
+def _number(value: object, *kinds: type) -> float:
+    """Return a number of Python or numpy, or what is of these kinds; NaN for a flag, and for anything else."""
+    is_number = isinstance(value, kinds or Real) and not isinstance(value, bool)
     try:
-        return float(text)
+        return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
     except ValueError:
         return math.nan
 
 
 # Thresholds from the nearest ``nsyspipe.toml`` or ``pyproject.toml``.
-
 
 _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
 _NAME = b"nsyspipe"
@@ -206,36 +182,39 @@ class GateSettings:
 def read_settings(directory: Path) -> GateSettings:
     """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
 
-    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``), and
-    a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``, too; those
-    inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
+    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``); a
+    ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``,
+    too; those inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
     """
-    for folder in (directory, *directory.parents):
-        for path in (folder / _OWN, folder / _PROJECT):
-            table = _table(path) if _is_file(path) else None
-            if table is not None:
-                return _settings(table, path)
+    for path in (folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)):
+        table = _table(path) if _is_file(path) else None
+        if table is not None:
+            for key in sorted(set(table) - set(_SETTINGS)):
+                raise OptionError.no_such_name(str(path), f"sets {key!r}, which nothing reads", key, _SETTINGS)
+            checked = {}
+            for key, value in table.items():
+                name, check = _SETTINGS[key]
+                checked[name] = check(value, f"{path}: {key} =")
+            return GateSettings(**checked, path=path)
     return GateSettings()
 
 
 def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
-    """Return what options say, and where they are silent a file; its path only if it says anything of that.
+    """Return what options say of the attributes `names`, and where they are silent a file; its path if it says any of that.
 
-    Only the attributes `names` count. Nothing is taken from a file that others than its user may write, who could loosen
-    the gate: that is an `OptionError`.
+    Nothing is taken from a file that others than its user may write, who could loosen the gate: an `OptionError`.
     """
     own = {name: getattr(options, name) for name in names}
-    of_file = {name: getattr(file, name) for name, value in own.items() if value is None}
-    taken = {name: value for name, value in of_file.items() if value is not None}
+    taken = {name: value for name in own if own[name] is None and (value := getattr(file, name)) is not None}
     if taken and file.path is not None:
         _check_owner(file.path, taken)
     return GateSettings(**own | taken, path=file.path if taken else None)
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file that is not its user's own, or whose directories up to the root let others put another one there.
+    """Refuse a file of other users, all but this one and root, or that lies where others may put another one.
 
-    Others are all users but this one and root. What a group may write is left alone: most have one of their own.
+    What a group may write is left alone: most have one of their own.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -307,17 +286,6 @@ def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if names.count(name) > 1:
             raise OptionError(str(path), f"sets {name!r} twice, with - and with _")
     return dict(zip(names, table.values(), strict=True))
-
-
-def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
-    for key in sorted(set(table) - set(_SETTINGS)):
-        problem = f"sets {key!r}, which nothing reads"
-        raise OptionError.no_such_name(str(path), problem, key, _SETTINGS)
-    found = {}
-    for key, value in table.items():
-        name, checked = _SETTINGS[key]
-        found[name] = checked(value, f"{path}: {key} =")
-    return GateSettings(**found, path=path)
 
 
 def _number_text(value: object) -> str:

@@ -103,14 +103,13 @@ _SIDES = ("baseline", "candidate")
 def evenness_of(tables: Sequence[StepTable]) -> list[Evenness]:
     """Return how even the step times of each capture are; of those that have any."""
     times = [per_step(table, DEFAULT_METRIC) for table in tables]
-    found = [evenness(values) for values in times if not isinstance(values, str)]
-    return [one for one in found if one is not None]
+    return [even for values in times if not isinstance(values, str) and (even := evenness(values)) is not None]
 
 
 def statistic_of(*step_times: Sequence[Float64]) -> str:
     """Return what times are judged on: the mean where any capture's steps are uneven, else the median."""
-    found = (evenness(values) for side in step_times for values in side)
-    return MEAN if any(one is not None and one.is_uneven for one in found) else MEDIAN
+    captures = (evenness(values) for side in step_times for values in side)
+    return MEAN if any(even is not None and even.is_uneven for even in captures) else MEDIAN
 
 
 def judged(
@@ -128,10 +127,10 @@ def judged(
     Where the baseline has none of it, a time is measured by its step time (ns), a share in points, and of anything else
     all counts.
     """
-    found = difference_of_centres(*sides, confidence=confidence, statistic=statistic, names=names)
+    difference = difference_of_centres(*sides, confidence=confidence, statistic=statistic, names=names)
     of_zero = {_TIME: min_effect * (step_time or 0.0), _RATIO: min_effect}.get(metric.unit, 0.0)
-    least = min_effect * abs(found.baseline) if found.baseline else of_zero
-    return Judgement(found, least, metric.better)
+    least = min_effect * abs(difference.baseline) if difference.baseline else of_zero
+    return Judgement(difference, least, metric.better)
 
 
 def metric_rows(
@@ -158,16 +157,11 @@ def metric_rows(
     rows = []
     for name, metric in METRICS.items():
         sides: list[Any] = [[per_step(table, name) for table in side] for side in tables]
-        numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
+        n_baseline, n_candidate = (sum(len(one) for one in side if not isinstance(one, str)) for side in sides)
         row = {
-            "metric": name,
-            "unit": metric.unit,
-            "better": metric.better,
-            "n_baseline": numbers[0],
-            "n_candidate": numbers[1],
-            "confidence": confidence,
-            "min_effect_pct": round(100 * min_effect, 12),
-        }
+            "metric": name, "unit": metric.unit, "better": metric.better, "n_baseline": n_baseline,
+            "n_candidate": n_candidate, "confidence": confidence, "min_effect_pct": round(100 * min_effect, 12),
+        }  # fmt: skip
         lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
         if any(lacking):
             words = [f"{side}: {why}" for side, why in zip(_SIDES, lacking, strict=True) if why]
@@ -176,14 +170,8 @@ def metric_rows(
             continue
         # Of steps/s the reverse: step time is judged, so that they never differ.
         of, values = (METRICS[DEFAULT_METRIC], known) if metric.unit == _RATE else (metric, sides)
-        judgement = judged(
-            of,
-            values,
-            min_effect=min_effect,
-            confidence=confidence,
-            statistic=statistic if of.unit == _TIME else MEDIAN,
-            step_time=step_time,
-        )
+        own = statistic if of.unit == _TIME else MEDIAN
+        judgement = judged(of, values, min_effect=min_effect, confidence=confidence, statistic=own, step_time=step_time)
         figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
     return METRIC_ROWS.from_rows(rows)
@@ -194,37 +182,29 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
     What is neither better lower nor higher does not enter. Of such alone it is inconclusive, unless none changed.
     """
-    found = {row["verdict"] for row in rows if row["better"] != NEITHER}
-    if not found:
+    verdicts = {row["verdict"] for row in rows if row["better"] != NEITHER}
+    if not verdicts:
         return NO_CHANGE if all(row["verdict"] == NO_CHANGE for row in rows) else INCONCLUSIVE
-    return next(one for one in _FIRST if one in found)
+    return next(verdict for verdict in _FIRST if verdict in verdicts)
 
 
 def _figures(judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool) -> dict[str, Any]:
     difference = judgement.difference
     base, delta = difference.baseline, difference.delta
     row = {
-        "statistic": difference.statistic,
-        "baseline": base,
-        "candidate": difference.candidate,
-        "delta": delta,
+        "statistic": difference.statistic, "baseline": base, "candidate": difference.candidate, "delta": delta,
         "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
-        "ci_low": difference.low,
-        "ci_high": difference.high,
-        "method": difference.method,
-        "verdict": judgement.verdict,
-        "why": judgement.why,
-        "min_effect": judgement.least,
+        "ci_low": difference.low, "ci_high": difference.high, "method": difference.method,
+        "verdict": judgement.verdict, "why": judgement.why, "min_effect": judgement.least,
         "no_regression": judgement.is_worse_excluded,
-    }
+    }  # fmt: skip
     for name, side in zip(_SIDES, sides, strict=True):
         for statistic, centre in ((MEDIAN, np.median), (MEAN, np.mean)):
             centres = [float(centre(values)) for values in side if values.size]
             row[f"{name}_{statistic}"] = float(np.mean(centres))
     if is_asked:
-        settled, gated = judgement.settled(), judgement.settled(one_sided=True)
-        row |= {"settle_steps": settled.steps, "settle_captures": settled.captures}
-        row |= {"gate_steps": gated.steps, "gate_captures": gated.captures}
+        row["settle_steps"], row["settle_captures"] = judgement.settled()
+        row["gate_steps"], row["gate_captures"] = judgement.settled(one_sided=True)
     return row
 
 
@@ -232,13 +212,10 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of step time as steps/s: 1/c - 1/b = -(c - b) / bc, and so its interval and what counts."""
     base, candidate = row["baseline"], row["candidate"]
     if not base or not candidate:
-        unknown = ("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")
-        return {**row, **dict.fromkeys(unknown)}
+        return {**row, **dict.fromkeys(("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high"))}
     per_ns = _NS_PER_S / (base * candidate)
-    flipped = {
-        name: None if row[of] is None else -row[of] * per_ns
-        for name, of in (("delta", "delta"), ("ci_low", "ci_high"), ("ci_high", "ci_low"))
-    }
+    ends = {"delta": row["delta"], "ci_low": row["ci_high"], "ci_high": row["ci_low"]}
+    flipped = {name: None if value is None else -value * per_ns for name, value in ends.items()}
     rates = {
         name: _NS_PER_S / row[name] if row[name] else None
         for side in _SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
@@ -67,22 +68,18 @@ def check_sort(name: str, option: str = "sort") -> str:
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """Return rows with the best first, nulls last, equal ones in the order given."""
     column, is_most_first = SORTS[name]
-    known = [row for row in rows if row[column] is not None]
-    known.sort(key=lambda row: -row[column] if is_most_first else row[column])
+    known = sorted((row for row in rows if row[column] is not None), key=itemgetter(column), reverse=is_most_first)
     return known + [row for row in rows if row[column] is None]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts: the smallest |difference| of step times, as a ratio of the reference, and the intervals' confidence.
+    """What counts as a difference."""
 
-    `is_forced` judges runs that are not comparable; `settings_file` says so, if not options or defaults do.
-    """
-
-    min_effect: float
-    confidence: float
-    is_forced: bool = False
-    settings_file: str | None = None
+    min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
+    confidence: float  # of the intervals
+    is_forced: bool = False  # runs that are not comparable are judged, too
+    settings_file: str | None = None  # which says so, if not options or defaults do
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,9 @@ class Kind:
 
     peer: str  # the first of them that was given: what the others are measured against
     labels: tuple[str, ...]  # all of them, in the order of the table
-    # the one with the largest speed-up of those that have an interval of it; None if none has
-    best: str | None
+    best: str | None  # the one with the largest speed-up of those that have an interval of it; None if none has
     level_with: tuple[str, ...] = ()  # those whose step time is the best's: no change, by what counts
-    # those of which these steps cannot say whether they are slower than the best
-    not_told_from: tuple[str, ...] = ()
+    not_told_from: tuple[str, ...] = ()  # those of which these steps cannot say whether they are slower than the best
 
 
 class _Standing(NamedTuple):
@@ -108,21 +103,11 @@ class _Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Runs side by side: tables with the schemas of `nsyspipe.comparison.tables`.
+    """Runs side by side: tables with the schemas of `nsyspipe.comparison.tables`."""
 
-    Attributes
-    ----------
-    sides
-        The runs in the order given, each one or several captures; the first is the reference.
-    rules
-        What counts as a difference.
-    sort
-        What the table is sorted by, a name of `SORTS`; None keeps the order given.
-    """
-
-    sides: tuple[Side, ...]
+    sides: tuple[Side, ...]  # the runs in the order given, each one or several captures; the first is the reference
     rules: Rules
-    sort: str | None = None
+    sort: str | None = None  # what the table is sorted by, a name of `SORTS`; None keeps the order given
 
     @property
     def reference(self) -> str:
@@ -155,16 +140,13 @@ class Scoreboard:
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
-            if not decided:
-                kinds.append(Kind(peer, labels, None))
-                continue
-            best = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]))["label"]
-            beside = {label: self._judged(best, label) for label in labels if label != best}
+            fastest = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == row["peer"]), default=None)
+            best = fastest and fastest["label"]
+            beside = {label: self._judged(best, label) for label in labels if best not in {None, label}}
             verdicts = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
             level = tuple(label for label, verdict in verdicts.items() if verdict == NO_CHANGE)
             # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
-            is_told = {NO_CHANGE, "regression"}
-            open_ones = tuple(label for label, verdict in verdicts.items() if verdict not in is_told)
+            open_ones = tuple(label for label, said in verdicts.items() if said not in {NO_CHANGE, "regression"})
             kinds.append(Kind(peer, labels, best, level, open_ones))
         return tuple(kinds)
 
@@ -173,20 +155,13 @@ class Scoreboard:
         """`tables.CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
         for side, (first, peer) in zip(self.sides, self._standings, strict=True):
-            found = [(first.reference, check) for check in first.checks if check.blocks]
-            found += [(peer.reference, check) for check in peer.checks if not check.blocks]
-            for against, check in found:
+            checks = [(first.reference, check) for check in first.checks if check.blocks]
+            checks += [(peer.reference, check) for check in peer.checks if not check.blocks]
+            for against, check in checks:
                 what = check.message.partition(": baseline ")[0]
-                row = {
-                    "label": side.label,
-                    "against": against,
-                    "check": check.check,
-                    "blocks": check.blocks,
-                    "reference_value": check.baseline,
-                    "value": check.candidate,
-                    "message": f"{what}: {against} {check.baseline}, {side.label} {check.candidate}",
-                }
-                rows.append(row)
+                words = f"{what}: {against} {check.baseline}, {side.label} {check.candidate}"
+                row = (side.label, against, check.check, check.blocks, check.baseline, check.candidate, words)
+                rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
     @cached_property
@@ -217,12 +192,12 @@ class Scoreboard:
     @cached_property
     def _step_times(self) -> dict[str, list[Float64] | str]:
         """Each capture's step times in order of time, ns; in words why one has none."""
-        found: dict[str, list[Float64] | str] = {}
+        step_times: dict[str, list[Float64] | str] = {}
         for label, tables in self._tables.items():
             times = [per_step(table, DEFAULT_METRIC) for table in tables]
-            known = [one for one in times if not isinstance(one, str)]
-            found[label] = known if len(known) == len(times) else next(one for one in times if isinstance(one, str))
-        return found
+            lacking = [why for why in times if isinstance(why, str)]
+            step_times[label] = lacking[0] if lacking else [values for values in times if not isinstance(values, str)]
+        return step_times
 
     @cached_property
     def _standings(self) -> list[tuple[_Standing, _Standing]]:
@@ -232,8 +207,8 @@ class Scoreboard:
         for run in self.sides:
             against = peer = self._standing(self.sides[0], run)
             if any(check.blocks for check in against.checks) and not self.rules.is_forced:
-                found = (self._standing(one, run) for one in [*others, run])
-                peer = next(one for one in found if not any(check.blocks for check in one.checks))
+                possible = (self._standing(one, run) for one in [*others, run])
+                peer = next(one for one in possible if not any(check.blocks for check in one.checks))
                 if peer.reference == run.label:
                     others.append(run)
             standings.append((against, peer))
@@ -259,9 +234,8 @@ class Scoreboard:
         elif blocking and not self.rules.is_forced:
             columns["why"] = f"not comparable: {', '.join(blocking)}"
         elif not is_itself:
-            steps, captures = judgement.settled()
             columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": judgement.difference.statistic}
-            columns |= {"settle_steps": steps, "settle_captures": captures}
+            columns["settle_steps"], columns["settle_captures"] = judgement.settled()
         return _Standing(reference.label, checks, columns)
 
     def _judged(self, reference: str, run: str) -> Judgement | str:

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 # A variance of two values is no estimate; definitions.md, section 7.
 MIN_STEPS = 3
-# Steps further out than so many standard deviations count as that far: a stall says nothing about
-# where the median is.
+# Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.
 _REACH = 3.0
 # The standard deviation of a normal distribution in units of its median absolute deviation.
 _PER_DEVIATION = 1.482602218505602
-# Half-width, in standard errors, of the band of ranks from which the density at the median is read.
-_BAND = 1.96
-# Correlated steps widen that, up to so many steps' own: one or two stalls of ten stay outside.
-_WIDEST_OF = 10
+# Half-width, in standard errors, of the band of ranks from which the density at the median is read. Correlated steps
+# widen it, up to so many steps' own: one or two stalls of ten stay outside.
+_BAND, _WIDEST_OF = 1.96, 10
 # The order statistics of normal steps rarely say more than so many times the normal variance.
 _GAP = 8.0
 # Variance of a median over that of a mean, for independent normal values.
@@ -68,8 +66,7 @@ class Series:
         """Values less the median, cut at 3 robust standard deviations."""
         apart = self.values - self.centre
         reach = _REACH * _PER_DEVIATION * float(np.median(np.abs(apart)))
-        cut: Float64 = np.clip(apart, -reach, reach)
-        return cut
+        return np.clip(apart, -reach, reach)
 
     @property
     def is_varying(self) -> bool:
@@ -91,7 +88,7 @@ class Series:
     @property
     def is_sure(self) -> bool:
         """Whether each kind comes so often that a pattern is believed."""
-        return min(int(self.is_long.sum()), int((~self.is_long).sum())) >= _SURE
+        return _SURE <= int(self.is_long.sum()) <= self.n - _SURE
 
     @property
     def broken(self) -> float:
@@ -99,19 +96,14 @@ class Series:
         return 0.0
 
     def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
-        """Return the generalised sum of squares around the mean, (x - m)' R^-1 (x - m), of AR(1) steps.
-
-        It is as if the capture had gone on like this, to so many times its steps (`longer`).
-        """
+        """Return (x - m)' R^-1 (x - m) of AR(1) steps, as if the capture had gone on to `longer` times its steps."""
         r, x, n = correlations, self.deviations, self.n * longer
-        total, ends = float(x.sum()), float(x[0] + x[-1])
-        own = float(x @ x)
+        total, ends, own = float(x.sum()), float(x[0] + x[-1]), float(x @ x)
         beside = float(x[1:] @ x[:-1]) * longer
         inner = own * longer - float(x[0] ** 2 + x[-1] ** 2)
         whole = (own * longer - 2 * r * beside + r * r * inner) / (1 - r * r)
         towards = (total * longer - r * (total * longer - ends)) / (1 + r)
-        found: Float64 = np.maximum(whole - towards**2 / _information(n, r), _TINY)
-        return found
+        return np.maximum(whole - towards**2 / _information(n, r), _TINY)
 
     def likelihood(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the logarithm of the likelihood of each correlation, mean and variance integrated out.
@@ -119,35 +111,30 @@ class Series:
         |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s; but for a constant, so that it
         does not depend on the unit of the values.
         """
-        r, n = correlations, self.n * longer
-        squares = self.squares(r, longer)
-        found: Float64 = -0.5 * (
-            (n - 1) * np.log(1 - r * r) + np.log(_information(n, r)) + (n - 1) * np.log(squares / squares.max())
-        )
-        return found
+        r, n, squares = correlations, self.n * longer, self.squares(correlations, longer)
+        own = (n - 1) * np.log(1 - r * r) + np.log(_information(n, r)) + (n - 1) * np.log(squares / squares.max())
+        return np.asarray(-0.5 * own)
 
     def variances(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the variance of the centre for each correlation, by the spread that the steps then have."""
         spread = self.squares(correlations, longer) / (self.n * longer - 1)
-        found: Float64 = spread * self._cost(correlations, self.n * longer)
-        return found
+        return spread * self._cost(correlations, self.n * longer)
 
     def is_beside_gap(self, correlation: float) -> bool:
-        """Whether the median stands beside a gap, so that it may jump across: between two levels.
+        """Whether the median may jump across a gap between two levels beside which it stands.
 
-        Told by the order statistics about 2 standard errors around the median (Bonett and Price 2002), of the steps
-        that n are worth.
+        Told by order statistics about 2 standard errors around it (Bonett and Price 2002), of the steps that n are worth.
         """
         if not self.is_varying:
             return False
         cut = self.deviations - self.deviations.mean()
         normal = _MEDIAN_COST * float(cut @ cut) / (self.n - 1)
-        wider = max(self._reach_of_ranks(1.0), self._reach_of_ranks(float(inflation(self.n, np.asarray(correlation)))))
-        return wider > _GAP * normal
+        reaches = map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation)))))
+        return max(reaches) > _GAP * normal
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""
-        return _median_cost(n, tuple(correlations.tolist()))
+        return np.asarray(_median_cost(n, tuple(correlations.tolist())))
 
     def _reach_of_ranks(self, inflated: float) -> float:
         """1 / (4 f^2) from the order statistics on the wider side of the median."""
@@ -158,14 +145,10 @@ class Series:
         above = int(place)
         part = place - above
         further = min(above + 1, n - 1)
-        ordered = self._ordered
+        ordered = np.sort(self.values - self.centre)
         high = float(ordered[above] * (1 - part) + ordered[further] * part)
         low = float(ordered[n - 1 - above] * (1 - part) + ordered[n - 1 - further] * part)
         return (max(high, -low) / (2 * half)) ** 2
-
-    @cached_property
-    def _ordered(self) -> Float64:
-        return np.sort(self.values - self.centre)
 
 
 class MeanSeries(Series):
@@ -173,7 +156,7 @@ class MeanSeries(Series):
 
     @cached_property
     def centre(self) -> float:
-        """The mean, taken as the smallest value plus the mean of the rest above it: exact on equal values."""
+        """The mean, as the smallest value plus the mean of the rest above it: exact on equal values."""
         least = float(self.values.min())
         return least + float((self.values - least).mean())
 
@@ -181,8 +164,7 @@ class MeanSeries(Series):
     def deviations(self) -> Float64:
         """Values less the mean; exactly the same of values that are shifted."""
         above = self.values - self.values.min()
-        found: Float64 = above - float(above.mean())
-        return found
+        return np.asarray(above - float(above.mean()))
 
     def is_beside_gap(self, correlation: float) -> bool:  # noqa: ARG002 - a mean does not jump
         """Return False."""
@@ -190,8 +172,7 @@ class MeanSeries(Series):
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the mean of n AR(1) steps, over theirs."""
-        found: Float64 = inflation(n, correlations) / n
-        return found
+        return np.asarray(inflation(n, correlations) / n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +187,7 @@ class RegularSeries(MeanSeries):
     def deviations(self) -> Float64:
         """Values less the mean of their kind."""
         own = np.where(self.is_long, *self._means)
-        apart: Float64 = (self.values - own) * ((self.n - 1) / max(self.n - 2, 1)) ** 0.5
-        return apart
+        return np.asarray((self.values - own) * ((self.n - 1) / max(self.n - 2, 1)) ** 0.5)
 
     @cached_property
     def broken(self) -> float:
@@ -219,35 +199,26 @@ class RegularSeries(MeanSeries):
 
 
 def inflation(n: float, correlation: Float64) -> Float64:
-    """Return the variance of the mean of n AR(1) steps over that of independent ones: n / effective steps.
-
-    1 + 2 sum_k (1 - k/n) r^k, in closed form.
-    """
+    """Return n over effective steps of AR(1) steps: 1 + 2 sum_k (1 - k/n) r^k, in closed form."""
     r = correlation
-    found: Float64 = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
-    return found
+    return np.asarray((1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2))
 
 
 def _information(n: float, r: Float64) -> Float64:
     """1' R^-1 1 of n AR(1) steps."""
-    found: Float64 = (2 + (n - 2) * (1 - r)) / (1 + r)
-    return found
+    return (2 + (n - 2) * (1 - r)) / (1 + r)
 
 
 @lru_cache(maxsize=256)
 def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
     apart = np.arange(1, min(math.ceil(n), _FURTHEST))
     alike = np.arcsin(np.asarray(correlations)[:, None] ** apart)
-    found: Float64 = (_MEDIAN_COST + 2 * alike @ (1 - apart / n)) / n
-    return found
-
-
-# One side of a comparison: one or several captures of the same configuration.
+    return (_MEDIAN_COST + 2 * alike @ (1 - apart / n)) / n
 
 
 @dataclass(frozen=True, eq=False)
 class Captures:
-    """The per-step values of each capture of one configuration, as `Series`."""
+    """One side of a comparison: the per-step values of each capture of one configuration, as `Series`."""
 
     series: tuple[Series, ...]
 
@@ -289,15 +260,11 @@ class Captures:
 
     @cached_property
     def too_few(self) -> str | None:
-        """Say why nothing can be decided from this side, in words; None if something can.
-
-        Three steps are enough, in one capture; so are three captures of any length.
-        """
+        """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:
-            return f"{_count(self.n, 'step')}, needs {MIN_STEPS}"
-        if not self.long and len(self.series) < MIN_STEPS:
-            return f"no capture of {MIN_STEPS} steps"
-        return None
+            return f"{self.n} step{'s' * (self.n != 1)}, needs {MIN_STEPS}"
+        lacks = not self.long and len(self.series) < MIN_STEPS
+        return f"no capture of {MIN_STEPS} steps" if lacks else None
 
     @property
     def broken(self) -> float:
@@ -335,36 +302,27 @@ def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str
     return "; ".join(f"{name}: {why}" for name, why in lacking) or None
 
 
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
     """Return both sides with means as their centres; regular patterns are no spread.
 
-    A pattern counts where all captures of both sides have the same one, or where all of one side have
-    it four times or more, and no capture of the other has two levels.
+    A pattern counts where all captures of both sides have the same one, or where all of one side have it four times or
+    more, and no capture of the other has two levels.
     """
-    sides = (one.of_kind(MeanSeries), other.of_kind(MeanSeries))
+    sides = one.of_kind(MeanSeries), other.of_kind(MeanSeries)
     periods = [{series.period for series in side.series} for side in sides]
-    has_one = [len(found) == 1 and 0 not in found for found in periods]
-    is_shared = has_one[0] and periods[0] == periods[1]
-    before, after = (
-        side.of_kind(RegularSeries)
-        if is_shared
-        or (
-            has_one[at]
-            and all(series.is_sure for series in side.series)
-            and not any(series.is_long.any() for series in sides[1 - at].series)
-        )
-        else side
-        for at, side in enumerate(sides)
-    )
+
+    def is_regular(at: int) -> bool:
+        if len(periods[at]) != 1 or 0 in periods[at]:
+            return False
+        is_sure = all(series.is_sure for series in sides[at].series)
+        is_alone = not any(series.is_long.any() for series in sides[1 - at].series)
+        return periods[0] == periods[1] or (is_sure and is_alone)
+
+    before, after = (side.of_kind(RegularSeries) if is_regular(at) else side for at, side in enumerate(sides))
     return before, after
 
 
 # Student's t distribution, which neither numpy nor the standard library has.
-
 
 _NODES, _PARTS = np.polynomial.legendre.leggauss(12)
 # In units of t: pieces on which these give 9 digits of the integral from 3 degrees of freedom on, and 4 below 2.
@@ -377,25 +335,23 @@ _DIGITS, _CLOSE = 40.0, 1e-14
 def two_sided_tails(t: Float64, freedom: Float64) -> tuple[Float64, Float64]:
     """Return P(|T| > t) of many t at once, each with its degrees of freedom, and the density of |T| there.
 
-    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant: integrated piecewise
-    by Gauss and Legendre.
+    With t = sqrt(freedom) tan a the density of T is cos(a)^(freedom - 1) da, but for a constant: integrated by Gauss and
+    Legendre, piece by piece.
     """
+
+    def of_cosine(low: Float64, high: Float64) -> Float64:
+        width = (high - low) / 2
+        angles = low[:, None] + width[:, None] * (_NODES + 1)
+        return width * (np.cos(angles) ** (freedom[:, None] - 1) @ _PARTS)
+
     root = np.sqrt(freedom)
     at = np.arctan(t / root)
     below, whole = np.zeros_like(at), np.zeros_like(at)
     for low, high in pairwise(_PIECES):
         left, right = np.arctan(low / root), np.arctan(high / root)
-        end = np.clip(at, left, right)
-        below += _of_cosine(left, end, freedom)
-        whole += _of_cosine(left, right, freedom)
+        below += of_cosine(left, np.clip(at, left, right))
+        whole += of_cosine(left, right)
     return 1 - below / whole, np.cos(at) ** (freedom + 1) / root / whole
-
-
-def _of_cosine(low: Float64, high: Float64, freedom: Float64) -> Float64:
-    width = (high - low) / 2
-    angles = low[:, None] + width[:, None] * (_NODES + 1)
-    found: Float64 = width * (np.cos(angles) ** (freedom[:, None] - 1) @ _PARTS)
-    return found
 
 
 def half_width(weights: Float64, errors: Float64, freedom: Float64, error: float) -> float:
@@ -422,11 +378,6 @@ def critical_value(confidence: float, freedom: float) -> float:
     Degrees of freedom are of captures: few, at least 1, and not whole (Welch). The tail is I_x(freedom/2, 1/2) at
     x = freedom / (freedom + t^2), a power series in x. It is convex and falls, and the normal quantile is too small:
     Newton climbs to the root.
-
-    Examples
-    --------
-    >>> round(critical_value(0.95, 10), 4)
-    2.2281
     """
     tail, half = 1 - confidence, freedom / 2
     t = -NormalDist().inv_cdf(tail / 2)

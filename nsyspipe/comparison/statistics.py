@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -36,8 +37,6 @@ _BORROWED = (
     f"{_METHOD}; not less than pooled t of captures, the side of one capture taken to spread "
     "between captures like the other side"
 )
-
-
 # What a correlation is taken for before any step is seen: anything from 0 to here.
 _MOST = 0.97
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
@@ -49,17 +48,13 @@ _CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """Half-widths around the difference of two centres; the same whichever side comes first.
-
-    `added` is what comes to it that no spread shows. It is as if each capture went on to so many times its steps
-    (`longer`), or there were so many `times` the captures, all like these.
-    """
+    """Half-widths around the difference of two centres; the same whichever side comes first."""
 
     sides: tuple[Captures, Captures]
     confidence: float
-    added: float = 0.0
-    longer: float = 1.0
-    times: int = 1
+    added: float = 0.0  # what no spread shows
+    longer: float = 1.0  # as if each capture went on to so many times its steps
+    times: int = 1  # or there were so many times the captures, all like these
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -69,8 +64,8 @@ class Interval:
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        broken = abs(self.sides[0].broken - self.sides[1].broken)
-        return max(self._within, self._between) + (broken + self.added)
+        shared = max(self._within, self._between if self.has_between else 0.0)
+        return shared + (abs(self.sides[0].broken - self.sides[1].broken) + self.added)
 
     @property
     def has_between(self) -> bool:
@@ -85,16 +80,15 @@ class Interval:
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlation = float(self._weights @ self._prior[0])
+        correlations, weights = self._likely
+        correlation = float(weights @ correlations)
         return any(series.is_beside_gap(correlation) for side in self.sides for series in side.long)
 
     @cached_property
     def is_same(self) -> bool:
         """Whether both sides are the same steps: then nothing is left to chance."""
-        one, other = (side.series for side in self.sides)
-        return len(one) == len(other) and all(
-            np.array_equal(a.values, b.values) for a, b in zip(one, other, strict=True)
-        )
+        pairs = zip_longest(*(side.series for side in self.sides))
+        return all(a and b and np.array_equal(a.values, b.values) for a, b in pairs)
 
     @cached_property
     def _counts(self) -> list[int]:
@@ -104,26 +98,20 @@ class Interval:
     def _steps(self) -> float:
         return (self.sides[0].n + self.sides[1].n) * self.longer
 
-    @property
-    def _prior(self) -> tuple[Float64, Float64]:
-        return _prior(next(count for most, count in _FINENESS if self._steps <= most))
-
     @cached_property
-    def _weights(self) -> Float64:
-        """How likely each correlation is, of all steps of both sides: prior times likelihood."""
-        correlations, prior = self._prior
-        parts = [
+    def _likely(self) -> tuple[Float64, Float64]:
+        """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
+        correlations, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
+        one, other = (
             sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1)) for side in self.sides
-        ]
-        # Both sides first: swapped, they sum to exactly the same.
-        likely = np.log(prior) + self.times * (parts[0] + parts[1])
-        weights: Float64 = np.exp(likely - likely.max())
-        weights /= weights.sum()
-        return weights
+        )
+        likely = np.log(prior) + self.times * (one + other)  # both sides first: swapped, they sum to exactly the same
+        weights = np.exp(likely - likely.max())
+        return correlations, weights / weights.sum()
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
         """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
-        one, other = (side.variances(self._prior[0], self.longer, times) for side in self.sides)
+        one, other = (side.variances(self._likely[0], self.longer, times) for side in self.sides)
         return one[0] + other[0], one[1] + other[1]
 
     @cached_property
@@ -137,23 +125,21 @@ class Interval:
         np.divide(variance**2, squares, out=freedom, where=squares > 0)
         caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
         error = (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
-        return half_width(self._weights, np.sqrt(variance), freedom, error)
+        return half_width(self._likely[1], np.sqrt(variance), freedom, error)
 
     @cached_property
     def _between(self) -> float:
-        """Half-width from the captures' centres: the wider of pooled t and Welch's; 0 with one capture a side.
+        """Half-width from the captures' centres: the wider of pooled t and Welch's.
 
-        Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two
-        captures agree by chance. One capture shows no spread: there is only pooled t, and of one on each side that go on
-        as several as much as their steps let expect.
+        Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two agree by chance. One
+        capture shows no spread: there is only pooled t, and of one on each side that go on as several as much as their
+        steps let expect.
         """
         counts, times = self._counts, self.times
-        if not self.has_between:
-            return 0.0
         freedom = sum(counts) - 2
         t = critical_value(self.confidence, freedom)
         if max(counts) == times:
-            return t * math.sqrt(float(self._weights @ self._variances(1)[0]) / times)
+            return t * math.sqrt(float(self._likely[1] @ self._variances(1)[0]) / times)
         pooled = times * sum(side.squares_between for side in self.sides) / freedom
         half = t * math.sqrt(pooled * (1 / counts[0] + 1 / counts[1]))
         if min(counts) == times:
@@ -178,17 +164,14 @@ class Difference:
     """Two medians or means over steps, candidate less baseline, and the interval of that; in the unit of the values."""
 
     statistic: str  # ``median`` or ``mean``: what baseline, candidate and delta are
-    # that of the steps; of several captures the mean of theirs; None without a step
-    baseline: float | None
+    baseline: float | None  # that of the steps; of several captures the mean of theirs; None without a step
     candidate: float | None
-    # candidate - baseline; swapping the sides negates it, and mirrors low and high, exactly
-    delta: float | None
+    delta: float | None  # swapping the sides negates it, and mirrors low and high, exactly
     other_delta: float | None  # the difference of the other statistic
-    # the interval; None if `undecided`
-    low: float | None
+    low: float | None  # the interval; None if `undecided`
     high: float | None
     undecided: str | None  # why there is no interval, in words; None if there is one
-    # what low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has
+    # What low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has
     # a single capture, whose spread between captures is taken from the other side: if it spreads more than that,
     # false alarms are many, and nothing here can show it.
     interval: Interval = field(compare=False)
@@ -201,7 +184,7 @@ class Difference:
         return _BETWEEN if self.interval.has_between else _METHOD
 
     def half(self, longer: float = 1.0, times: int = 1) -> float:
-        """Return the half-width to expect of captures with so many times the steps, or of so many times the captures."""
+        """Return the half-width to expect of so many times the steps per capture, or of so many times the captures."""
         return replace(self.interval, longer=longer, times=times).half
 
 
@@ -234,26 +217,8 @@ def difference_of_centres(
     sqrt(s1^2/k1 + s2^2/k2) with Satterthwaite's, at least 1. With one capture on a side there is
     only the former, with the spread of the other side (`Interval.is_borrowed`).
 
-    Parameters
-    ----------
-    baseline, candidate
-        For each capture of the configuration its per-step values in step order, finite, any unit.
-    confidence
-        Of the interval, between 0 and 1.
-    statistic
-        ``median`` or ``mean``.
-    names
-        What `undecided` calls the sides.
-
-    Returns
-    -------
-    Difference
-        Undecided if a side has fewer than 3 steps. Equal sides give exactly 0.
-
-    Raises
-    ------
-    ValueError
-        For values that are not finite, or a confidence outside 0 to 1.
+    Each side's captures are arrays of finite per-step values in step order. Fewer than 3 steps are undecided, said of the
+    sides by their `names`; equal sides give exactly 0. Values that are not finite are a ValueError.
 
     Notes
     -----
@@ -262,16 +227,8 @@ def difference_of_centres(
     likelihood methods for eliminating nuisance parameters, Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the
     behavior of robust estimators on dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps.
     D. Bonett, R. Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics. The
-    prior's end, that divisor and the gap's factor are ours, chosen by simulation. No random numbers; false alarms,
-    coverage and power are measured in tests/comparison/test_gate_simulation.py.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> steps = np.array([10.0, 10.5, 10.2, 9.9, 10.1])
-    >>> result = difference_of_centres([steps], [steps + 5])
-    >>> result.delta, result.low > 0
-    (5.0, True)
+    prior's end, that divisor and the gap's factor are ours, chosen by simulation: false alarms, coverage and power are
+    measured in tests/comparison/test_gate_simulation.py.
     """
     kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
     kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
@@ -287,21 +244,11 @@ def difference_of_centres(
         elif interval.is_beside_gap:
             interval = Interval(of_means(one, other), confidence, added=abs(delta - other_delta))
         half = interval.half
-    return Difference(
-        statistic=statistic,
-        baseline=_known(one.centre),
-        candidate=_known(other.centre),
-        delta=_known(delta),
-        other_delta=_known(other_delta),
-        low=None if undecided else delta - half,
-        high=None if undecided else delta + half,
-        undecided=undecided,
-        interval=interval,
+    before, after, apart, other_apart = (
+        None if math.isnan(value) else value for value in (one.centre, other.centre, delta, other_delta)
     )
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    low, high = (None, None) if undecided else (delta - half, delta + half)
+    return Difference(statistic, before, after, apart, other_apart, low, high, undecided, interval)
 
 
 class Speedup(NamedTuple):
@@ -316,27 +263,9 @@ class Speedup(NamedTuple):
 def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95) -> Speedup:
     """Return mean(reference) / mean(run) over steps, with its interval.
 
-    The interval is that of the difference of the logarithms, by the delta method: each side's
-    values are divided by its mean, then as in `difference_of_centres` of means, and
-    exp(log ratio -/+ half-width). Several captures: mean of their means.
-
-    Parameters
-    ----------
-    reference, run
-        For each capture its step times in step order, finite, one unit.
-    confidence
-        Of the interval, between 0 and 1.
-
-    Returns
-    -------
-    Speedup
-        A run against itself is exactly 1. Undecided if a side has fewer than 3 steps, or a mean is
-        not above 0.
-
-    Raises
-    ------
-    ValueError
-        For values that are not finite, or a confidence outside 0 to 1.
+    It is that of the difference of the logarithms, by the delta method: each side's values are divided by its mean, then
+    as in `difference_of_centres` of means, and exp(log ratio -/+ half-width). A run against itself is exactly 1.
+    Undecided if a side has fewer than 3 steps, or a mean is not above 0.
     """
     one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
     is_same = Interval((one, other), confidence).is_same
@@ -358,16 +287,6 @@ _ROUNDS = 7
 _MARGIN = 0.95
 
 
-class Settled(NamedTuple):
-    """What would settle an inconclusive difference, were the rest like these steps; None where nothing anybody captures is.
-
-    Steps per capture; or captures on each side, of as many steps as these have.
-    """
-
-    steps: int | None = None
-    captures: int | None = None
-
-
 @dataclass(frozen=True)
 class Judgement:
     """A difference and what it means: what counts is a |delta| of `least`, in the unit of the values."""
@@ -378,9 +297,8 @@ class Judgement:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What it is called.
+        """What it is called: "regression", "improvement" or "change" if 0 is excluded and |delta| is at least `least`.
 
-        "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least `least`;
         "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is where mean and median
         differ in sign, whatever the interval says, if one of them is at least `least`: signs of two differences that
         are both too small to count say nothing.
@@ -420,21 +338,22 @@ class Judgement:
             return False
         return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
 
-    def settled(self, *, one_sided: bool = False) -> Settled:
-        """Say about how many more steps or captures would settle what is inconclusive, if delta stays what it is.
+    def settled(self, *, one_sided: bool = False) -> tuple[int | None, int | None]:
+        """Return about how many steps per capture, or captures on each side, would settle what is inconclusive.
 
-        The half-width is computed again of captures that go on as these do, and of more captures like these.
-        If `one_sided`, it is enough to know that there is no regression.
+        Were the rest like these steps: the half-width is computed again of captures that go on as these do, and of more
+        captures like these, while delta stays what it is. None where nothing anybody captures is enough. If `one_sided`,
+        it is enough to know that there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
         is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)
         if not is_open or delta is None or self.difference.low is None or self._is_opposed:
-            return Settled()
+            return None, None
         worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
         away = worse if one_sided else abs(delta)
         wanted = _MARGIN * (away if away >= self.least else self.least - away)
         if wanted <= 0:
-            return Settled()
+            return None, None
         sides = [side.series for side in self.difference.interval.sides]
         n = max(series.n for side in sides for series in side)
         count = max(map(len, sides))
@@ -447,4 +366,4 @@ class Judgement:
             steps = math.ceil(n * high)
         most = max(_MOST_CAPTURES // count, 1)
         times = next((times for times in range(2, most + 1) if half(1.0, times) < wanted), None)
-        return Settled(steps, None if times is None else times * count)
+        return steps, None if times is None else times * count

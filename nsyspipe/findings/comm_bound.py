@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
+from nsyspipe.findings.model import OF_COMM, OF_DDP, Answer, Evidence, Finding
 
 NEEDS = OF_COMM
 
@@ -42,7 +42,8 @@ def comm_bound(evidence: Evidence) -> Answer:
     is_mostly = by_phase[phase] - evidence.exposed_wait_ns_per_step >= _MOSTLY * transfer
     where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
-    action, advice = _ADVICE[evidence.is_data_parallel]
+    # Of gradients, and of buffers.
+    action, advice = _ADVICE[bool(evidence.gradient_all_reduces.num_rows) and evidence.kinds <= OF_DDP]
     return Finding(
         title=f"communication is exposed ({apart}){where}",
         action=action,

@@ -23,7 +23,11 @@ def compress_gradients(evidence: Evidence) -> Answer:
     exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
     if evidence.n_ranks == 1 or exposed is None:
         return None
-    transfer = _wide_transfer_ns(evidence)
+    rows = evidence.gradient_all_reduces
+    rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
+    # Their whole time where transfer is not known.
+    spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
+    transfer = float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)
     transferring = min(exposed, transfer)
     if evidence.share(transferring) < _LEAST_SHARE:
         return None
@@ -42,11 +46,3 @@ def compress_gradients(evidence: Evidence) -> Answer:
         saving_ns_per_step=evidence.saving_without_comm(kept=1 - wide),
         evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
     )
-
-
-def _wide_transfer_ns(evidence: Evidence) -> float:
-    """Return how long all-reduces of wide types transfer per step; their whole time where that is not known."""
-    rows = evidence.gradient_all_reduces
-    rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
-    spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
-    return float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)

@@ -6,6 +6,7 @@ from nsyspipe.findings.model import Answer, Evidence, Finding
 
 NEEDS = ("grad_copy_ns",)
 
+_SPAN = "grad_copy_span_ns"
 _LEAST_SHARE = 0.001
 # Compression hooks copy their factors as well: few bytes must cost more to be worth a word.
 _FEW_BYTES, _LEAST_SHARE_OF_FEW = 16e6, 0.005
@@ -29,13 +30,15 @@ def grad_copy(evidence: Evidence) -> Answer:
         action="gradient_as_bucket_view=True: no copies out of buckets",
         advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
         "their memory too",
-        saving_ns_per_step=evidence.mean_of_most("grad_copy_span_ns"),
+        saving_ns_per_step=None
+        if evidence.mean(_SPAN) is None
+        else evidence.mean_of_most(evidence.steps[_SPAN].to_numpy()),
         evidence=copy_evidence(evidence),
     )
 
 
 def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
     """Return what the copies between gradients and buckets cost per step."""
-    columns = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes")
+    columns = ("grad_copy_ns", "exposed_grad_copy_ns", _SPAN, "grad_copy_bytes")
     figures = {f"{name}_per_step": evidence.mean(name) for name in columns}
     return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}

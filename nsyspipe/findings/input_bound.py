@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above, idle_evidence, on_rank
+from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above
 
 _ACTION = "feed the GPU: num_workers, pin_memory, non_blocking"
 _ADVICE = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
@@ -24,6 +24,6 @@ def input_bound(evidence: Evidence) -> Answer:
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "the GPU idles between steps while the host probably waits for the data loader"
         action, advice = "probably the data loader: num_workers, pin_memory", _ADVICE + _TO_BE_SURE
-    figures = idle_evidence(evidence, idle, "idle_input_ns")
+    figures = idle.figures(evidence)
     figures["idle_between_steps_ns_per_step"] = between
-    return Finding(title + on_rank(idle), action, advice, idle.saving_ns, figures)
+    return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)

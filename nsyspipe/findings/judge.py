@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def _rules() -> dict[Callable[[Evidence], Answer], tuple[str, ...]]:
-    """List the rules of this package: of each module the function of its name, and what it `NEEDS` of the steps.
-
-    Where a column that a rule needs is null, its silence means nothing.
-    """
-    names = [one.name for one in iter_modules(findings.__path__)]
-    modules = [(name, import_module(f"{findings.__name__}.{name}")) for name in names if name != "judge"]
-    return {vars(one)[name]: getattr(one, "NEEDS", ()) for name, one in modules if name in vars(one)}
-
-
-RULES = _rules()
+# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps. Where a column that
+# a rule needs is null, its silence means nothing.
+_NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
+_MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}
+RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
+    module[name]: module.get("NEEDS", ()) for name, module in _MODULES.items() if name in module
+}
 _WORDS = {
     "comm_ns": "communication",
     "compute_ns": "compute",
@@ -47,7 +43,11 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     Without summary steps nothing is asked, nor of a capture without steps.
     """
     if evidence.is_capture or not evidence.steps.num_rows:
-        return schema.FINDINGS.empty(), _nothing_judged(evidence)
+        reason, how = "no step has figures", "see the problems about steps"
+        if evidence.is_capture:
+            reason = "what a change saves is a part of a step, and the capture has no steps"
+        said = [problem("not-judged", rules="all rules", reason=reason, how=how)]
+        return schema.FINDINGS.empty(), said if evidence.n_ranks else []
     answers = {rule.__name__.replace("_", "-"): _answer(rule, columns, evidence) for rule, columns in RULES.items()}
     rows: list[dict[str, Any]] = []
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
@@ -94,12 +94,3 @@ def _answer(rule: Callable[[Evidence], Answer], columns: tuple[str, ...], eviden
         return answer
     reason = f"{' and '.join(unknown)} not known on every rank"
     return NotJudged(reason, "see the problems about what was not recorded")
-
-
-def _nothing_judged(evidence: Evidence) -> list[Problem]:
-    if not evidence.n_ranks:
-        return []
-    reason, how = "no step has figures", "see the problems about steps"
-    if evidence.is_capture:
-        reason = "what a change saves is a part of a step, and the capture has no steps"
-    return [problem("not-judged", rules="all rules", reason=reason, how=how)]

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import (
-    LEAST_IDLE_SHARE,
-    Answer,
-    Evidence,
-    Finding,
-    IdleOf,
-    NotJudged,
-    idle_above,
-    idle_evidence,
-    idle_of,
-    on_rank,
-)
+from nsyspipe.findings.model import LEAST_IDLE_SHARE, Answer, Evidence, Finding, NotJudged, idle_above, idle_of
 
 NEEDS = ("idle_ns",)
 
@@ -48,21 +37,16 @@ def launch_bound(evidence: Evidence) -> Answer:
     action = "launch less: torch.compile, CUDA graphs, fused=True"
     if not has_data:
         action = "launch less (torch.compile), or load data faster"
-    if _is_pausing(evidence, idle):
+    # Of the judged rank, or of all ranks where none is judged.
+    steps = evidence.steps
+    steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
+    pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
+    if 2 * (pauses or 0) >= launch:
         title, advice = "the GPU idles while the host pauses between launches", _PAUSES
         action = "find what the host does when it launches nothing"
-    figures = idle_evidence(evidence, idle, "idle_launch_ns")
+    figures = idle.figures(evidence)
     figures["idle_pause_ns_per_step"] = evidence.mean("idle_pause_ns")
-    return Finding(title + on_rank(idle), action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
-
-
-def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
-    """Tell whether pauses are at least half of the judged rank's idle time, or of all ranks' where none is judged."""
-    steps = evidence.steps
-    if idle.rank is not None:
-        steps = steps.filter(pc.equal(steps["rank"], idle.rank))
-    pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
-    return bool(2 * (pauses or 0) >= launch)
+    return Finding(title + idle.on_rank, action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
 
 
 def _missing(evidence: Evidence) -> str | None:
@@ -80,6 +64,4 @@ def _nor(evidence: Evidence) -> str:
     """Return which of the two other rules about causes have not fired, in words."""
     columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
     silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
-    if not silent:
-        return ""
-    return f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either"
+    return f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""

@@ -48,7 +48,7 @@ _OF_COLLECTIVES = (
     "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes",
 )  # fmt: skip
 # What collectives a run without tensor parallelism or sharding has.
-_OF_DDP = {"all_reduce", "broadcast"}
+OF_DDP = {"all_reduce", "broadcast"}
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -76,8 +76,7 @@ class Evidence:
     n_hosts: int = 1  # also where that is not known
     gpu_names: tuple[str, ...] = ()  # models, each once
     links: pa.Table | None = None  # from NCCL's log and the topology
-    # ``NCCL_*`` variables that NCCL took from the environment, by its log.
-    nccl_settings: Mapping[str, str] | None = None
+    nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
     is_capture: bool = False  # the rows of `steps` are captures without steps
 
     @cached_property
@@ -89,31 +88,19 @@ class Evidence:
     def gradient_all_reduces(self) -> pa.Table:
         """The all-reduces that may be DDP's: none in a run that reduce-scatters too (FSDP) or all-reduces in forward.
 
-        The latter is tensor parallelism, where a tenth of communication is launched in forward and all-reduces are all there
-        is: DDP all-reduces nothing there. Its options differ.
+        The latter is tensor parallelism: a tenth of communication is launched in forward, where DDP all-reduces nothing,
+        and all-reduces are all there is.
         """
         rows = self.collectives.filter(pc.equal(self.collectives["collective"], "all_reduce"))
         forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
         in_forward, in_all = (pc.sum(column).as_py() or 0 for column in (forward, self.steps["comm_ns"]))
-        is_tensor_parallel = self.kinds <= _OF_DDP and 10 * in_forward > in_all
+        is_tensor_parallel = self.kinds <= OF_DDP and 10 * in_forward > in_all
         return rows.slice(0, 0) if "reduce_scatter" in self.kinds or is_tensor_parallel else rows
 
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The collectives of the summary steps."""
         return frozenset(self.collectives["collective"].unique().to_pylist())
-
-    @property
-    def is_data_parallel(self) -> bool:
-        """Whether all communication may be DDP's: all-reduces of gradients, and broadcasts of buffers."""
-        return bool(self.gradient_all_reduces.num_rows) and self.kinds <= _OF_DDP
-
-    @property
-    def is_capture_start_only(self) -> bool:
-        """Whether the figures rest on nothing but the step in which the capture began."""
-        starts = self.all_steps["start_ns"]
-        began = self.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
-        return set(self.steps["step"].to_pylist()) == set(began.to_pylist())
 
     @cached_property
     def has_absent_ranks(self) -> bool:
@@ -122,10 +109,7 @@ class Evidence:
 
     @property
     def is_wait_known(self) -> bool:
-        """Whether waiting can be told from transferring in every summary step.
-
-        Not where ranks are missing: the last to start a collective may be one of them.
-        """
+        """Whether waiting can be told from transferring in all summary steps; not where the last to start may be absent."""
         return not self.has_absent_ranks and not self.steps["wait_ns"].null_count
 
     @property
@@ -159,24 +143,24 @@ class Evidence:
 
     @property
     def beside_compute_ns(self) -> float:
-        """Step time less what the rank that computes least does, beside communication slowed as bounds take it; the mean step.
+        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it.
 
-        Of the rank that computes least, since a late one may compute more than it has to.
+        Of that rank, since a late one may compute more than it has to.
         """
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
         own = compute - self.most_slowed_share * hidden
-        longest = self._most(wall) + self._most(-own)
+        longest = self.most(wall) + self.most(-own)
         return float(longest.mean()) if longest.size else 0.0
-
-    @property
-    def most_slowed_share(self) -> float:
-        """The share of hidden communication by which it lengthens compute at most, as bounds take it."""
-        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
 
     def _slowed_share(self, margin: float = 1.0) -> float:
         """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
         known = self.slowdown_ratio
         return _share((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin)
+
+    @property
+    def most_slowed_share(self) -> float:
+        """The same at most, as bounds take it."""
+        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
 
     @cached_property
     def compared_slowdown_ratio(self) -> float | None:
@@ -190,34 +174,28 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`, or where that is not known `assumed_slowdown_ratio`; at most 1). Where waiting is not known it counts as transfer.
+        down by (c of `slowdown_figures`, at most 1). Where waiting is not known it counts as transfer.
         """
-        exposed, transfer, wait, hidden = self._columns(
-            "exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns"
-        )
+        names = ("exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns")
+        exposed, transfer, wait, hidden = self._columns(*names)
         if not self.has_absent_ranks:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        return self._mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
+        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
-        """Return what communication slows compute down by per step: ``|M n C| x c / (1 + c) + margin x comm_delay``.
+        """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
 
-        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; a delay that is not known counts
-        as none.
+        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; an unknown delay counts as none.
         """
         hidden, late = self._columns("overlap_compute_ns", "comm_delay_ns")
-        return self._mean_of_most(hidden * _share(ratio * margin) + margin * late)
+        return self.mean_of_most(hidden * _share(ratio * margin) + margin * late)
 
-    def mean_of_most(self, column: str) -> float | None:
-        """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
-        return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())
+    def mean_of_most(self, values: Float64) -> float:
+        """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
+        return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
 
-    def _mean_of_most(self, values: Float64) -> float:
-        # A step in which all ranks lose counts as 0.
-        return min(float(np.maximum(self._most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
-
-    def _most(self, values: Float64) -> Float64:
+    def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""
         numbers, step = np.unique(self.steps["step"], return_inverse=True)
         most = np.full(numbers.size, -np.inf)
@@ -259,7 +237,6 @@ def _share(c: float) -> float:
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
 # What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
-
 LEAST_IDLE_SHARE = 0.02
 _LEAST_TURN = 0.25
 
@@ -268,6 +245,7 @@ _LEAST_TURN = 0.25
 class IdleOf:
     """One cause of idle time."""
 
+    column: str  # of `schema.STEPS`
     judged_ns: float  # mean per step on the rank that the others wait for
     saving_ns: float  # step time less the limit without the cause, per step
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
@@ -275,6 +253,21 @@ class IdleOf:
     is_common: bool  # the rank in the middle idles as much as at least half of that
     is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
     in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
+
+    @property
+    def on_rank(self) -> str:
+        """Which rank a finding is about, in words; nothing where the others idle alike."""
+        if self.is_common:
+            return ""
+        if len(self.in_turn) > 1:
+            return f" on ranks {listed(self.in_turn)} in turn"
+        return f" on rank {self.rank}{', which the others wait for' if self.is_waited_for else ''}"
+
+    def figures(self, evidence: Evidence) -> dict[str, Any]:
+        """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
+        means = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
+        judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
+        return means if evidence.n_ranks == 1 else means | judged
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
@@ -286,7 +279,8 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
         max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where waiting is not known it is the largest of the ranks' means.
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where
+    waiting is not known it is the largest of the ranks' means.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -294,55 +288,36 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     by_rank = sorted(steps.group_by("rank").aggregate([(column, "mean")])[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return IdleOf(middle, by_rank[-1], None, is_common=True)
+        return IdleOf(column, middle, by_rank[-1], None, is_common=True)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
-    rank, (numbers, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
+    rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
     waited_for = order[run_starts(step[order])]
-    longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
-    np.maximum.at(longest, step, wall)
     # The largest cause on another rank of the step; on the one that has it the second largest.
     largest = np.lexsort((-cause, step))
     first = largest[run_starts(step[largest])]
     rest = cause.copy()
     rest[first] = 0
-    others, second = cause[first][step], np.zeros(numbers.size, np.int64)
-    np.maximum.at(second, step, rest)
-    others[first] = second
+    others = cause[first][step]
+    others[first] = evidence.most(rest)
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.most_slowed_share * hidden_wait, 0).astype(np.int64)
-    np.maximum.at(limit, step, wall - cause - made - slowed)
+    gone = evidence.most(wall) - np.maximum(evidence.most(wall - cause - made - slowed), 0)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares = np.bincount(place, weights=cause[waited_for])
     named = int(ranks[shares.argmax()])
     in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
-    is_own = rank == named
-    is_waited_for = is_own.all() or 2 * wait[is_own].mean() <= wait[~is_own].mean()
+    wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
+    is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
     judged = float(cause[waited_for].mean())
-    saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
+    saving = min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
+    return IdleOf(column, judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
 
 
 def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
     """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
     idle = idle_of(evidence, column)
     return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
-
-
-def on_rank(idle: IdleOf) -> str:
-    """Return which rank a finding is about, in words; nothing where the others idle alike."""
-    if idle.is_common:
-        return ""
-    if len(idle.in_turn) > 1:
-        return f" on ranks {listed(idle.in_turn)} in turn"
-    return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
-
-
-def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, Any]:
-    """Return the mean idle time per step by cause, and of the judged cause that of the rank that was judged."""
-    figures = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
-    own = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
-    return figures if evidence.n_ranks == 1 else figures | own

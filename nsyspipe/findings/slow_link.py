@@ -28,15 +28,16 @@ LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
 )
-_ASK_SIZES = (
-    "NCCL's log names a network, and message sizes are needed to tell how fast it is",
-    "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
-)
-_ASK_TOPOLOGY = (
-    "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
-    "pass --topology FILE (nvidia-smi topo -m)",
-)
-_ASK = {"p2p": _ASK_TOPOLOGY, "net": _ASK_SIZES}
+_ASK = {
+    "p2p": (
+        "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
+        "pass --topology FILE (nvidia-smi topo -m)",
+    ),
+    "net": (
+        "NCCL's log names a network, and message sizes are needed to tell how fast it is",
+        "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
+    ),
+}
 # Below this share of what NVLink promises, it is not NVLink that carries the data.
 _SLOW_RATIO = 0.15
 _PER_S = 1e9
@@ -51,10 +52,10 @@ _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 def slow_link(evidence: Evidence) -> Answer:
     """Fire when transfer takes 5 % of step time over a link that is slow (see `judge_link`).
 
-    Between hosts only what NCCL's log or the topology says counts: there a network is all there is, and
-    slower than NVLink. Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser of
-    exposed transfer and transfer less the share that NVLink would still need, where both bandwidths are known, and
-    all that communication slows compute down by, as `Evidence.saving_without_comm` has it.
+    Between hosts only what NCCL's log or the topology says counts: there a network is all there is. Peer to peer below one
+    PCIe host bridge is the best there is without NVLink. Saving: the lesser of exposed transfer and transfer less the share
+    that NVLink would still need, where both bandwidths are known, and all that communication slows compute down by, as
+    `Evidence.saving_without_comm` has it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
@@ -121,11 +122,10 @@ class LinkVerdict:
 def judge_link(evidence: Evidence) -> LinkVerdict:
     """Tell whether the ranks of a run are connected by less than NVLink could give, or by TCP.
 
-    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below
-    15 % of NVLink's on GPUs that have it. The bandwidth is measured on messages of 16 MB and more, or estimated
-    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred; not
-    at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
-    compressed, or where so many all-reduces are of larger buckets than what was copied.
+    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
+    that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
+    over the time that all-reduces transferred; not at all where ranks are absent, nor from copies where a narrow type shows
+    that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
@@ -156,9 +156,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
 def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
     """Return what NVLink gives between GPUs of these models; None of cards, which it connects only in pairs, if at all."""
-    if any("PCI" in name.upper() for name in gpu_names):
-        return None
-    speed = nvlink_speed(gpu_names)
+    speed = None if any("PCI" in name.upper() for name in gpu_names) else nvlink_speed(gpu_names)
     return None if speed is None else speed.bytes_per_s
 
 
@@ -175,12 +173,13 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def _large_busbw(evidence: Evidence) -> float | None:
-    """Return the bus bandwidth of large messages, which latency does not hide."""
+    """Return the bus bandwidth of large messages."""
     if evidence.has_absent_ranks:
         return None
+    # Large messages, which latency does not hide.
     rows = evidence.collectives
-    large = rows.filter(pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False))
-    n_bytes, transfer = _total(large["bus_bytes"]), _total(large["transfer_ns"])
+    rows = rows.filter(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES))
+    n_bytes, transfer = _total(rows["bus_bytes"]), _total(rows["transfer_ns"])
     return _PER_S * n_bytes / transfer if n_bytes and transfer else None
 
 

@@ -22,9 +22,8 @@ NEEDS = OF_COMM
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
-# Delays below these shares, of step time and of all delays, name nobody.
-_NOTICEABLE, _LEAST_PART = 0.01, 0.1
-_MOST_NAMED = 3
+# Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
+_NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
 # Of all delays: who comes so late behind those that come last makes the others wait once these are mended.
 _LEAST_BEHIND = 0.25
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
@@ -45,28 +44,30 @@ _COMPARE_ALL = (
 def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
-    By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving: of all late ranks
-    together, ``held_up_ns`` of `schema.COLLECTIVES` summed by step and averaged over all steps: per collective the
-    longest wait in it, pairs (send_recv) apart; at most `Evidence.beside_compute_ns`. Named is each rank whose own part is 1 % of step time and 10 % of it.
+    By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
+    of all late ranks together, ``held_up_ns`` of `schema.COLLECTIVES` summed by step and averaged over all steps: per
+    collective the longest wait in it, pairs (send_recv) apart; at most `Evidence.beside_compute_ns`. Named is each rank
+    whose own part is 1 % of step time and 10 % of it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
-    rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}  # fmt: skip
+    rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}
     if not rows:
         return NotJudged("waiting is not known", "see the problems about clocks and matching")
-    if evidence.is_capture_start_only:
+    starts = evidence.all_steps["start_ns"]
+    began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
+    if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
         return NotJudged(
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
-    if not _is_often_late(evidence):
+    n_meeting = len(evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))["step"].unique())
+    if not _is_often_late(evidence, n_meeting):
         return None
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     n_steps = evidence.summary["n_summary_steps"]
     saving = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
-    bound = min(saving, evidence.beside_compute_ns)
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
-    n_meeting = _n_meeting(evidence)
     alone = held_up.filter(held_up["is_alone"])
     long = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable))
     steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in rows}
@@ -76,8 +77,8 @@ def straggler(evidence: Evidence) -> Answer:
     if not named:
         return None
     worst = named[0]
-    least_behind = max(noticeable, _LEAST_BEHIND * saving)
-    behind = {rank: ns for rank, ns in _behind(evidence, n_steps).items() if ns >= least_behind and rank not in named}
+    least = max(noticeable, _LEAST_BEHIND * saving)
+    behind = {rank: ns for rank, ns in _behind(evidence, n_steps).items() if ns >= least and rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, saving, n_meeting)
@@ -85,7 +86,7 @@ def straggler(evidence: Evidence) -> Answer:
         title=title + where,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
-        saving_ns_per_step=bound,
+        saving_ns_per_step=min(saving, evidence.beside_compute_ns),
         evidence={
             "rank": worst,
             "phase": phase,
@@ -102,18 +103,15 @@ def straggler(evidence: Evidence) -> Answer:
     )
 
 
-def _n_meeting(evidence: Evidence) -> int:
-    """Return in how many steps ranks meet: under no_sync() not in every one."""
-    met = evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))
-    return len(met["step"].unique())
+def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
+    """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough.
 
-
-def _is_often_late(evidence: Evidence) -> bool:
-    """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough."""
+    Often is of the steps in which ranks meet: under no_sync() not every one.
+    """
     rows = _but_pairs(evidence)
-    rows = rows.filter(pc.fill_null(rows["is_late_significant"], fill_value=False))
+    rows = rows.filter(rows["is_late_significant"])
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
-    n_meeting, wall = _n_meeting(evidence), evidence.mean("wall_ns") or 0.0
+    wall = evidence.mean("wall_ns") or 0.0
     least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]
     is_large = n_steps and largest.sum() >= least * wall * n_steps
@@ -168,8 +166,7 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     phases, windows = (
         table.filter(pc.is_in(table["step"], value_set=pa.array(steps))) for table in (evidence.phases, evidence.steps)
     )
-    busy = pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0))
-    spent = pc.add(busy, phases["idle_ns"])
+    spent = pc.add(pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0)), phases["idle_ns"])
     is_device = not spent.null_count
     if not is_device:
         spent = phases["host_ns"]
@@ -179,10 +176,8 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
         excess[phase] = _excess(spent.filter(of_phase), pc.equal(phases["rank"], rank).filter(of_phase))
     input_ns = 0.0
     if is_device:
-        spent, is_own = (
-            pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0)),
-            pc.equal(windows["rank"], rank),
-        )
+        spent = pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0))
+        is_own = pc.equal(windows["rank"], rank)
         excess[_OUTSIDE] = _excess(spent, is_own) - sum(excess.values())
         input_ns = max(_excess(pc.fill_null(windows["idle_input_ns"], 0), is_own), 0.0)
     longer = sum(max(one, 0.0) for one in excess.values())

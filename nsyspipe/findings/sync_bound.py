@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above, idle_evidence, on_rank
+from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above
 
 _SHOWN_CALLS = 5
 # Names of calls come from the report; all of CUDA's are shorter.
@@ -24,9 +24,9 @@ def sync_bound(evidence: Evidence) -> Answer:
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
     name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
     return Finding(
-        f"the GPU idles because the host was blocked in {name}{on_rank(idle)}",
+        f"the GPU idles because the host was blocked in {name}{idle.on_rank}",
         f"keep {name} out of the step",
         _ADVICE,
         idle.saving_ns,
-        idle_evidence(evidence, idle, "idle_blocked_ns") | {"idle_ns_per_step_by_call": calls},
+        idle.figures(evidence) | {"idle_ns_per_step_by_call": calls},
     )

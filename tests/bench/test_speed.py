@@ -5,7 +5,8 @@
 `analyze` is told as ratios to F, the time that the same engine, through the same ADBC driver, takes to sum exactly the
 columns that are loaded. Figures are printed; what fails is a total that the plain pandas way has otherwise, and a trace of
 8 x 100 000 kernels that takes 10 s more. Asked for: saving at most 20 % of the analysis, and about a second beside 1000
-runs; a diff of two saved runs under 1 s, the menu of what-if under 1.5 s beyond what analyze takes.
+runs; a diff of two saved runs under 1 s, the menu of what-if under 1.5 s beyond what analyze takes. What is in-process
+is told too: matching across 512 ranks, and a process more in a report.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,20 +23,32 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 
 import nsyspipe
+from nsyspipe.analysis.clock import ALIGNING, clock_offsets
+from nsyspipe.analysis.collectives import match, waiting
+from nsyspipe.analysis.communication import CommKind
+from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report
+from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
 from nsyspipe.store.write import save
 from tests.build.changed_run import Changed
-from tests.build.synthetic import generate
+from tests.build.synthetic import clock_errors, generate
+from tests.build.trace import steady_rank
 from tests.conftest import SAMPLES
 from tests.store.store_tools import old_run, stored
 
 pytestmark = pytest.mark.bench
 N_RUNS, MOST_SECONDS = 1000, 10
+N_RANKS, N_COLLECTIVES, SEED = 512, 2000, 7
+# The first four of `COLLECTIVES` are the kinds of the generated rows.
+KINDS = tuple(CommKind(name, "f32", "RING_LL") for name in COLLECTIVES[:4])
+SIZES = (500, 5000)
+PROCESS_BITS = 24  # of a globalTid, above those of the thread
 HERE = Path(__file__).parent
 PARTS = (
     "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "dtod_ns", "dtod_bytes",
@@ -160,6 +174,114 @@ def test_answers_about_a_change(tmp_path, shown):
     }
     shown(*(f"{name}: {found['seconds']:.2f} s" for name, found in best(ways).items()))
     assert json.loads(out.read_text("utf-8"))["verdict"] == "improvement"
+
+
+# What is done across ranks, beside one sort of as many numbers in the same process.
+
+
+def generated_rows():
+    """Return rows as `comm_rows` has them, by rank and start: all ranks arrive tens of us apart and end within 3 us."""
+    rng = np.random.default_rng(SEED)
+    kind = rng.integers(0, len(KINDS), N_COLLECTIVES)
+    stream = (rng.random(N_COLLECTIVES) > 0.7).astype(np.int64)
+    ready = 10_000_000_000 + np.cumsum(rng.integers(450_000, 800_000, N_COLLECTIVES))
+    shape = N_RANKS, N_COLLECTIVES
+    start = ready + np.minimum(rng.exponential(15_000, shape), 99_000).astype(np.int64)
+    end = ready + 100_000 + rng.integers(20_000, 300_000, N_COLLECTIVES) + rng.integers(0, 3000, shape)
+    error = clock_errors(N_RANKS, SEED)[:, None]
+    rank, kind = np.repeat(np.arange(N_RANKS), N_COLLECTIVES), np.tile(kind, N_RANKS)
+    unknown = np.full(rank.size, ABSENT)
+    return CommRows(
+        rank=rank,
+        report=rank,
+        step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS),
+        in_step=np.ones(rank.size, np.bool_),
+        start_ns=(start + error).ravel(),
+        end_ns=(end + error).ravel(),
+        kind=kind,
+        kinds=KINDS,
+        collective=kind,
+        communicator=2 * kind + np.tile(stream, N_RANKS),
+        communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
+        seq_number=unknown,
+        message_bytes=unknown,
+        has_ids=False,
+    )
+
+
+def test_speed_of_matching_clocks_and_waiting(shown):
+    rows = generated_rows()
+    numbers = np.random.default_rng(SEED).permutation(rows.start_ns)
+    aligning = np.array([name in ALIGNING for name in COLLECTIVES])
+    sort = min(_timed(lambda: np.sort(numbers)) for _ in range(3))
+
+    def across(size=N_RANKS):
+        group, required = rows.groups(size)
+        matched = match(group, rows.rank, required)
+        telling = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
+        offsets = clock_offsets(telling, rows.end_ns, rows.report, size)
+        errors = np.array([one.error_ns for one in offsets], np.int64)[rows.report]
+        offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
+        found = waiting(matched, rows.start_ns - offset, rows.end_ns - offset, errors)
+        return offsets, found
+
+    seconds = min(_timed(across) for _ in range(3))
+    offsets, found = across()
+    run = CrossRank((), tuple(offsets), rows, found, ())
+    sizes = np.full(len(rows.communicators), N_RANKS)
+    chosen = np.unique(rows.step)
+    table = collectives_table(run, range(N_RANKS), chosen, sizes)
+    table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen, sizes)) for _ in range(2))
+
+    # Ends agree within 3 us, so clocks are known as well: up to what all have in common.
+    assert found.is_matched.all()
+    apart = np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)
+    assert np.ptp(apart) < 3000
+    assert table.num_rows == N_RANKS * N_COLLECTIVES
+    shown(
+        f"{N_RANKS} ranks x {N_COLLECTIVES} collectives: np.sort {sort:.3f} s",
+        f"groups, match, clocks, waiting: {seconds:.2f} s = {seconds / sort:.1f} sorts",
+        f"table of collectives: {table_seconds:.2f} s = {table_seconds / sort:.1f} sorts",
+    )
+
+
+# What a process more costs in a small report: one of 500 processes, and one of 5 000.
+
+
+def with_processes(path, n_processes):
+    """Write a report of one rank, with the rows of its process copied to others."""
+    steady_rank(0, world_size=1).write(path)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        for table in tables:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            own = [name for name in columns if name in {"globalTid", "globalPid"}]
+            if not own:
+                continue
+            moved = [f"{name} + (k.n << {PROCESS_BITS})" if name in own else f'"{name}"' for name in columns]
+            database.execute(
+                "WITH RECURSIVE k(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < ?) "
+                f"INSERT INTO {table} SELECT {', '.join(moved)} FROM {table}, k",
+                (n_processes - 1,),
+            )
+        database.commit()
+        (found,) = database.execute("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+    assert found == n_processes
+    return path
+
+
+def test_a_process_costs_as_much_among_many_as_among_few(tmp_path, shown):
+    costs = {}
+    for n_processes in SIZES:
+        path = with_processes(tmp_path / f"of_{n_processes}.sqlite", n_processes)
+        begin = time.process_time()
+        try:
+            run = nsyspipe.load(path, jobs=1)
+            assert run.ranks.num_rows > 0
+        except nsyspipe.NsyspipeError as error:
+            shown(error)
+        costs[n_processes] = (time.process_time() - begin) / n_processes
+    shown(*(f"{n_processes:6} processes: {1e3 * cost:.2f} ms of CPU each" for n_processes, cost in costs.items()))
 
 
 def _line(what: str, found: dict, scan: float, plain: dict) -> str:

@@ -7,6 +7,8 @@ import pytest
 import nsyspipe
 from tests.build.plain_steps import plain_rank
 
+STEPS = [(1000, 100, 40, 60)] * 3
+
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
@@ -27,3 +29,9 @@ def made(tmp_path_factory):
         return runs[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def run(made):
+    """Return two ranks of equal steps: windows [1000, 1600), skipped, three of 1200, and one that is cut off."""
+    return made(STEPS, STEPS)

@@ -40,12 +40,9 @@ def test_a_side_needs_a_run_and_each_capture_once(run):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        *({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
-        *({"confidence": value} for value in (0.5, 1.0)),
-        {"metrics": ["speed"]},
-    ],
-)
+    [*({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
+        *({"confidence": value} for value in (0.5, 1.0)), {"metrics": ["speed"]}],
+)  # fmt: skip
 def test_options_out_of_range_are_refused(run, options):
     with pytest.raises(OptionError):
         diff(run, run, **options)

@@ -31,16 +31,10 @@ class Judged:
 
 @pytest.mark.parametrize(
     ("verdicts", "on_regression", "on_any_change"),
-    [
-        (["no change"], PASSED, PASSED),
-        (["improvement"], PASSED, FAILED),
-        (["regression"], FAILED, FAILED),
-        (["inconclusive"], UNDECIDED, UNDECIDED),
-        (["inconclusive", "regression"], FAILED, FAILED),
-        (["inconclusive", "improvement"], UNDECIDED, FAILED),
-        (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
-    ],
-)
+    [(["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
+        (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
+        (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED)],
+)  # fmt: skip
 def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
     judged = Judged(**{f"m{at}": verdict for at, verdict in enumerate(verdicts)})
     assert gate(judged, "regression").exit_code == on_regression
@@ -87,11 +81,9 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(text):
 
 @pytest.mark.parametrize(
     ("parse", "problem", "texts"),
-    [
-        (parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-        (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
-    ],
-)
+    [(parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
+        (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"])],
+)  # fmt: skip
 def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
     for text in texts:
         with pytest.raises(OptionError, match=problem):
@@ -122,21 +114,16 @@ SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics"
         ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
         ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
         # What the table of the command says wins over the program's, in either spelling.
-        (
-            {},
-            {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
-            {"min_effect": 0.02, "confidence": 0.8},
-        ),
+        ({}, {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
+            {"min_effect": 0.02, "confidence": 0.8}),
         ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
         ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
         # A project that is not ours is passed by, even if it is broken.
         ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
-        *(
-            ({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
-            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")
-        ),
+        *(({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
+            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, here, expected):
     for folder, files in ((tmp_path, above), (tmp_path / "a", here)):
         folder.mkdir(exist_ok=True)

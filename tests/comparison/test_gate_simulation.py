@@ -110,14 +110,16 @@ def spreads(values, correlations):
     apart = values - np.median(values, axis=1, keepdims=True)
     reach = 3 * 1.482602218505602 * np.median(np.abs(apart), axis=1, keepdims=True)
     x = np.clip(apart, -reach, reach)
-    ks = np.arange(1, n)
+    ks, beside = np.arange(1, n), np.eye(n, k=1) + np.eye(n, k=-1)
+    inner = np.diag([0.0, *[1.0] * (n - 2), 0.0])
     squares, likely = np.empty((len(x), len(correlations))), np.empty((len(x), len(correlations)))
     for at, r in enumerate(correlations):
-        alike = r ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-        inverse = np.linalg.inv(alike)
+        # Of the correlations r^|i - j|: inverse and determinant.
+        inverse = (np.eye(n) - r * beside + r * r * inner) / (1 - r * r)
         ones = inverse.sum(axis=1)
         squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
-        likely[:, at] = -0.5 * (np.linalg.slogdet(alike)[1] + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
+        determinant = (n - 1) * math.log1p(-r * r)
+        likely[:, at] = -0.5 * (determinant + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
         costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
     return likely, squares / (n - 1) * np.array(costs)
 

@@ -187,14 +187,10 @@ def test_equal_labels_are_told_apart(runs):
 
 @pytest.mark.parametrize(
     ("given", "options", "message"),
-    [
-        ([], {}, "has no run"),
-        ("path", {}, "is one run"),
-        (None, {"sort": "speed"}, "no such metric"),
+    [([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
         *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
-        *((None, {"confidence": value}, "between") for value in (1, "0.95")),
-    ],
-)
+        *((None, {"confidence": value}, "between") for value in (1, "0.95"))],
+)  # fmt: skip
 def test_what_cannot_be_used_is_refused(runs, given, options, message):
     with pytest.raises(OptionError, match=message):
         compare([runs["slow"]] if given is None else given, **options)

@@ -200,6 +200,11 @@ def fired(rule, given):
     return found
 
 
+def findings(run):
+    """Return the findings by id, in their order, each with its evidence read."""
+    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
+
+
 def assert_named_with_units(figures):
     for name, value in figures.items():
         one = next(iter(value.values()), None) if isinstance(value, dict) else value
@@ -209,9 +214,17 @@ def assert_named_with_units(figures):
             assert _UNIT.search(name), name
 
 
-def assert_in_order(rows):
-    """Check that rows of findings stand by what they are worth, and `comm-bound` after what causes it."""
+def assert_well_said(rows):
+    """Check that rows of findings have short actions and named figures, and stand by what they are worth.
+
+    `comm-bound` stands after what causes it.
+    """
     ids = [row["id"] for row in rows]
+    assert set(ids) <= set(IDS)
+    assert len(set(ids)) == len(ids)
+    for row in rows:
+        assert 0 < len(row["action"]) <= LONGEST_ACTION
+        assert_named_with_units(json.loads(row["evidence"]))
     causes = [ids.index(one) for one in ("straggler", "slow-link", "single-bucket") if one in ids]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
 from tests.conftest import REAL
-from tests.findings.make import IDS, LONGEST_ACTION, assert_in_order, assert_named_with_units
+from tests.findings.make import assert_well_said
 from tests.pairs import ONE_CHANGE, SAMPLES_BY_NAME
 
 pytestmark = pytest.mark.slow
@@ -61,14 +60,11 @@ def of(run):
 def of_capture(name, mean, found):
     """Return what is wrong with the findings of one capture: an expectation above the bound, or a bound above the step."""
     wrong = []
-    assert set(found) <= set(IDS)
+    assert_well_said(list(found.values()))
     for row in found.values():
-        assert len(row["action"]) <= LONGEST_ACTION
-        assert_named_with_units(json.loads(row["evidence"]))
         bound, expected = row["saving_ns_per_step"], row["expected_ns_per_step"]
         if None not in (bound, expected) and expected > bound:
             wrong.append((name, row["id"], "expects more than the bound", expected, bound))
         if bound is not None and bound > mean:
             wrong.append((name, row["id"], "is bound by more than the step", bound, mean))
-    assert_in_order(found.values())
     return wrong

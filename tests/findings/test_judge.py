@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from pkgutil import iter_modules
 
 import pytest
 
-import tests.findings
 from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.judge import RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
-from tests.findings.make import IDS, collective, evidence, fired, step, steps
+from tests.findings import comm_rules, device_rules, straggler_rules, test_slow_link
+from tests.findings.make import IDS, answers, collective, evidence, fired, step, steps
 
-COPIES = {
-    "exposed_grad_copy_ns": 50,
-    "grad_copy_ns": 50,
-    "grad_copy_span_ns": 50,
-    "grad_copy_bytes": 16_000_000,
-    "n_grad_copies": 8,
-}
+CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES
+COPIES = dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_ns", "grad_copy_span_ns"), 50)
+COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 
 
 def rules(monkeypatch, **answers):
@@ -46,30 +41,27 @@ def finding(saving, **more):
 
 
 def test_every_rule_is_in_its_own_file_under_its_own_id():
-    assert sorted(rule.__module__ for rule in RULES) == sorted(
-        f"nsyspipe.findings.{name.replace('-', '_')}" for name in IDS
-    )
+    names = sorted(f"nsyspipe.findings.{name.replace('-', '_')}" for name in IDS)
+    assert sorted(rule.__module__ for rule in RULES) == names
     for rule in RULES:
         module = import_module(rule.__module__)
         assert getattr(module, rule.__name__) is rule
 
 
-@pytest.fixture(scope="module")
-def cases():
-    """Return the cases of all rules, each with what it is called: (rule, what the rule sees, what is expected)."""
-    modules = [import_module(f"tests.findings.{one.name}") for one in iter_modules(tests.findings.__path__)]
-    return [(one.id, *one.values) for module in modules for one in getattr(module, "CASES", ())]
+@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
+def test_what_a_rule_says(rule, given, expected):
+    answers(rule, given, expected)
 
 
-def test_every_rule_is_tested_on_both_sides(cases):
-    assert {rule for _, rule, _, expected in cases if isinstance(expected, dict)} == set(RULES)
-    assert {rule for _, rule, _, expected in cases if expected is None} == set(RULES)
+def test_every_rule_is_tested_on_both_sides():
+    for kind in (dict, type(None)):
+        assert {one.values[0] for one in CASES if isinstance(one.values[2], kind)} == set(RULES)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_words_and_evidence_of_every_case_are_what_they_were(rule, cases, pinned):
+def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     blocks = []
-    for what, one, given, expected in cases:
+    for what, (one, given, expected) in ((case.id, case.values) for case in CASES):
         if one is rule and isinstance(expected, dict):
             found = vars(fired(rule, given))
             blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
@@ -100,17 +92,9 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
     rules(monkeypatch, a=finding(None, share_ns=1.5, link=None, by={"\x1b[2J": 1}))
     table, _ = judge(evidence([step()]))
     assert table.schema.equals(schema.FINDINGS.arrow, check_metadata=True)
-    (row,) = table.to_pylist()
-    assert row == {
-        "id": "a",
-        "severity": "low",
-        "title": "a title",
-        "action": "an action",
-        "advice": "some advice",
-        "saving_ns_per_step": None,
-        "expected_ns_per_step": None,
-        "evidence": '{"share_ns": 1.5, "link": null, "by": {"\\u001b[2J": 1}}',
-    }
+    told = '{"share_ns": 1.5, "link": null, "by": {"\\u001b[2J": 1}}'
+    row = ("a", "low", "a title", "an action", "some advice", None, None, told)
+    assert table.to_pylist() == [dict(zip(schema.FINDINGS.names, row, strict=True))]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -176,6 +160,10 @@ def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     assert "not-judged" in CATALOGUE
 
 
+OF_COMM = "comm-bound, comm-slows-compute, compress-gradients, single-bucket, slow-link, straggler, too-many-buckets"
+OF_IDLE = "why the GPU idles is not known without copies and memsets, so input-bound and sync-bound are not either"
+
+
 @pytest.mark.parametrize("lacking", [(0, 1), (1,)], ids=["both ranks", "one of them"])
 def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
     nothing = {one.name: None for one in schema.STEPS.columns if one.nullable and one.unit in {"ns", "bytes", "count"}}
@@ -184,15 +172,9 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
     table, problems = judge(evidence(rows))
     assert table.num_rows == 0
     assert [one.message for one in problems] == [
-        (
-            "not judged: comm-bound, comm-slows-compute, compress-gradients, single-bucket, slow-link, straggler, "
-            "too-many-buckets (communication and compute not known on every rank)"
-        ),
+        f"not judged: {OF_COMM} (communication and compute not known on every rank)",
         "not judged: ddp-single-gpu, grad-copy (copies not known on every rank)",
-        (
-            "not judged: launch-bound (why the GPU idles is not known without copies and memsets, so "
-            "input-bound and sync-bound are not either)"
-        ),
+        f"not judged: launch-bound ({OF_IDLE})",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
     ]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.conftest import REAL, SAMPLES
+from tests.findings.make import findings
 
 MS = 1_000_000
 LOGS = REAL / "logs"
@@ -19,32 +18,20 @@ OF_LINK = {"slow-link", "compress-gradients"}
 OF_COMMUNICATION = {"comm-bound", "grad-copy", "straggler", "comm-slows-compute", *OF_BUCKETS, *OF_LINK}
 # Capture, files beside its reports -> what is found, what is not, and what is left open.
 ON_CAPTURES = [
-    *(
-        ("ddp-4gpu-shm", files, {"comm-bound", "single-bucket", "slow-link", "grad-copy"}, {"straggler"}, set())
-        for files in ({}, SHM)
-    ),
+    *(("ddp-4gpu-shm", files, {"comm-bound", "single-bucket", "slow-link", "grad-copy"}, {"straggler"}, set())
+        for files in ({}, SHM)),
     ("ddp-4gpu-shm-bucket100", {}, {"comm-bound"}, {"single-bucket", "grad-copy", *OF_LINK}, OF_LINK),
     ("ddp-4gpu-shm-bucket100", SHM, OF_LINK, set(), set()),
     ("ddp-4gpu-after", {}, {"comm-slows-compute"}, {"comm-bound", *OF_BUCKETS, *OF_LINK}, {"slow-link"}),
-    (
-        "ddp-4gpu-after",
-        AFTER,
-        {"comm-slows-compute", "slow-link"},
-        {"comm-bound", "compress-gradients", *OF_BUCKETS},
-        set(),
-    ),
+    ("ddp-4gpu-after", AFTER, {"comm-slows-compute", "slow-link"}, {"comm-bound", "compress-gradients", *OF_BUCKETS},
+        set()),
     *(("ddp-4gpu", files, {"single-bucket", "grad-copy"}, {"straggler", *OF_LINK}, set()) for files in ({}, NVLINK)),
     ("ddp-2gpu", {}, set(), {"straggler"}, None),
     ("fsdp-4gpu", {}, set(), {"straggler", "grad-copy", "compress-gradients", *OF_BUCKETS}, None),
     ("ddp-2gpu-straggler", {}, {"straggler"}, {"slow-link", "single-bucket"}, None),
     ("ddp-1gpu", {}, {"ddp-single-gpu"}, OF_COMMUNICATION, None),
     ("baseline", {}, set(), {*OF_COMMUNICATION, "ddp-single-gpu"}, set()),
-]
-
-
-def findings(run):
-    """Return the findings by id, in their order, each with its evidence read."""
-    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
+]  # fmt: skip
 
 
 def left_open(run):
