@@ -7,17 +7,10 @@ import shlex
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from nsyspipe.capture import sidecar
 from nsyspipe.capture.rank import NOTHING, is_missed_agent
-from nsyspipe.capture.sidecar import (
-    gather_surroundings,
-    program_directory,
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-    write_topology,
-)
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys import programs as nsys
@@ -29,7 +22,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.capture.plan import Job
     from nsyspipe.capture.status import Program, RankRecord
-
 
 INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
 _NOT_STARTED = 2
@@ -78,18 +70,17 @@ class Verdict(NamedTuple):
 def judge(
     records: Sequence[RankRecord],
     expected: Sequence[int],
+    programs: Mapping[int, Program],
     end: End,
     *,
     program: str,
     capture_range: str,
-    programs: Mapping[int, Program] | None = None,
 ) -> Verdict:
     """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
 
     Its status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
     program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
-    programs = programs or {}
     captured = [one for one in records if one.rank in set(expected) and one.report]
     found = f"  found: {_found_reports(len(captured), len(expected), records)}"
     if end.why == "interrupt":
@@ -114,8 +105,8 @@ def judge(
         return Verdict(0, tuple(notes))
     what = f"error: {program}: it ended well, but "
     if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
-        loops = [one for rank in expected if (one := programs.get(rank)) and one.steps_asked]
-        why, *helps = _never_started(capture_range, loops[0] if loops else None)
+        loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
+        why, *helps = _never_started(capture_range, next(loops, None))
         lines = [f"{what}nothing was captured: {why}", *helps]
     else:
         lines = [f"{what}the set of reports is partial", found]
@@ -142,8 +133,7 @@ def _found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecor
     """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
     names = list(dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report))
     more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
-    return f"reports of {n_captured} of {n_expected} ranks{listed}"
+    return f"reports of {n_captured} of {n_expected} ranks{': ' * bool(names)}{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> Iterator[str]:
@@ -166,15 +156,11 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
     if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
         warmup = min(_SHORT_WARMUP, said.n_steps // 2)
         steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
-        return (
-            f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}",
-            f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps",
-        )
+        why = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
+        return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps"
     if said is not None and said.n_captured_steps:
-        return (
-            f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
-            '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
-        )
+        fix = 'with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys'
+        return f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it", f"  fix: {fix}"
     return (
         _NEVER_BEGUN.get(capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
@@ -192,10 +178,8 @@ def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bo
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
-    again = "capture again with --force" if has_reports else "capture again"
-    return Verdict(
-        status or 1, (f"error: {program}: rank {failed.rank} {how}", found, f"  fix: mend the program, then {again}")
-    )
+    fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
+    return Verdict(status or 1, (f"error: {program}: rank {failed.rank} {how}", found, fix))
 
 
 def _signal(status: int) -> str:
@@ -206,12 +190,7 @@ def _signal(status: int) -> str:
 
 
 def finish(
-    job: Job,
-    records: Sequence[RankRecord],
-    programs: Mapping[int, Program],
-    *,
-    started_at: float,
-    ended_by: str | None = None,
+    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
 
@@ -221,18 +200,17 @@ def finish(
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     if not reports:
         return [], [], None
-    suffix, notes, errors = ".nsys-rep", [], []
+    suffix, notes, failed = ".nsys-rep", [], []
     try:
         notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
-        errors.append(error)
+        failed.append("error: " + "\n".join(error.lines()))
     try:
         if job.is_exported:
             all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
     except NsyspipeError as error:
-        errors.append(error)
-    failed = ["error: " + "\n".join(error.lines()) for error in errors]
+        failed.append("error: " + "\n".join(error.lines()))
     where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
         where = words = str(reports[0].with_suffix(suffix))
@@ -244,32 +222,18 @@ def _describe(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
     """Write topology and sidecar, and return what to say of them."""
-    key = hash_key()
-    around = gather_surroundings(program_directory(job.command))
-    name = str(job.name)
-    node: dict[str, Any] = {"node_rank": job.node_rank, "n_nodes": job.n_nodes}
-    write_topology(name, around, **node)
-    document = sidecar_document(
-        name,
-        command=job.command,
-        ranks=[_captured_rank(one, programs.get(one.rank)) for one in records],
-        programs=programs,
-        world_size=job.world_size,
-        nsys_version=nsys.find(job.nsys).version_text,
-        trace=job.trace,
-        capture_range=job.capture_range,
-        captured_at=datetime.fromtimestamp(started_at, UTC),
-        surroundings=around,
-        key=key,
-        ended_by=ended_by,
-        **node,
-    )
-    write_sidecar(sidecar_path(name, **node), document)
+    key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
+    around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
+    sidecar.write_topology(place, around)
+    ranks = []
+    for one in records:
+        problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)
+        is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+        same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
+        ranks.append(CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None))
+    version, began = nsys.find(job.nsys).version_text, datetime.fromtimestamp(started_at, UTC)
+    same = {name: getattr(job, name) for name in ("world_size", "trace", "capture_range")}
+    facts = {"nsys_version": version, "ended_by": ended_by, "captured_at": began, "surroundings": around, "key": key}
+    document = sidecar.sidecar_document(place, job.command, ranks, programs, **same, **facts)
+    sidecar.write_sidecar(place.file(), document)
     return [key.note] if key.note else []
-
-
-def _captured_rank(one: RankRecord, said: Program | None) -> CapturedRank:
-    problem = one.problem or (cut_short(said) if one.report else None)
-    is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
-    same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
-    return CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None)

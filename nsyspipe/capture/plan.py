@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.nsys.programs import Nsys
 
-
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
@@ -90,11 +89,6 @@ class Job:
             return ()
         ranks = self.local_ranks or started
         return tuple(one for one in ranks if self.chosen is None or one in self.chosen)
-
-    @property
-    def node_report(self) -> Path:
-        """The report of a node-wide capture, without suffix."""
-        return self.beside(f"_node{self.node_rank}")
 
     def beside(self, ending: str) -> Path:
         """Return a file of this job."""

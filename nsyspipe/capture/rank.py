@@ -19,26 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsyspipe.capture import supervision
 from nsyspipe.capture.plan import parse_ranks
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
-from nsyspipe.capture.supervision import (
-    POLL_S,
-    Stop,
-    adopt_orphans,
-    catching_signals,
-    end_adopted,
-    end_groups,
-    holding,
-    short_directory,
-    start,
-    status_of,
-)
 from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
-
 
 NOTHING = "nothing was captured"
 
@@ -78,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as held:
         # The launcher's directory, or without a launcher one for the time being.
         given = os.environ.get(STATUS_DIR)
-        directory = Path(given).absolute() if given else held.enter_context(short_directory())
-        locks = held.enter_context(holding(directory))
+        directory = Path(given).absolute() if given else held.enter_context(supervision.short_directory())
+        locks = held.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
 
 
@@ -108,7 +96,7 @@ class _Rank:
         command = [*nsys, *program]
         if output := output_of(nsys):
             self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
-        with catching_signals() as stop:
+        with supervision.catching_signals() as stop:
             problem, status = self._start(nsys, program, stop)
             # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
@@ -121,25 +109,29 @@ class _Rank:
         self._note(status=status, problem="; ".join(said) or None, report=report)
         return self._record.status or 0
 
-    def _start(self, nsys: Sequence[str], program: Sequence[str], stop: Stop) -> tuple[str | None, int | None]:
+    def _start(
+        self, nsys: Sequence[str], program: Sequence[str], stop: supervision.Stop
+    ) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
         if nsys:
-            adopt_orphans()
+            supervision.adopt_orphans()
         with self._log.open("wb") as output:
             inherited = (*self._locks, stdout, stderr) if nsys else self._locks
-            process = start([*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited)
+            process = supervision.start(
+                [*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited
+            )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
         if nsys:
-            end_adopted(is_any_of_nsys=self._program_pid() is None)
+            supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
-        return problem, status if status is not None else status_of(process)
+        return problem, status if status is not None else supervision.status_of(process)
 
-    def _watch(self, process: subprocess.Popen[bytes], stop: Stop) -> str | None:
+    def _watch(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
         deadline = None
         parent = os.getppid()
@@ -160,13 +152,13 @@ class _Rank:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
             if deadline is not None and time.monotonic() > deadline:
-                end_groups([process.pid])
+                supervision.end_groups([process.pid])
                 process.wait()
                 return f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
-            time.sleep(POLL_S)
+            time.sleep(supervision.POLL_S)
         return None
 
-    def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
+    def _end_program(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
         deadline = time.monotonic() + _START_S
@@ -174,9 +166,9 @@ class _Rank:
             if process.poll() is not None:
                 return
             if time.monotonic() > deadline:
-                end_groups([process.pid])
+                supervision.end_groups([process.pid])
                 return
-            time.sleep(POLL_S)
+            time.sleep(supervision.POLL_S)
         if self._program_status() is not None:
             return
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
@@ -186,7 +178,7 @@ class _Rank:
             while time.monotonic() < deadline:
                 if self._program_status() is not None or process.poll() is not None:
                     return
-                time.sleep(POLL_S)
+                time.sleep(supervision.POLL_S)
 
     def _program_pid(self) -> int | None:
         return _number(self._ended.with_name(f"{self._ended.name}.pid"))

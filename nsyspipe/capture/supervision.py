@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
-
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
 _MOST_BYTES = 50

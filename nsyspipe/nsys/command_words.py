@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
 MASK = "***"
 # A hashed value, as `secrets.hash_key` writes it.
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
-
 EXPORTED, UP_TO_DATE = "exported", "up to date"
 TIMEOUT_S = 1800.0
 

@@ -23,7 +23,6 @@ from nsyspipe.model.side_files import SIDECAR_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"
 # Names that nobody else gives, as `tempfile` makes them between these.

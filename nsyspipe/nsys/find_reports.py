@@ -34,7 +34,6 @@ from nsyspipe.nsys.programs import Nsys, by_number, find
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIX = ".sqlite", ".nsys-rep"
 

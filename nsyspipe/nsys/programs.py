@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from threading import Event
 
-
 ROOT = Path("/")
 
 # Where NVIDIA's, Debian's and the CUDA toolkit's packages put nsys, below the root.

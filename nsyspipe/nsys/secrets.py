@@ -23,7 +23,6 @@ from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, rec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 _N_BYTES = 32
 _N_SHOWN = 8
 _DIRECTORY, _FILE = "nsyspipe", "hash-key"

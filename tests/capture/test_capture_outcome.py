@@ -27,7 +27,7 @@ def verdict(*records, end=WELL, expected=None, capture_range="cudaProfilerApi", 
     programs = {
         int(name.removeprefix("of_")): Program(**dict(zip(fields, them, strict=True))) for name, them in steps.items()
     }
-    return judge(records, ranks, end, program="train.py", capture_range=capture_range, programs=programs)
+    return judge(records, ranks, programs, end, program="train.py", capture_range=capture_range)
 
 
 LOST = rank(report=False, problem=EMPTY)

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.sidecar import (
+    Place,
     Surroundings,
     gather_surroundings,
-    host_name,
     program_directory,
     sidecar_document,
-    sidecar_path,
     write_sidecar,
     write_topology,
 )
@@ -73,7 +72,7 @@ NO_GPU = (None, "exit 9", "echo 'No devices were found'", "echo '1, 2'", "echo '
 def test_a_machine_without_gpus_is_no_error(around, smi):
     found = around(smi=smi, total_s=0.3 if smi == "sleep 30" else 5)  # one that hangs costs its limit only
     assert (found.gpus, found.driver_version, found.topology) == ((), None, None)
-    assert found.host == host_name() == os.uname().nodename
+    assert found.host == os.uname().nodename
 
 
 def commit_in(folder):
@@ -117,10 +116,11 @@ def write(path, content):
     path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
-def document(name, **more):
+def document(name, node_rank=0, n_nodes=1, **more):
     """Return a document of a machine without anything."""
+    place = Place(str(name), node_rank, n_nodes)
     given = {"command": ["python", "train.py"], "environment": {}, "surroundings": NOTHING} | more
-    return sidecar_document(str(name), **given)
+    return sidecar_document(place, **given)
 
 
 def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
@@ -266,22 +266,21 @@ def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
 
 def test_the_topology_lies_beside_and_is_named(tmp_path):
     host = Surroundings("n1", (), None, TOPOLOGY, None, None, None, "3", None, None)
-    assert write_topology(str(tmp_path / "ddp"), NOTHING) is None
+    write_topology(Place(str(tmp_path / "ddp")), NOTHING)
     assert document(tmp_path / "ddp")["topology_file"] is None
-    path = write_topology(str(tmp_path / "ddp"), host)
-    assert path == tmp_path / "ddp.topo.txt"
-    assert path.read_text() == TOPOLOGY
+    write_topology(Place(str(tmp_path / "ddp")), host)
+    assert (tmp_path / "ddp.topo.txt").read_text() == TOPOLOGY
     assert document(tmp_path / "ddp")["topology_file"] == "ddp.topo.txt"
-    path = write_topology(str(tmp_path / "ddp"), host, node_rank=1, n_nodes=2)
-    assert path == tmp_path / "ddp.node1.topo.txt"
+    write_topology(Place(str(tmp_path / "ddp"), 1, 2), host)
+    assert (tmp_path / "ddp.node1.topo.txt").is_file()
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
 def test_one_node_has_the_captures_name_several_have_numbers():
-    assert sidecar_path("runs/ddp-2.5") == Path("runs/ddp-2.5.capture.json")
-    assert sidecar_path("ddp", node_rank=1, n_nodes=2) == Path("ddp.node1.capture.json")
+    assert Place("runs/ddp-2.5").file() == Path("runs/ddp-2.5.capture.json")
+    assert Place("ddp", 1, 2).file() == Path("ddp.node1.capture.json")
 
 
 def test_it_is_replaced_whole_and_readable_like_any_file(tmp_path):
