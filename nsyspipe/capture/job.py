@@ -40,8 +40,8 @@ def main(words: Sequence[str] | None = None) -> int:
         job = parse_job(sys.argv[1:] if words is None else words)
         if job.nsys is not None:
             check_ranks(job.chosen, job.world_size)
-        with supervision.interruptible():
-            return _captured_job(job)
+        with supervision.interruptible(), Room(job) as room:
+            return _captured_job(job, room)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
@@ -52,21 +52,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return supervision.SIGNALLED + number
 
 
-def _captured_job(job: Job) -> int:
-    with Room(job) as room:
-        where = None
-        try:
-            with supervision.short_directory() as directory:
-                where = directory.resolve()
-                running = _Running(job, directory)
-                _say(_opening(job))
-                end = running.run()
-                records = read_records(directory)
-                room.has_begun = any(one.pid is not None for one in records)
-                return running.conclude(records, end)
-        finally:
-            if where is not None and where.exists():
-                _say(f"note: what nsys captured could not be moved from {where}")
+def _captured_job(job: Job, room: Room) -> int:
+    where = None
+    try:
+        with supervision.short_directory() as directory:
+            where = directory.resolve()
+            running = _Running(job, directory)
+            _say(_opening(job))
+            end = running.run()
+            records = read_records(directory)
+            room.has_begun = any(one.pid is not None for one in records)
+            return running.conclude(records, end)
+    finally:
+        if where is not None and where.exists():
+            _say(f"note: what nsys captured could not be moved from {where}")
 
 
 class _Running:

@@ -80,10 +80,7 @@ def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: 
 
 class _Rank:
     def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]) -> None:
-        self._directory = status_dir
-        self._locks = locks
-        self._exit_timeout_s = exit_timeout_s
-        self._record = record
+        self._directory, self._exit_timeout_s, self._record, self._locks = status_dir, exit_timeout_s, record, locks
         self._ended = self._directory / f"program_{record.rank}.status"  # the program's exit status, once it has one
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
@@ -162,14 +159,12 @@ class _Rank:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
         deadline = time.monotonic() + _START_S
-        while (pid := self._program_pid()) is None:
-            if process.poll() is not None:
-                return
-            if time.monotonic() > deadline:
-                supervision.end_groups([process.pid])
-                return
+        while self._program_pid() is None and process.poll() is None and time.monotonic() < deadline:
             time.sleep(supervision.POLL_S)
-        if self._program_status() is not None:
+        pid = self._program_pid()
+        if pid is None and process.poll() is None:
+            supervision.end_groups([process.pid])
+        if pid is None or self._program_status() is not None:
             return
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -263,8 +258,11 @@ class NsysOutput:
     def _has_others(self) -> bool:
         """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
         place = Path(f"{self.output}.nsys-rep")
-        left = [one.stat().st_size for one in _captures(self.temporary, "*.nsys-rep")]
+        left = [one.stat().st_size for one in self._left(".nsys-rep")]
         return bool(left) and (not place.exists() or any(size != place.stat().st_size for size in left))
+
+    def _left(self, suffix: str) -> list[Path]:
+        return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)
 
     def captured(self) -> Captured:
         """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
@@ -274,9 +272,9 @@ class NsysOutput:
         if is_new and not self._has_others():
             return Captured(report=self.output)
         said = last_words(self.log, self.command)
-        if reports := _captures(self.temporary, "*.nsys-rep"):
+        if reports := self._left(".nsys-rep"):
             return Captured(problem=f"nsys could not write its report{_kept(reports, self.output)}{said}")
-        if streams := _captures(self.temporary, "*.qdstrm"):
+        if streams := self._left(".qdstrm"):
             return Captured(problem=f"nsys did not make a report of its capture{_kept(streams, self.output)}")
         is_empty = any(self.temporary.rglob("*.nsys-rep"))
         return Captured(problem=f"nsys could not write its report{said}" if is_empty else NOTHING)
@@ -300,10 +298,6 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
 def is_missed_agent(said: str) -> bool:
     """Tell by what nsys said whether it and its agent missed each other, which starting it again mends."""
     return _MISSED.search(said) is not None
-
-
-def _captures(temporary: Path, pattern: str) -> list[Path]:
-    return sorted(path for path in temporary.rglob(pattern) if path.is_file() and path.stat().st_size)
 
 
 def _kept(paths: Sequence[Path], output: str) -> str:

@@ -31,7 +31,7 @@ _PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
 _PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 # Between its making and its lock, a directory looks abandoned.
-_YOUNG_S = 60.0
+YOUNG_S = 60.0
 _RECENT_S = 86_400.0
 _SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
 _EXPORT = ".sqlite"
@@ -129,7 +129,7 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    is_young = time.time() - status.st_mtime <= _YOUNG_S
+    is_young = time.time() - status.st_mtime <= YOUNG_S
     if is_young or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
         return
     if holds_exports_only(path):
