@@ -13,12 +13,11 @@ import functools
 import importlib
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Iterable, Iterator
 
 
@@ -93,11 +92,8 @@ def start_capture() -> None:
 def stop_capture(*, is_cut_off: bool = False) -> None:
     """End the capture, after the device has done what was launched; without a capture it does nothing.
 
-    Parameters
-    ----------
-    is_cut_off
-        The loop broke off: wait a few seconds at most, for other ranks may be gone, and the
-        collective that waits for them would never end.
+    Where the loop broke off, `is_cut_off`, it waits a few seconds at most, for other ranks may be gone, and the collective
+    that waits for them would never end.
     """
     if not _window.is_open:
         return
@@ -116,15 +112,11 @@ def meet() -> None:
     settle()
     torch = loaded_torch()
     # Builds without torch.distributed have the module, and nothing in it.
-    if torch is None or not torch.distributed.is_available():
-        return
-    group = torch.distributed
-    if not group.is_initialized():
-        return
-    # NCCL may guess another GPU else.
-    is_nccl = "nccl" in str(group.get_backend())
-    group.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
-    settle()
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        # NCCL may guess another GPU else.
+        is_nccl = "nccl" in str(torch.distributed.get_backend())
+        torch.distributed.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
+        settle()
 
 
 def settle(*, is_cut_off: bool = False) -> None:
@@ -196,11 +188,8 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         backend().push(self.text)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_error: object) -> None:
         backend().pop()
-        return False
 
     def __call__(self, function: F) -> F:
         """Return the function, in this range."""
@@ -212,20 +201,12 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
                 "body runs in pieces. Put 'with annotate(...)' inside it, around what lies between yields"
             )
             raise TypeError(message)
-        wrapper = self._awaiting if inspect.iscoroutinefunction(function) else self._calling
-        return wrapper(function)  # type: ignore[no-any-return]
 
-    def _calling(self, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - what functools.wraps gives
-        @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
             with self:
                 return function(*arguments, **named)
 
-        return call
-
-    def _awaiting(self, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - what functools.wraps gives
-        @functools.wraps(function)
-        async def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
+        async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
             # Not on the thread's stack: tasks of one thread end in any order.
             ranges = backend()
             handle = ranges.start(self.text)
@@ -234,7 +215,8 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
             finally:
                 ranges.end(handle)
 
-        return call
+        wrapper = call_awaiting if inspect.iscoroutinefunction(function) else call
+        return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
 class _Progress:
