@@ -148,9 +148,8 @@ def _remove_if_abandoned(path: Path) -> None:
 def is_as_made(directory: Path) -> bool:
     """Return whether a directory is as we make them: this user's alone, with an empty lock; OSError if there is none."""
     status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return False
-    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
     is_lock = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
@@ -162,10 +161,8 @@ def holds_exports_only(directory: Path) -> bool:
     if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
-    return all(
-        stat.S_ISREG(one.lstat().st_mode) and (one.name == _LOCK or one.name.endswith(names))
-        for one in directory.iterdir()
-    )
+    inside = [one for one in directory.iterdir() if one.name != _LOCK]
+    return all(one.name.endswith(names) and stat.S_ISREG(one.lstat().st_mode) for one in inside)
 
 
 def make_readable(path: Path) -> None:
@@ -233,9 +230,8 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ReportNotFoundError(str(path), "no such file", fix="check the path, or quote the glob") from error
     except PermissionError as error:
-        raise DamagedReportError(
-            str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
-        ) from error
+        fix = "chmod u+r on it, and u+x on its directories"
+        raise DamagedReportError(str(path), "permission denied", fix=fix) from error
     except OSError as error:
         if (told := shortage(error)) is not None:
             raise told from error
