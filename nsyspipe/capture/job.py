@@ -179,15 +179,16 @@ class _Running:
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
         """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
         job, programs = self._job, read_programs(self._directory)
-        written, failed, analysis = [], [], None
+        written: list[str] = []
+        failed: list[str] = []
+        analysis = None
         if job.nsys is not None:
             of_node = None if self._of_node is None else self._of_node.captured()
             records = [self._came(one, of_node) for one in records]
             ended_by = end.why if end.why != "command" else None
             written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         expected = job.expected([one.rank for one in records])
-        words = {"program": job.program, "capture_range": job.capture_range}
-        status, lines = judge(records, expected, programs, end, **words)
+        status, lines = judge(job, records, expected, programs, end)
         for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:

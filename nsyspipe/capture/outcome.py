@@ -7,7 +7,7 @@ import shlex
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.capture import sidecar
 from nsyspipe.capture.rank import NOTHING, is_missed_agent
@@ -60,58 +60,45 @@ class End(NamedTuple):
     after_s: float = 0.0
 
 
-class Verdict(NamedTuple):
-    """What to print, and the launcher's exit status."""
-
-    status: int
-    lines: tuple[str, ...] = ()
-
-
 def judge(
-    records: Sequence[RankRecord],
-    expected: Sequence[int],
-    programs: Mapping[int, Program],
-    end: End,
-    *,
-    program: str,
-    capture_range: str,
-) -> Verdict:
-    """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
+    job: Job, records: Sequence[RankRecord], expected: Sequence[int], programs: Mapping[int, Program], end: End
+) -> tuple[int, list[str]]:
+    """Return the launcher's exit status and what to say, by what a job's ranks left, which were expected, and its end.
 
-    Its status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
+    The status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
     program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     captured = [one for one in records if one.rank in set(expected) and one.report]
     found = f"  found: {_found_reports(len(captured), len(expected), records)}"
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
-        return Verdict(status, (interrupted(status), found))
+        return status, [interrupted(status), found]
     if end.why in _HUNG:
         how, fix = _HUNG[end.why]
-        what = f"error: {program}: {how.format(f'{end.after_s:.0f} s')}"
-        return Verdict(TIMED_OUT, (what, found, f"  fix: complete reports need no new capture; {fix}"))
+        what = f"error: {job.program}: {how.format(f'{end.after_s:.0f} s')}"
+        return TIMED_OUT, [what, found, f"  fix: complete reports need no new capture; {fix}"]
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
-        return _of_failure(first, found, program, has_reports=bool(captured))
+        return _of_failure(first, found, job, has_reports=bool(captured))
     if end.status:
         how = f"ended with status {end.status}; its own message stands above"
-        return Verdict(end.status, (f"error: the job's command {how}", found))
+        return end.status, [f"error: the job's command {how}", found]
     notes = [f"note: rank {one.rank}: {said}" for one in captured if (said := cut_short(programs.get(one.rank)))][:1]
     if end.why == "command":
         what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
         notes.insert(0, f"note: all ranks were over, but {what}: ended it")
     if len(captured) == len(expected):
-        return Verdict(0, tuple(notes))
-    what = f"error: {program}: it ended well, but "
+        return 0, notes
+    what = f"error: {job.program}: it ended well, but "
     if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
         loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
-        why, *helps = _never_started(capture_range, next(loops, None))
+        why, *helps = _never_started(job.capture_range, next(loops, None))
         lines = [f"{what}nothing was captured: {why}", *helps]
     else:
         lines = [f"{what}the set of reports is partial", found]
         lines += _missing(records, expected, {one.rank for one in captured})
-    return Verdict(INCOMPLETE, (*notes, *lines))
+    return INCOMPLETE, [*notes, *lines]
 
 
 def interrupted(status: int) -> str:
@@ -168,18 +155,18 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
     )
 
 
-def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
+def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
-        return Verdict(_NOT_STARTED, (what, found, fix))
+        return _NOT_STARTED, [what, found, fix]
     status = failed.status or 0
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
-    return Verdict(status or 1, (f"error: {program}: rank {failed.rank} {how}", found, fix))
+    return status or 1, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
 
 
 def _signal(status: int) -> str:
@@ -231,9 +218,9 @@ def _describe(
         is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
         same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
         ranks.append(CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None))
-    version, began = nsys.find(job.nsys).version_text, datetime.fromtimestamp(started_at, UTC)
-    same = {name: getattr(job, name) for name in ("world_size", "trace", "capture_range")}
-    facts = {"nsys_version": version, "ended_by": ended_by, "captured_at": began, "surroundings": around, "key": key}
-    document = sidecar.sidecar_document(place, job.command, ranks, programs, **same, **facts)
+    facts: dict[str, Any] = {name: getattr(job, name) for name in ("world_size", "trace", "capture_range")}
+    facts |= {"nsys_version": nsys.find(job.nsys).version_text, "ended_by": ended_by, "surroundings": around}
+    began = datetime.fromtimestamp(started_at, UTC)
+    document = sidecar.sidecar_document(place, job.command, ranks, programs, captured_at=began, key=key, **facts)
     sidecar.write_sidecar(place.file(), document)
     return [key.note] if key.note else []

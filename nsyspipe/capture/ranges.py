@@ -13,6 +13,7 @@ import functools
 import importlib
 import time
 import warnings
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
@@ -53,15 +54,8 @@ CAPTURE_RANGE = "nsyspipe.capture"
 _SETTLE_S, _POLL_S = 5.0, 0.001
 
 
-class _Window:
-    """How this process's capture stands: `handle` is that of the capture's range without CUDA."""
-
-    is_open = False
-    has_cuda = False
-    handle: object = None
-
-
-_window = _Window()
+# How this process's capture stands: the handle is that of the capture's range without CUDA.
+_window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 
 
 def start_capture() -> None:
@@ -219,14 +213,8 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
-class _Progress:
-    """Steps of this process, over all its loops: a second epoch goes on counting."""
-
-    n_begun = 0
-    is_done = False
-
-
-_progress = _Progress()
+# Steps of this process, over all its loops: a second epoch goes on counting.
+_progress = SimpleNamespace(n_begun=0, is_done=False)
 _NO_ITEM: Any = object()
 
 
@@ -277,7 +265,9 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
     if has_capture:
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
-    source, n_items, n_taken = iter(iterable), _length(iterable), 0
+    source, n_items, n_taken = iter(iterable), None, 0
+    with contextlib.suppress(TypeError):  # a generator, or a loader of a stream
+        n_items = len(iterable)  # type: ignore[arg-type]
     begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
     is_open, n_left = False, len(window)
     try:
@@ -311,10 +301,3 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
             end(is_cut_off=True)
         facts.loop_ended = is_last and _progress.is_done
         facts.write()
-
-
-def _length(iterable: Iterable[Any]) -> int | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:  # None, as a generator or a loader of a stream
-        return None

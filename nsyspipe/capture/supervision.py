@@ -71,8 +71,7 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
     _remove_abandoned(Path(parent or tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
-    lock = claim(path)
-    if lock is not None:
+    if (lock := claim(path)) is not None:
         cleaning.callback(os.close, lock)
     cleaning.callback(_remove, path)
     return path

@@ -100,15 +100,15 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
     Returned are what are reports, and what are logs: files that are not SQLite's and not named like a report.
     """
-    reports, logs = [], []
+    found: tuple[list[str], list[str]] = [], []
     for argument in arguments:
         path = Path(argument)
         is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file()
         if is_text:
             with readable(path), path.open("rb") as file:
                 is_text = file.read(len(_MAGIC)) != _MAGIC
-        (logs if is_text else reports).append(argument)
-    return reports, logs
+        found[is_text].append(argument)
+    return found
 
 
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:

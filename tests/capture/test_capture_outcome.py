@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsyspipe.capture.outcome import End, judge
+from nsyspipe.capture.plan import parse_job
 from nsyspipe.capture.status import Program, RankRecord
 from tests.build.programs import check_golden
 
@@ -27,7 +28,8 @@ def verdict(*records, end=WELL, expected=None, capture_range="cudaProfilerApi", 
     programs = {
         int(name.removeprefix("of_")): Program(**dict(zip(fields, them, strict=True))) for name, them in steps.items()
     }
-    return judge(records, ranks, programs, end, program="train.py", capture_range=capture_range)
+    job = parse_job(["--name=/data/run", "--program=train.py", f"--capture-range={capture_range}", "--", "run"])
+    return judge(job, records, ranks, programs, end)
 
 
 LOST = rank(report=False, problem=EMPTY)
@@ -86,10 +88,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_status_is_the_programs_or_says_whose_fault_it_is(name):
-    status, found = CASES[name]
-    assert found.status == status
+    status, (found, _) = CASES[name]
+    assert found == status
 
 
 def test_the_words_are_these(request):
-    text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in found.lines) for name, (_, found) in CASES.items())
+    text = "".join(f"== {name}\n" + "".join(f"{line}\n" for line in lines) for name, (_, (_, lines)) in CASES.items())
     check_golden(request, "verdicts", text)
