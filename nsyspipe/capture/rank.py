@@ -37,8 +37,6 @@ _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Clocks of file servers may differ from ours.
 _CLOCK_SLACK_NS = 60 * 10**9
-# How long the program may take to end when it is asked to.
-_PROGRAM_GRACE_S = 15.0
 # How long nsys may take to start it.
 _START_S = 15.0
 _FIRST_OF_TWO_DIGITS = 10
@@ -169,7 +167,7 @@ class _Rank:
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            deadline = time.monotonic() + _PROGRAM_GRACE_S
+            deadline = time.monotonic() + supervision.PROGRAM_GRACE_S
             while time.monotonic() < deadline:
                 if self._program_status() is not None or process.poll() is not None:
                     return

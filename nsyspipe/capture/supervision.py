@@ -30,8 +30,8 @@ _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S = 0.1
 SIGNALLED = 128
-# Between the polite signal and the last one.
-GRACE_S = 10.0
+# Between the polite signal and the last one, of nsys and of the program.
+GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
 _POLL_S = 0.05
 
 
@@ -258,7 +258,8 @@ def group_of(pid: int) -> int | None:
     return None if group == os.getpgrp() else group
 
 
-def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
+def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
+    grace_s = GRACE_S if grace_s is None else grace_s
     groups = list(groups)
     _end(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))

@@ -234,7 +234,7 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     machine.put_nsys()
     answer_2 = ddp(machine, "-o", "whole", "--", *words, "--lr", "0.125", text=PROGRAM)
     assert answer_2.status == 0, answer_2.err
-    said = answer.said + answer_2.said
+    said = answer.out + answer.err + answer_2.out + answer_2.err
     written = {
         path: path.read_bytes().decode("utf-8", "replace")
         for path in machine.work.rglob("*")

@@ -36,10 +36,11 @@ def ddp(machine, *words, n=2, text="pass", **options):
     return machine.run("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words, **options)
 
 
-def starting(machine, *words, text=WAITING, n=2):
+def starting(machine, *, text=WAITING, n=2, launcher="ddp.sh", **options):
     """Start a job and return once its ranks have."""
     machine.put_program(text)
-    process = machine.start("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words)
+    words = ["-n", str(n)] if n > 1 else []
+    process = machine.start(launcher, "--cpu", *words, "--program", "train.py", **options)
     for rank in range(n):
         wait_for(machine.work / f"up_{rank}")
     return process

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nsyspipe.nsys import programs as installed
-from tests.cli.tools import assert_refused, environment, nsyspipe_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 pytestmark = pytest.mark.nsys
 
@@ -49,7 +49,7 @@ def captured(nsys, tmp_path_factory):
 def run(nsys, tmp_path):
     path = f"{nsys.parent}:{environment()['PATH']}"
     variables = {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
-    return lambda *arguments, **options: nsyspipe_run(*arguments, **(variables | options))
+    return lambda *arguments, **options: nsyspipe_here(*arguments, **(variables | options))
 
 
 @pytest.fixture
