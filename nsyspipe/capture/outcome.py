@@ -18,7 +18,7 @@ from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsyspipe.capture.plan import Job
     from nsyspipe.capture.status import Program, RankRecord
@@ -69,7 +69,11 @@ def judge(
     program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     captured = [one for one in records if one.rank in set(expected) and one.report]
-    found = f"  found: {_found_reports(len(captured), len(expected), records)}"
+    # A node's report has several ranks.
+    names = _some(
+        [f"{Path(report).name}.nsys-rep" for report in dict.fromkeys(one.report for one in records) if report]
+    )
+    found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
         return status, [interrupted(status), found]
@@ -110,32 +114,26 @@ def cut_short(said: Program | None) -> str | None:
     """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
     if said is None or not 0 < said.n_captured_steps < said.steps_asked:
         return None
-    return (
-        f"{said.n_captured_steps} of {said.steps_asked} steps were captured: its loop ended after {said.n_steps} steps, "
-        f"the warm-up is {said.warmup}"
-    )
+    loop = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
+    return f"{said.n_captured_steps} of {said.steps_asked} steps were captured: {loop}"
 
 
-def _found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
-    """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
-    names = list(dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report))
-    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"reports of {n_captured} of {n_expected} ranks{': ' * bool(names)}{', '.join(names[:_MOST_NAMED])}{more}"
+def _some(names: Sequence[str]) -> list[str]:
+    """Return the first names, and how many more there are."""
+    n_more = len(names) - _MOST_NAMED
+    return [*names[:_MOST_NAMED], *([f"… {n_more} more"] if n_more > 0 else [])]
 
 
-def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> Iterator[str]:
-    """Yield why ranks have no report, and what to do."""
+def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
+    """Return why ranks have no report, and what to do."""
     reasons = {one.rank: one.problem for one in records}
-    rows = [f"  rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
-    yield from rows[:_MOST_NAMED]
-    if len(rows) > _MOST_NAMED:
-        yield f"  … {len(rows) - _MOST_NAMED} more"
-    fix = "capture again"
+    rows = [f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
+    fix = "fix: capture again"
     if any(".kept-" in row for row in rows):
-        fix = "nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
+        fix = "fix: nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
     elif there:
         fix += " with --force; analyze takes the reports that are there, and says what is missing"
-    yield f"  fix: {fix}"
+    return [f"  {line}" for line in (*_some(rows), fix)]
 
 
 def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:

@@ -227,9 +227,7 @@ from nsyspipe.capture import annotate, start_capture, stop_capture
 start_capture()
 for number in range(30):
     time.sleep(0.05)
-    with annotate(f"step {number}"):
-        with annotate("forward"):
-            time.sleep(0.01)
+    with annotate("step", number), annotate("forward"): time.sleep(0.01)
 stop_capture()
 """
 
