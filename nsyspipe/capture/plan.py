@@ -301,10 +301,8 @@ def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], s
 
 def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[str, str | None]:
     """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
-    if not _has_cuda(trace):
-        return "", None
-    if found.has("profile", "--cuda-graph-trace"):
-        return wanted, None
+    if not _has_cuda(trace) or found.has("profile", "--cuda-graph-trace"):
+        return wanted if _has_cuda(trace) else "", None
     unknown = f"nsys {found.version_text} does not know --cuda-graph-trace={wanted}"
     return "", f"note: {unknown}: CUDA graphs are traced in its own way"
 
@@ -320,12 +318,10 @@ def n_gpus() -> int | None:
     if output is None or output.status != 0:
         return None if _DRIVER.exists() else 0
     there = len(_GPU_LINE.findall(output.text))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
         return there
     # What follows a wrong one, as -1, is not seen either.
-    seen = itertools.takewhile(lambda one: one and not one.startswith("-"), visible.split(","))
-    return min(there, len(list(seen)))
+    return min(there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(",")))))
 
 
 def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:

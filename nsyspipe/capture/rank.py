@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing was captured"
 
-_LONGEST_LOG = 4096
-_LOOK_S = 1.0
+_LONGEST_LOG, _LOOK_S = 4096, 1.0
 # What nsys says when it and the agent that it starts have missed each other; the next time they do not.
 _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Clocks of file servers may differ from ours.
 _CLOCK_SLACK_NS = 60 * 10**9
-# How long nsys may take to start it.
-_START_S = 15.0
+_START_S = 15.0  # that nsys may take to start the program
 _FIRST_OF_TWO_DIGITS = 10
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.

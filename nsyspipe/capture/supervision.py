@@ -28,8 +28,7 @@ _CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-POLL_S = 0.1
-SIGNALLED = 128
+POLL_S, SIGNALLED = 0.1, 128
 # Between the polite signal and the last one, of nsys and of the program.
 GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
 _POLL_S = 0.05
@@ -191,8 +190,7 @@ def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
     """Yield what remembers signals that end a program while the context lasts."""
-    stop = Stop()
-    with _handling(stop.ask):
+    with _handling((stop := Stop()).ask):
         yield stop
 
 

@@ -26,14 +26,11 @@ _WITHOUT_NSYS = (
     ("trace_values", "nsys would tell", "choosing --trace"),
 )
 
-_TOTAL_S = 9.0
-_LITTLE_SPACE_BYTES = 5_000_000_000
-_LONGEST_NAME = 64
-_MOST_PARANOID = 2
+_TOTAL_S, _LONGEST_NAME, _MOST_PARANOID = 9.0, 64, 2
+_LITTLE_SPACE_BYTES, _BYTES_PER_MIB = 5_000_000_000, 1 << 20
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
-_BYTES_PER_MIB = 1 << 20
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")

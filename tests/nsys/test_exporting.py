@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from nsyspipe.errors import InputError, NsysFailedError, NsysNotFoundError, NsyspipeError, OptionError, OutputError
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, run_export, target_of
+from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, target_of
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
 from tests.build.programs import check_golden, have_ended
@@ -274,12 +273,3 @@ def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
     with pytest.raises(NsysNotFoundError) as caught:
         export_reports([report])
     assert "on the machine that captured" in caught.value.fix
-
-
-def test_a_stop_ends_nsys(report, tool, tmp_path):
-    stopped = threading.Event()
-    threading.Timer(0.3, stopped.set).start()
-    start = time.monotonic()
-    with pytest.raises(NsyspipeError, match="interrupted"):
-        run_export(tool("sleep 60"), report, tmp_path / "x.sqlite", timeout_s=50, stopped=stopped)
-    assert time.monotonic() - start < 20
