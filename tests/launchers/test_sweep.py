@@ -14,7 +14,7 @@ import pytest
 
 from tests.build.programs import check_golden
 from tests.launchers.fakes import LAUNCHERS, ended, wait_for
-from tests.launchers.sweeping import sweep
+from tests.launchers.jobs import sweep
 
 BASELINE = ("--cpu", "-o", "s", "--only", "^baseline$")
 
