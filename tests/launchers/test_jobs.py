@@ -21,7 +21,8 @@ BLOCKED = (
     '[ -e "$out.nsys-rep" ] && echo "Failed to create $out: File exists" || '
     'mv "$TMPDIR/nvidia/report1.nsys-rep" "$out.nsys-rep"'
 )
-ONCE = f"[ ! -e again_$RANK ] || {{ echo 'unrecognised option'; exit 1; }}; touch again_$RANK; {CAPTURE}"
+# The first rank fails first.
+ONCE = f"[ ! -e again_$RANK ] || {{ sleep 0.$((5 * RANK)); echo 'unrecognised option'; exit 1; }}; touch again_$RANK; {CAPTURE}"
 MISSED = "echo 'Connection to Agent lost: End of file'; exit 1"
 GROWS = (
     '"$@" & for i in 1 2 3 4 5 6 7 8; do echo part >> "$out.nsys-rep"; sleep 0.5; done; '
