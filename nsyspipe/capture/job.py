@@ -14,34 +14,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
 from nsyspipe.capture.rank import Captured, NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, loop_has_ended, read_programs, read_records
-from nsyspipe.capture.supervision import (
-    GRACE_S,
-    POLL_S,
-    SIGNALLED,
-    Stop,
-    adopt_orphans,
-    catching_signals,
-    end_adopted,
-    end_groups,
-    group_is_alive,
-    group_of,
-    holding,
-    interruptible,
-    short_directory,
-    start,
-    status_of,
-)
 from nsyspipe.errors import CaptureError, NsyspipeError
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
-
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
@@ -57,33 +40,32 @@ def main(words: Sequence[str] | None = None) -> int:
         job = parse_job(sys.argv[1:] if words is None else words)
         if job.nsys is not None:
             check_ranks(job.chosen, job.world_size)
-        with interruptible():
-            return _captured_job(job)
+        with supervision.interruptible(), Room(job) as room:
+            return _captured_job(job, room)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         number = interrupt.args[0] if interrupt.args else signal.SIGINT
-        _say(interrupted(SIGNALLED + number))
+        _say(interrupted(supervision.SIGNALLED + number))
         _say("  fix: nsyspipe convert exports the reports that are there")
-        return SIGNALLED + number
+        return supervision.SIGNALLED + number
 
 
-def _captured_job(job: Job) -> int:
-    with Room(job) as room:
-        where = None
-        try:
-            with short_directory() as directory:
-                where = directory.resolve()
-                running = _Running(job, directory)
-                _say(_opening(job))
-                end = running.run()
-                records = read_records(directory)
-                room.has_begun = any(one.pid is not None for one in records)
-                return running.conclude(records, end)
-        finally:
-            if where is not None and where.exists():
-                _say(f"note: what nsys captured could not be moved from {where}")
+def _captured_job(job: Job, room: Room) -> int:
+    where = None
+    try:
+        with supervision.short_directory() as directory:
+            where = directory.resolve()
+            running = _Running(job, directory)
+            _say(_opening(job))
+            end = running.run()
+            records = read_records(directory)
+            room.has_begun = any(one.pid is not None for one in records)
+            return running.conclude(records, end)
+    finally:
+        if where is not None and where.exists():
+            _say(f"note: what nsys captured could not be moved from {where}")
 
 
 class _Running:
@@ -93,14 +75,14 @@ class _Running:
         self._job = job
         self._directory = directory
         self._started_ns, self._begin = time.time_ns(), time.monotonic()
-        # When something was first seen: nsys's reports whole, the loop or the ranks over.
+        # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture`` (reports whole).
         self._since: dict[str, float] = {}
         # Of a node-wide capture; else each rank's nsys has a place of its own. It has no log: it prints where we do.
         self._of_node: NsysOutput | None = None
         # When the report of a whole node was whole while its ranks ran, in s since the epoch.
         self._node_report_at: float | None = None
         if job.is_node_wide:
-            self._of_node = self._output(job.node_report, "node")
+            self._of_node = self._output(job.beside(f"_node{job.node_rank}"), "node")
             self._of_node.earlier = report_there(self._of_node.output)
             self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
 
@@ -113,12 +95,12 @@ class _Running:
         job, directory = self._job, self._directory
         environment = {**os.environ, STATUS_DIR: str(directory)}
         if self._of_node is not None:
-            adopt_orphans()
+            supervision.adopt_orphans()
             environment["TMPDIR"] = str(self._of_node.temporary)
-        with catching_signals() as stop:
+        with supervision.catching_signals() as stop:
             try:
-                with holding(directory) as locks:
-                    process = start(job.command, environment, pass_fds=locks, ends_with_us=True)
+                with supervision.holding(directory) as locks:
+                    process = supervision.start(job.command, environment, pass_fds=locks, ends_with_us=True)
             except OSError as error:
                 raise CaptureError(job.command[0], f"cannot be started: {error.strerror}", fix="check PATH") from error
             why = None
@@ -126,25 +108,25 @@ class _Running:
                 if why := _interrupt(stop) if stop.n_asked else self._limit_reached():
                     self._end(process, stop)
                 else:
-                    time.sleep(POLL_S)
+                    time.sleep(supervision.POLL_S)
             if why is None:
                 self._wait_for_nsys(job.exit_timeout_s, stop)
         if self._of_node is not None:
-            end_adopted(is_any_of_nsys=not read_records(directory))
-        return why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
+            supervision.end_adopted(is_any_of_nsys=not read_records(directory))
+        return why or (_interrupt(stop) if stop.n_asked else End(supervision.status_of(process)))
 
     def _limit_reached(self) -> End | None:
         """Return why the job must end now, or None."""
         job, now = self._job, time.monotonic()
         self._look(now)
         limits = [(self._begin, "timeout", job.timeout_s)]
-        if (ranks_over := self._since.get("ranks_over")) is not None:
+        if "ranks" in self._since:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
-            limits.append((ranks_over, "command", job.exit_timeout_s + JOB_GRACE_S))
+            limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            limits.append((self._since.get("loop_over", now), "exit", job.linger_s))
+            limits.append((self._since.get("loop", now), "exit", job.linger_s))
             if job.ends_any:
-                limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
+                limits.append((self._since.get("capture", now), "linger", job.linger_s))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 
     def _look(self, now: float) -> None:
@@ -154,46 +136,42 @@ class _Running:
         if self._of_node is None or self._job.nsys is None:
             # Nothing more comes of the capture: each rank's report is whole, or its program has ended.
             captured = [one for one in records if one.is_captured and one.nsys_group is not None]
-            is_whole = any(one.report_at for one in captured) and all(
-                one.report_at is not None or one.status is not None for one in captured
-            )
+            has_come = [one.report_at is not None or one.status is not None for one in captured]
+            is_whole = any(one.report_at for one in captured) and all(has_come)
         else:
             if self._node_report_at is None and self._of_node.is_whole(now):
                 self._node_report_at = time.time()
             is_whole = self._node_report_at is not None
-        seen = {
-            "loop_over": all(loop_has_ended(self._directory, one.rank) for one in records),
-            "ranks_over": all(one.status is not None for one in records),
-            "reports_whole": is_whole,
-        }
-        for what, is_so in seen.items():
+        is_loop_over = all(loop_has_ended(self._directory, one.rank) for one in records)
+        are_ranks_over = all(one.status is not None for one in records)
+        for what, is_so in (("loop", is_loop_over), ("ranks", are_ranks_over), ("capture", is_whole)):
             if is_so:
                 self._since.setdefault(what, now)
 
-    def _end(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
+    def _end(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
         n_asked, patience_s = stop.n_asked, self._job.exit_timeout_s
         process.terminate()
         deadline = time.monotonic() + JOB_GRACE_S + patience_s
         while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
-            time.sleep(POLL_S)
+            time.sleep(supervision.POLL_S)
         if process.poll() is None:
-            end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
+            supervision.end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else supervision.GRACE_S)
             process.wait()
         self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
 
-    def _wait_for_nsys(self, patience_s: float, stop: Stop) -> None:
+    def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
         """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
         deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
         groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
-        while any(map(group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked:
-            time.sleep(POLL_S)
-        left = {group for one in self._unended() if one.pid and (group := group_of(one.pid))}
+        while any(map(supervision.group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked:
+            time.sleep(supervision.POLL_S)
+        left = {group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))}
         is_hurried = not patience_s or stop.n_asked > n_asked
-        end_groups(groups | left, grace_s=_HURRY_S if is_hurried else GRACE_S)
+        supervision.end_groups(groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S)
         deadline = time.monotonic() + _LAST_WORDS_S
         while self._unended() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+            time.sleep(supervision.POLL_S)
 
     def _unended(self) -> list[RankRecord]:
         return [one for one in read_records(self._directory) if one.status is None]
@@ -208,12 +186,9 @@ class _Running:
             of_node = None if self._of_node is None else self._of_node.captured()
             records = [self._came(one, of_node) for one in records]
             ended_by = end.why if end.why != "command" else None
-            began_at = self._started_ns / 1e9
-            written, failed, analysis = finish(job, records, programs, started_at=began_at, ended_by=ended_by)
+            written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
         expected = job.expected([one.rank for one in records])
-        status, lines = judge(
-            records, expected, end, program=job.program, capture_range=job.capture_range, programs=programs
-        )
+        status, lines = judge(job, records, expected, programs, end)
         for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:
@@ -232,8 +207,8 @@ class _Running:
         return replace(record, **output.captured()._asdict())  # nothing of that name was there before the job
 
 
-def _interrupt(stop: Stop) -> End:
-    return End(SIGNALLED + (stop.signal or signal.SIGINT), "interrupt")
+def _interrupt(stop: supervision.Stop) -> End:
+    return End(supervision.SIGNALLED + (stop.signal or signal.SIGINT), "interrupt")
 
 
 def _opening(job: Job) -> str:

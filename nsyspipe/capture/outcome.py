@@ -9,15 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsyspipe.capture import sidecar
 from nsyspipe.capture.rank import NOTHING, is_missed_agent
-from nsyspipe.capture.sidecar import (
-    gather_surroundings,
-    program_directory,
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-    write_topology,
-)
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys import programs as nsys
@@ -25,11 +18,10 @@ from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsyspipe.capture.plan import Job
     from nsyspipe.capture.status import Program, RankRecord
-
 
 INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
 _NOT_STARTED = 2
@@ -68,59 +60,49 @@ class End(NamedTuple):
     after_s: float = 0.0
 
 
-class Verdict(NamedTuple):
-    """What to print, and the launcher's exit status."""
-
-    status: int
-    lines: tuple[str, ...] = ()
-
-
 def judge(
-    records: Sequence[RankRecord],
-    expected: Sequence[int],
-    end: End,
-    *,
-    program: str,
-    capture_range: str,
-    programs: Mapping[int, Program] | None = None,
-) -> Verdict:
-    """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
+    job: Job, records: Sequence[RankRecord], expected: Sequence[int], programs: Mapping[int, Program], end: End
+) -> tuple[int, list[str]]:
+    """Return the launcher's exit status and what to say, by what a job's ranks left, which were expected, and its end.
 
-    Its status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
+    The status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
     program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
-    programs = programs or {}
     captured = [one for one in records if one.rank in set(expected) and one.report]
-    found = f"  found: {_found_reports(len(captured), len(expected), records)}"
+    # A node's report has several ranks.
+    names = _some(
+        [f"{Path(report).name}.nsys-rep" for report in dict.fromkeys(one.report for one in records) if report]
+    )
+    found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
-        return Verdict(status, (interrupted(status), found))
+        return status, [interrupted(status), found]
     if end.why in _HUNG:
         how, fix = _HUNG[end.why]
-        what = f"error: {program}: {how.format(f'{end.after_s:.0f} s')}"
-        return Verdict(TIMED_OUT, (what, found, f"  fix: complete reports need no new capture; {fix}"))
+        what = f"error: {job.program}: {how.format(f'{end.after_s:.0f} s')}"
+        return TIMED_OUT, [what, found, f"  fix: complete reports need no new capture; {fix}"]
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
-        return _of_failure(first, found, program, has_reports=bool(captured))
+        return _of_failure(first, found, job, has_reports=bool(captured))
     if end.status:
         how = f"ended with status {end.status}; its own message stands above"
-        return Verdict(end.status, (f"error: the job's command {how}", found))
+        return end.status, [f"error: the job's command {how}", found]
     notes = [f"note: rank {one.rank}: {said}" for one in captured if (said := cut_short(programs.get(one.rank)))][:1]
     if end.why == "command":
         what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
         notes.insert(0, f"note: all ranks were over, but {what}: ended it")
     if len(captured) == len(expected):
-        return Verdict(0, tuple(notes))
-    what = f"error: {program}: it ended well, but "
+        return 0, notes
+    what = f"error: {job.program}: it ended well, but "
     if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
-        loops = [one for rank in expected if (one := programs.get(rank)) and one.steps_asked]
-        why, *helps = _never_started(capture_range, loops[0] if loops else None)
+        loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
+        why, *helps = _never_started(job.capture_range, next(loops, None))
         lines = [f"{what}nothing was captured: {why}", *helps]
     else:
         lines = [f"{what}the set of reports is partial", found]
         lines += _missing(records, expected, {one.rank for one in captured})
-    return Verdict(INCOMPLETE, (*notes, *lines))
+    return INCOMPLETE, [*notes, *lines]
 
 
 def interrupted(status: int) -> str:
@@ -132,33 +114,26 @@ def cut_short(said: Program | None) -> str | None:
     """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
     if said is None or not 0 < said.n_captured_steps < said.steps_asked:
         return None
-    return (
-        f"{said.n_captured_steps} of {said.steps_asked} steps were captured: its loop ended after {said.n_steps} steps, "
-        f"the warm-up is {said.warmup}"
-    )
+    loop = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
+    return f"{said.n_captured_steps} of {said.steps_asked} steps were captured: {loop}"
 
 
-def _found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
-    """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
-    names = list(dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report))
-    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
-    return f"reports of {n_captured} of {n_expected} ranks{listed}"
+def _some(names: Sequence[str]) -> list[str]:
+    """Return the first names, and how many more there are."""
+    n_more = len(names) - _MOST_NAMED
+    return [*names[:_MOST_NAMED], *([f"… {n_more} more"] if n_more > 0 else [])]
 
 
-def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> Iterator[str]:
-    """Yield why ranks have no report, and what to do."""
+def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> list[str]:
+    """Return why ranks have no report, and what to do."""
     reasons = {one.rank: one.problem for one in records}
-    rows = [f"  rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
-    yield from rows[:_MOST_NAMED]
-    if len(rows) > _MOST_NAMED:
-        yield f"  … {len(rows) - _MOST_NAMED} more"
-    fix = "capture again"
+    rows = [f"rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
+    fix = "fix: capture again"
     if any(".kept-" in row for row in rows):
-        fix = "nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
+        fix = "fix: nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
     elif there:
         fix += " with --force; analyze takes the reports that are there, and says what is missing"
-    yield f"  fix: {fix}"
+    return [f"  {line}" for line in (*_some(rows), fix)]
 
 
 def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
@@ -166,15 +141,11 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
     if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
         warmup = min(_SHORT_WARMUP, said.n_steps // 2)
         steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
-        return (
-            f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}",
-            f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps",
-        )
+        why = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
+        return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps"
     if said is not None and said.n_captured_steps:
-        return (
-            f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
-            '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
-        )
+        fix = 'with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys'
+        return f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it", f"  fix: {fix}"
     return (
         _NEVER_BEGUN.get(capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
@@ -182,20 +153,18 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
     )
 
 
-def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
+def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
-        return Verdict(_NOT_STARTED, (what, found, fix))
+        return _NOT_STARTED, [what, found, fix]
     status = failed.status or 0
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
-    again = "capture again with --force" if has_reports else "capture again"
-    return Verdict(
-        status or 1, (f"error: {program}: rank {failed.rank} {how}", found, f"  fix: mend the program, then {again}")
-    )
+    fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
+    return status or 1, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
 
 
 def _signal(status: int) -> str:
@@ -206,12 +175,7 @@ def _signal(status: int) -> str:
 
 
 def finish(
-    job: Job,
-    records: Sequence[RankRecord],
-    programs: Mapping[int, Program],
-    *,
-    started_at: float,
-    ended_by: str | None = None,
+    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
 
@@ -221,18 +185,17 @@ def finish(
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     if not reports:
         return [], [], None
-    suffix, notes, errors = ".nsys-rep", [], []
+    suffix, notes, failed = ".nsys-rep", [], []
     try:
         notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
-        errors.append(error)
+        failed.append("error: " + "\n".join(error.lines()))
     try:
         if job.is_exported:
             all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
     except NsyspipeError as error:
-        errors.append(error)
-    failed = ["error: " + "\n".join(error.lines()) for error in errors]
+        failed.append("error: " + "\n".join(error.lines()))
     where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
         where = words = str(reports[0].with_suffix(suffix))
@@ -244,32 +207,18 @@ def _describe(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
     """Write topology and sidecar, and return what to say of them."""
-    key = hash_key()
-    around = gather_surroundings(program_directory(job.command))
-    name = str(job.name)
-    node: dict[str, Any] = {"node_rank": job.node_rank, "n_nodes": job.n_nodes}
-    write_topology(name, around, **node)
-    document = sidecar_document(
-        name,
-        command=job.command,
-        ranks=[_captured_rank(one, programs.get(one.rank)) for one in records],
-        programs=programs,
-        world_size=job.world_size,
-        nsys_version=nsys.find(job.nsys).version_text,
-        trace=job.trace,
-        capture_range=job.capture_range,
-        captured_at=datetime.fromtimestamp(started_at, UTC),
-        surroundings=around,
-        key=key,
-        ended_by=ended_by,
-        **node,
-    )
-    write_sidecar(sidecar_path(name, **node), document)
+    key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
+    around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
+    sidecar.write_topology(place, around)
+    ranks = []
+    for one in records:
+        problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)
+        is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+        same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
+        ranks.append(CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None))
+    facts: dict[str, Any] = {name: getattr(job, name) for name in ("world_size", "trace", "capture_range")}
+    facts |= {"nsys_version": nsys.find(job.nsys).version_text, "ended_by": ended_by, "surroundings": around}
+    began = datetime.fromtimestamp(started_at, UTC)
+    document = sidecar.sidecar_document(place, job.command, ranks, programs, captured_at=began, key=key, **facts)
+    sidecar.write_sidecar(place.file(), document)
     return [key.note] if key.note else []
-
-
-def _captured_rank(one: RankRecord, said: Program | None) -> CapturedRank:
-    problem = one.problem or (cut_short(said) if one.report else None)
-    is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
-    same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
-    return CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None)

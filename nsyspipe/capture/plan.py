@@ -30,16 +30,15 @@ if TYPE_CHECKING:
 
     from nsyspipe.nsys.programs import Nsys
 
-
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
-_REPORTS = (".nsys-rep", ".sqlite", ".qdstrm")
+# What follows a job's name in its files.
+_REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
-_OF_NODE = re.compile(r"\.node([0-9]{1,9})(?=\.)")
+_FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-_NUMBER = re.compile(r"_(node)?([0-9]{1,9})")
 # More ranks than any job has.
 _MOST_RANKS = 1 << 20
 _LINGER_S = 120.0
@@ -91,11 +90,6 @@ class Job:
         ranks = self.local_ranks or started
         return tuple(one for one in ranks if self.chosen is None or one in self.chosen)
 
-    @property
-    def node_report(self) -> Path:
-        """The report of a node-wide capture, without suffix."""
-        return self.beside(f"_node{self.node_rank}")
-
     def beside(self, ending: str) -> Path:
         """Return a file of this job."""
         return self.name.with_name(self.name.name + ending)
@@ -109,30 +103,21 @@ def earlier_files(job: Job) -> list[Path]:
     report before all nodes have come together.
     """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
-    return sorted(path for path in files if _belongs(job, _ending(job, path)))
-
-
-def _ending(job: Job, path: Path) -> str:
-    return path.name[len(job.name.name) :]
+    return sorted(path for path in files if _belongs(job, path.name.removeprefix(job.name.name)))
 
 
 def _belongs(job: Job, ending: str) -> bool:
-    """Tell by what follows the job's name."""
-    stem, dot, suffix = ending.partition(".")
-    nodes = range(job.node_rank, job.node_rank + 1)
-    if f"{dot}{suffix}" in _REPORTS and (found := _NUMBER.fullmatch(stem)):
-        of_job = (nodes, job.n_nodes) if found[1] else (job.local_ranks, job.world_size)
-        return _is_this_nodes(job, int(found[2]), *of_job)
+    """Tell by what follows the job's name: a file of a rank or node must be this node's, or of none of this job."""
     if _LOG.fullmatch(ending):
         return job.n_nodes == 1
     if ending in _FACTS:
         return job.node_rank == 0  # of one node
-    node = _OF_NODE.match(ending)
-    return bool(node and ending[node.end() :] in _FACTS and _is_this_nodes(job, int(node[1]), nodes, job.n_nodes))
-
-
-def _is_this_nodes(job: Job, number: int, mine: range | None, n_of_job: int) -> bool:
-    """Tell whether a rank or a node is this node's, or of none of this job."""
+    if (report := _REPORT.fullmatch(ending)) and not report[1]:
+        number, mine, n_of_job = int(report[2]), job.local_ranks, job.world_size
+    elif node := report or _FACT_OF_NODE.fullmatch(ending):
+        number, mine, n_of_job = int(node[2]), range(job.node_rank, job.node_rank + 1), job.n_nodes
+    else:
+        return False
     return job.n_nodes == 1 or mine is None or number in mine or (job.node_rank == 0 and number >= n_of_job)
 
 
@@ -157,13 +142,10 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
     given = vars(parser.parse_args(words[:at]))
-    linger_s = given.pop("linger_s")
-    return Job(
-        **given,
-        command=tuple(words[at + 1 :]),
-        linger_s=_LINGER_S if linger_s is None else linger_s,
-        ends_any=linger_s is not None,
-    )
+    given["ends_any"] = given["linger_s"] is not None
+    if not given["ends_any"]:
+        given["linger_s"] = _LINGER_S
+    return Job(**given, command=tuple(words[at + 1 :]))
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -171,20 +153,16 @@ def parse_ranks(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        try:
+        problem, ranks = f"'{part}' is neither a rank nor a range of ranks", None
+        with contextlib.suppress(ValueError):
             ranks = range(int(first), int(last if dash else first) + 1)
-        except ValueError:
-            raise _no_ranks(text, f"'{part}' is neither a rank nor a range of ranks") from None
-        if not ranks:
-            raise _no_ranks(text, f"the range {part} ends before it begins")
-        if ranks[-1] >= _MOST_RANKS:
-            raise _no_ranks(text, f"no job has a rank {ranks[-1]}")
+            problem = "" if ranks else f"the range {part} ends before it begins"
+        if ranks and ranks[-1] >= _MOST_RANKS:
+            problem = f"no job has a rank {ranks[-1]}"
+        if problem or ranks is None:
+            raise OptionError(f"--ranks {text}", problem, fix="--ranks 0,7,63 or --ranks 0-3")
         found |= set(ranks)
     return frozenset(found)
-
-
-def _no_ranks(text: str, problem: str) -> OptionError:
-    return OptionError(f"--ranks {text}", problem, fix="--ranks 0,7,63 or --ranks 0-3")
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
@@ -216,7 +194,15 @@ class Room(contextlib.AbstractContextManager["Room"]):
             job.name.parent.mkdir(parents=True, exist_ok=True)
             there = earlier_files(job)
             if not job.is_forced:
-                _refuse([path for path in there if not _LOG.fullmatch(_ending(job, path))], job)
+                names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
+                if names:
+                    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+                    raise OutputError(
+                        str(job.name),
+                        "an earlier capture of this name is there",
+                        found=", ".join(names[:_MOST_NAMED]) + more,
+                        fix="-o ANOTHER_NAME, or --force to replace it",
+                    )
                 return self
             for path in there:
                 if path.is_dir() and not path.is_symlink():
@@ -244,29 +230,18 @@ class Room(contextlib.AbstractContextManager["Room"]):
             shutil.rmtree(self._aside)
 
 
-def _refuse(there: Sequence[Path], job: Job) -> None:
-    if there:
-        more = f", … {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
-        found = ", ".join(path.name for path in there[:_MOST_NAMED]) + more
-        fix = "-o ANOTHER_NAME, or --force to replace it"
-        raise OutputError(str(job.name), "an earlier capture of this name is there", found=found, fix=fix)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.plan")
     parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--program", required=True)
-    parser.add_argument("--world-size", type=int, default=None)
-    parser.add_argument("--ranks", default=None)
-    parser.add_argument("--capture-range", default=None)
+    parser.add_argument("--world-size", type=int)
+    for text in ("--ranks", "--capture-range", "--nsys"):
+        parser.add_argument(text)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
-    parser.add_argument("--nsys", default=None)
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--no-profile", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--count-gpus", action="store_true")
+    for switch in ("--cpu", "--no-profile", "--dry-run", "--count-gpus"):
+        parser.add_argument(switch, action="store_true")
     options = parser.parse_args(words)
     if options.count_gpus:
         print(n_gpus() or 1)  # noqa: T201
@@ -275,17 +250,17 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.ranks is not None and not options.no_profile:
             check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
     except OptionError as error:
-        _say("error", error)
-        return error.exit_code
+        return _refused(error)
     for missing in _missing(options):
-        _say("note" if options.dry_run else "error", missing)
-        if not options.dry_run:
-            return missing.exit_code
+        if status := _refused(missing, is_noted=options.dry_run):
+            return status
     return 0 if options.no_profile else _tell_nsys(options)
 
 
-def _say(kind: str, error: NsyspipeError) -> None:
-    print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
+def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
+    """Say what is wrong, and return the exit status: 0 where it is noted only."""
+    print("note: " if is_noted else "error: ", "\n".join(error.lines()), sep="", file=sys.stderr)  # noqa: T201
+    return 0 if is_noted else error.exit_code
 
 
 def _tell_nsys(options: argparse.Namespace) -> int:
@@ -299,9 +274,8 @@ def _tell_nsys(options: argparse.Namespace) -> int:
             print(note, file=sys.stderr)  # noqa: T201
         name = str(found.path)
     except NsyspipeError as error:
-        _say("note" if options.dry_run else "error", error)
-        if not options.dry_run:
-            return error.exit_code
+        if status := _refused(error, is_noted=options.dry_run):
+            return status
         there = nsys.find_nsys()
         name = options.nsys or (str(there.path) if there else "nsys")
         graphs = graphs if _has_cuda(trace) else ""
@@ -327,10 +301,8 @@ def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], s
 
 def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[str, str | None]:
     """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
-    if not _has_cuda(trace):
-        return "", None
-    if found.has("profile", "--cuda-graph-trace"):
-        return wanted, None
+    if not _has_cuda(trace) or found.has("profile", "--cuda-graph-trace"):
+        return wanted if _has_cuda(trace) else "", None
     unknown = f"nsys {found.version_text} does not know --cuda-graph-trace={wanted}"
     return "", f"note: {unknown}: CUDA graphs are traced in its own way"
 
@@ -346,12 +318,10 @@ def n_gpus() -> int | None:
     if output is None or output.status != 0:
         return None if _DRIVER.exists() else 0
     there = len(_GPU_LINE.findall(output.text))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
         return there
     # What follows a wrong one, as -1, is not seen either.
-    seen = itertools.takewhile(lambda one: one and not one.startswith("-"), visible.split(","))
-    return min(there, len(list(seen)))
+    return min(there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(",")))))
 
 
 def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
@@ -359,11 +329,8 @@ def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
     if not Path(options.program).is_file():
         yield InputError(options.program, "no such training program", fix="--program FILE")
     if importlib.util.find_spec("torch") is None:
-        yield CaptureError(
-            sys.executable,
-            "has no torch, which the training program and torchrun need",
-            fix="activate the environment that trains, or name its Python: PYTHON=/path/to/python3",
-        )
+        fix = "activate the environment that trains, or name its Python: PYTHON=/path/to/python3"
+        yield CaptureError(sys.executable, "has no torch, which the training program and torchrun need", fix=fix)
     there = None if options.cpu else n_gpus()
     if there is not None and there < options.nproc:
         what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
@@ -372,17 +339,14 @@ def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
     # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.
     begins_by_range = options.cpu and options.capture_range == "nvtx" and not options.no_profile
-    if begins_by_range and torch_versions()[1] is None:
-        yield from _missing_ranges(options.nsys)
-
-
-def _missing_ranges(program: str | None) -> Iterator[CaptureError]:
+    if not begins_by_range or torch_versions()[1] is not None:
+        return
     if importlib.util.find_spec("nvtx") is None:
         problem = "has no nvtx, through which a capture begins where torch has no CUDA"
         yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
         return
     with contextlib.suppress(NsyspipeError):  # what is wrong with nsys is said next
-        version, found = nvtx_version(), nsys.find(program)
+        version, found = nvtx_version(), nsys.find(options.nsys)
         if version is not None and not ranges_reach(found.version_text, version):
             problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
             fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"

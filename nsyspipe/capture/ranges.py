@@ -13,12 +13,12 @@ import functools
 import importlib
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Iterable, Iterator
 
 
@@ -54,15 +54,8 @@ CAPTURE_RANGE = "nsyspipe.capture"
 _SETTLE_S, _POLL_S = 5.0, 0.001
 
 
-class _Window:
-    """How this process's capture stands: `handle` is that of the capture's range without CUDA."""
-
-    is_open = False
-    has_cuda = False
-    handle: object = None
-
-
-_window = _Window()
+# How this process's capture stands: the handle is that of the capture's range without CUDA.
+_window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 
 
 def start_capture() -> None:
@@ -93,11 +86,8 @@ def start_capture() -> None:
 def stop_capture(*, is_cut_off: bool = False) -> None:
     """End the capture, after the device has done what was launched; without a capture it does nothing.
 
-    Parameters
-    ----------
-    is_cut_off
-        The loop broke off: wait a few seconds at most, for other ranks may be gone, and the
-        collective that waits for them would never end.
+    Where the loop broke off, `is_cut_off`, it waits a few seconds at most, for other ranks may be gone, and the collective
+    that waits for them would never end.
     """
     if not _window.is_open:
         return
@@ -116,15 +106,11 @@ def meet() -> None:
     settle()
     torch = loaded_torch()
     # Builds without torch.distributed have the module, and nothing in it.
-    if torch is None or not torch.distributed.is_available():
-        return
-    group = torch.distributed
-    if not group.is_initialized():
-        return
-    # NCCL may guess another GPU else.
-    is_nccl = "nccl" in str(group.get_backend())
-    group.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
-    settle()
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        # NCCL may guess another GPU else.
+        is_nccl = "nccl" in str(torch.distributed.get_backend())
+        torch.distributed.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
+        settle()
 
 
 def settle(*, is_cut_off: bool = False) -> None:
@@ -196,11 +182,8 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         backend().push(self.text)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_error: object) -> None:
         backend().pop()
-        return False
 
     def __call__(self, function: F) -> F:
         """Return the function, in this range."""
@@ -212,20 +195,12 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
                 "body runs in pieces. Put 'with annotate(...)' inside it, around what lies between yields"
             )
             raise TypeError(message)
-        wrapper = self._awaiting if inspect.iscoroutinefunction(function) else self._calling
-        return wrapper(function)  # type: ignore[no-any-return]
 
-    def _calling(self, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - what functools.wraps gives
-        @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
             with self:
                 return function(*arguments, **named)
 
-        return call
-
-    def _awaiting(self, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - what functools.wraps gives
-        @functools.wraps(function)
-        async def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
+        async def call_awaiting(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the function says
             # Not on the thread's stack: tasks of one thread end in any order.
             ranges = backend()
             handle = ranges.start(self.text)
@@ -234,17 +209,12 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
             finally:
                 ranges.end(handle)
 
-        return call
+        wrapper = call_awaiting if inspect.iscoroutinefunction(function) else call
+        return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
-class _Progress:
-    """Steps of this process, over all its loops: a second epoch goes on counting."""
-
-    n_begun = 0
-    is_done = False
-
-
-_progress = _Progress()
+# Steps of this process, over all its loops: a second epoch goes on counting.
+_progress = SimpleNamespace(n_begun=0, is_done=False)
 _NO_ITEM: Any = object()
 
 
@@ -295,7 +265,9 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
     if has_capture:
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
-    source, n_items, n_taken = iter(iterable), _length(iterable), 0
+    source, n_items, n_taken = iter(iterable), None, 0
+    with contextlib.suppress(TypeError):  # a generator, or a loader of a stream
+        n_items = len(iterable)  # type: ignore[arg-type]
     begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
     is_open, n_left = False, len(window)
     try:
@@ -329,10 +301,3 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
             end(is_cut_off=True)
         facts.loop_ended = is_last and _progress.is_done
         facts.write()
-
-
-def _length(iterable: Iterable[Any]) -> int | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:  # None, as a generator or a loader of a stream
-        return None

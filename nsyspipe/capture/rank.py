@@ -19,40 +19,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsyspipe.capture import supervision
 from nsyspipe.capture.plan import parse_ranks
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
-from nsyspipe.capture.supervision import (
-    POLL_S,
-    Stop,
-    adopt_orphans,
-    catching_signals,
-    end_adopted,
-    end_groups,
-    holding,
-    short_directory,
-    start,
-    status_of,
-)
 from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-
 NOTHING = "nothing was captured"
 
-_LONGEST_LOG = 4096
-_LOOK_S = 1.0
+_LONGEST_LOG, _LOOK_S = 4096, 1.0
 # What nsys says when it and the agent that it starts have missed each other; the next time they do not.
 _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Clocks of file servers may differ from ours.
 _CLOCK_SLACK_NS = 60 * 10**9
-# How long the program may take to end when it is asked to.
-_PROGRAM_GRACE_S = 15.0
-# How long nsys may take to start it.
-_START_S = 15.0
+_START_S = 15.0  # that nsys may take to start the program
 _FIRST_OF_TWO_DIGITS = 10
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
@@ -78,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as held:
         # The launcher's directory, or without a launcher one for the time being.
         given = os.environ.get(STATUS_DIR)
-        directory = Path(given).absolute() if given else held.enter_context(short_directory())
-        locks = held.enter_context(holding(directory))
+        directory = Path(given).absolute() if given else held.enter_context(supervision.short_directory())
+        locks = held.enter_context(supervision.holding(directory))
         return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
 
 
@@ -92,10 +76,7 @@ def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: 
 
 class _Rank:
     def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]) -> None:
-        self._directory = status_dir
-        self._locks = locks
-        self._exit_timeout_s = exit_timeout_s
-        self._record = record
+        self._directory, self._exit_timeout_s, self._record, self._locks = status_dir, exit_timeout_s, record, locks
         self._ended = self._directory / f"program_{record.rank}.status"  # the program's exit status, once it has one
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
@@ -108,7 +89,7 @@ class _Rank:
         command = [*nsys, *program]
         if output := output_of(nsys):
             self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
-        with catching_signals() as stop:
+        with supervision.catching_signals() as stop:
             problem, status = self._start(nsys, program, stop)
             # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
@@ -121,25 +102,29 @@ class _Rank:
         self._note(status=status, problem="; ".join(said) or None, report=report)
         return self._record.status or 0
 
-    def _start(self, nsys: Sequence[str], program: Sequence[str], stop: Stop) -> tuple[str | None, int | None]:
+    def _start(
+        self, nsys: Sequence[str], program: Sequence[str], stop: supervision.Stop
+    ) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
         if nsys:
-            adopt_orphans()
+            supervision.adopt_orphans()
         with self._log.open("wb") as output:
             inherited = (*self._locks, stdout, stderr) if nsys else self._locks
-            process = start([*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited)
+            process = supervision.start(
+                [*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited
+            )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
         if nsys:
-            end_adopted(is_any_of_nsys=self._program_pid() is None)
+            supervision.end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
-        return problem, status if status is not None else status_of(process)
+        return problem, status if status is not None else supervision.status_of(process)
 
-    def _watch(self, process: subprocess.Popen[bytes], stop: Stop) -> str | None:
+    def _watch(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
         deadline = None
         parent = os.getppid()
@@ -160,33 +145,31 @@ class _Rank:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
             if deadline is not None and time.monotonic() > deadline:
-                end_groups([process.pid])
+                supervision.end_groups([process.pid])
                 process.wait()
                 return f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
-            time.sleep(POLL_S)
+            time.sleep(supervision.POLL_S)
         return None
 
-    def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
+    def _end_program(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
         deadline = time.monotonic() + _START_S
-        while (pid := self._program_pid()) is None:
-            if process.poll() is not None:
-                return
-            if time.monotonic() > deadline:
-                end_groups([process.pid])
-                return
-            time.sleep(POLL_S)
-        if self._program_status() is not None:
+        while self._program_pid() is None and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(supervision.POLL_S)
+        pid = self._program_pid()
+        if pid is None and process.poll() is None:
+            supervision.end_groups([process.pid])
+        if pid is None or self._program_status() is not None:
             return
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            deadline = time.monotonic() + _PROGRAM_GRACE_S
+            deadline = time.monotonic() + supervision.PROGRAM_GRACE_S
             while time.monotonic() < deadline:
                 if self._program_status() is not None or process.poll() is not None:
                     return
-                time.sleep(POLL_S)
+                time.sleep(supervision.POLL_S)
 
     def _program_pid(self) -> int | None:
         return _number(self._ended.with_name(f"{self._ended.name}.pid"))
@@ -271,8 +254,11 @@ class NsysOutput:
     def _has_others(self) -> bool:
         """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
         place = Path(f"{self.output}.nsys-rep")
-        left = [one.stat().st_size for one in _captures(self.temporary, "*.nsys-rep")]
+        left = [one.stat().st_size for one in self._left(".nsys-rep")]
         return bool(left) and (not place.exists() or any(size != place.stat().st_size for size in left))
+
+    def _left(self, suffix: str) -> list[Path]:
+        return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)
 
     def captured(self) -> Captured:
         """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
@@ -282,9 +268,9 @@ class NsysOutput:
         if is_new and not self._has_others():
             return Captured(report=self.output)
         said = last_words(self.log, self.command)
-        if reports := _captures(self.temporary, "*.nsys-rep"):
+        if reports := self._left(".nsys-rep"):
             return Captured(problem=f"nsys could not write its report{_kept(reports, self.output)}{said}")
-        if streams := _captures(self.temporary, "*.qdstrm"):
+        if streams := self._left(".qdstrm"):
             return Captured(problem=f"nsys did not make a report of its capture{_kept(streams, self.output)}")
         is_empty = any(self.temporary.rglob("*.nsys-rep"))
         return Captured(problem=f"nsys could not write its report{said}" if is_empty else NOTHING)
@@ -308,10 +294,6 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
 def is_missed_agent(said: str) -> bool:
     """Tell by what nsys said whether it and its agent missed each other, which starting it again mends."""
     return _MISSED.search(said) is not None
-
-
-def _captures(temporary: Path, pattern: str) -> list[Path]:
-    return sorted(path for path in temporary.rglob(pattern) if path.is_file() and path.stat().st_size)
 
 
 def _kept(paths: Sequence[Path], output: str) -> str:

@@ -32,7 +32,6 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
 _TOTAL_S = 12.0
 _LONGEST_NAME = 100
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -40,9 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _RUNNER = "/launchers/run_module.py"
 # Nothing of a repository that git would start, or fetch from where a repository says.
 _NO_PROGRAMS = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "safe.bareRepository=explicit",
+    *("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit"),
     *(f"protocol{one}.allow=never" for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")),
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
@@ -82,21 +79,15 @@ def gather_surroundings(
     links = topology(patience, search_path) if there else None
     commit, is_dirty = _commit(patience, directory, search_path)
     versions = (*torch_versions(), nccl_version(root), platform.python_version())
-    return Surroundings(host_name(), there, driver, links, *versions, commit, is_dirty)
-
-
-def host_name() -> str | None:
-    """Return this host's name, as nsys records it."""
-    return printable(platform.node())[:_LONGEST_NAME] or None
+    host = printable(platform.node())[:_LONGEST_NAME] or None  # as nsys records it
+    return Surroundings(host, there, driver, links, *versions, commit, is_dirty)
 
 
 def program_directory(command: Sequence[str]) -> Path | None:
     """Return the directory of the first existing Python file that a command names, or None; what starts our modules is none."""
-    for word in command:
-        is_python = word.endswith(".py") and not word.endswith(_RUNNER)
-        if is_python and os.path.isfile(word):  # noqa: PTH113 - False for a word that is no path
-            return Path(word).absolute().parent
-    return None
+    programs = (word for word in command if word.endswith(".py") and not word.endswith(_RUNNER))
+    program = next(filter(os.path.isfile, programs), None)  # False for a word that is no path
+    return None if program is None else Path(program).absolute().parent
 
 
 def _commit(patience: Patience, directory: Path | None, search_path: str | None) -> tuple[str | None, bool | None]:
@@ -157,69 +148,66 @@ _PHASES = (
 _STEPS = re.compile(r"\^[A-Za-z]{1,20}[ _#]?\[0-9\]\+\$", re.ASCII)
 
 
-def beside(name: str, ending: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
-    """Return a file of a capture: one per node, which the name tells apart if there are several."""
-    node = f".node{node_rank}" if n_nodes > 1 else ""
-    return Path(f"{name}{node}{ending}")
+@dataclass(frozen=True)
+class Place:
+    """Where a capture's files go: its name as the launcher got it, with its directories, and its node, if there are several."""
 
+    name: str
+    node_rank: int = 0
+    n_nodes: int = 1
 
-def sidecar_path(name: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
-    """Return where the sidecar of a capture goes."""
-    return beside(name, SIDECAR_SUFFIX, node_rank=node_rank, n_nodes=n_nodes)
+    def file(self, ending: str = SIDECAR_SUFFIX) -> Path:
+        """Return the sidecar, or another file of this node."""
+        node = f".node{self.node_rank}" if self.n_nodes > 1 else ""
+        return Path(f"{self.name}{node}{ending}")
 
 
 def sidecar_document(
-    name: str,
-    *,
+    place: Place,
     command: Sequence[str],
     ranks: Iterable[CapturedRank] = (),
     programs: Mapping[int, Program] | None = None,
-    world_size: int | None = None,
-    node_rank: int = 0,
-    n_nodes: int = 1,
-    nsys_version: str | None = None,
-    trace: Sequence[str] = (),
-    capture_range: str | None = None,
+    *,
     captured_at: datetime | None = None,
     environment: Mapping[str, str] | None = None,
     surroundings: Surroundings | None = None,
     key: HashKey | None = None,
-    ended_by: str | None = None,
+    **facts: Any,  # noqa: ANN401 - of the document, as they are
 ) -> dict[str, Any]:
     """Collect what a sidecar says; nothing is written.
 
-    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there. The name is the
-    capture's as the launcher got it, with its directories; of the command, word for word, `recorded_command` says what is
-    written, and of variables, those that ``env`` sets before it too, only `VARIABLES` are. The ranks are this node's; a
-    pid is the training program's own, never nsys's, or None: the analysis takes a sidecar whose pids are not in the
-    reports for another capture's. Programs, by rank, alone are sure of their process ids.
+    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there. Of the command,
+    word for word, `recorded_command` says what is written, and of variables, those that ``env`` sets before it too, only
+    `VARIABLES` are. The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis
+    takes a sidecar whose pids are not in the reports for another capture's. Programs, by rank, alone are sure of their
+    process ids. Time, environment, surroundings and key that are not given are this process's.
 
-    It was `ended_by` the launcher for ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
-    ``timeout`` or ``interrupt``; None where it ended by itself. Time, environment, surroundings and key that are not given
-    are this process's.
+    The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range``, and what `ended_by` the launcher it was:
+    ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout`` or ``interrupt``; None where it
+    ended by itself.
     """
     around = surroundings or gather_surroundings(program_directory(command))
     key = key or hash_key()
     programs = programs or {}
     rows = _ranks({one.rank: one for one in ranks}, programs)
-    topology_file = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
+    topology_file = place.file(_TOPOLOGY)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
     pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
-        "name": _text(Path(name).name),
+        "name": _text(Path(place.name).name),
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
         "git_commit": around.git_commit,
         "git_is_dirty": around.git_is_dirty,
         "host": around.host,
-        "node_rank": node_rank,
-        "n_nodes": n_nodes,
-        "world_size": world_size,
-        "ended_by": ended_by,
+        "node_rank": place.node_rank,
+        "n_nodes": place.n_nodes,
+        "world_size": facts.get("world_size"),
+        "ended_by": facts.get("ended_by"),
         "ranks": [asdict(row) for row in rows],
         "gpus": [asdict(gpu) for gpu in around.gpus],
         "driver_version": around.driver_version,
@@ -227,12 +215,12 @@ def sidecar_document(
         "cuda_version": _common(programs, "cuda_version") or around.cuda_version,
         "torch_version": _common(programs, "torch_version") or around.torch_version,
         "nccl_version": _common(programs, "nccl_version") or around.nccl_version,
-        "nsys_version": nsys_version,
+        "nsys_version": facts.get("nsys_version"),
         "python_version": around.python_version,
-        "trace": [recorded_value(one, key, name="trace") for one in trace],
-        "capture_range": capture_range,
+        "trace": [recorded_value(one, key, name="trace") for one in facts.get("trace", ())],
+        "capture_range": facts.get("capture_range"),
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
-        "nccl_log_files": _logs(name, rows, around.host if n_nodes > 1 else None),
+        "nccl_log_files": _logs(place, rows, around.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
         "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
         "environment": recorded_environment(os.environ if environment is None else environment, key),
@@ -244,16 +232,12 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
     rows = []
     for rank in sorted({*by_rank, *programs}):
         row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank, Program())
-        known = _PROBLEMS.findall(row.problem or "")
-        row = replace(
-            row,
-            pid=row.pid if said.pid is None else said.pid,
-            local_rank=said.local_rank if row.local_rank is None else row.local_rank,
-            gpu_name=_text(row.gpu_name or said.gpu_name) or None,
-            report=_text(PurePath(row.report or "").name) or None,
-            problem=("; ".join(dict.fromkeys(known)) or _ANOTHER_PROBLEM) if row.problem else None,
-        )
-        rows.append(row)
+        own_problems = "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem or "")))
+        local_rank = said.local_rank if row.local_rank is None else row.local_rank
+        row = replace(row, pid=row.pid if said.pid is None else said.pid, local_rank=local_rank)
+        gpu_name, report = _text(row.gpu_name or said.gpu_name) or None, _text(PurePath(row.report or "").name) or None
+        problem = (own_problems or _ANOTHER_PROBLEM) if row.problem else None
+        rows.append(replace(row, gpu_name=gpu_name, report=report, problem=problem))
     return rows
 
 
@@ -263,21 +247,15 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def write_topology(name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1) -> Path | None:
-    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing, OutputError if it cannot."""
-    if surroundings.topology is None:
-        return None
-    path = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
-    _replace(path, surroundings.topology)
-    return path
+def write_topology(place: Place, surroundings: Surroundings) -> None:
+    """Write what ``nvidia-smi topo -m`` printed, if it printed anything, beside the reports; OutputError if it cannot."""
+    if surroundings.topology is not None:
+        write_sidecar(place.file(_TOPOLOGY), surroundings.topology)
 
 
-def write_sidecar(path: Path, document: Mapping[str, Any]) -> None:
+def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
     """Write a sidecar; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
-    _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
+    text = document if isinstance(document, str) else json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with claimed_file(path.parent) as draft:
@@ -299,14 +277,14 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
     return [*(["env"] if kept else []), *kept, *recorded_command(words[at:], key)]
 
 
-def _logs(name: str, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
+def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
     """Return the names of NCCL's logs, ``NAME.nccl.<host>.<pid>.log``.
 
     Of several nodes that share a directory each lists its own. A log of an earlier capture may lie there too, so the
     ranks' processes choose, if theirs are there.
     """
-    base, folder = re.escape(Path(name).name), Path(name).parent
-    short = None if host is None else host.partition(".")[0]  # as NCCL writes %h
+    base, folder = re.escape(Path(place.name).name), Path(place.name).parent
+    short = host.partition(".")[0] if host and place.n_nodes > 1 else None  # as NCCL writes %h
     named = re.compile(rf"{base}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
     by_pid: dict[str, int] = {}
     with contextlib.suppress(OSError):

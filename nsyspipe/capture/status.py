@@ -108,13 +108,10 @@ def _read_program(path: Path) -> Program | None:
     try:
         with path.open("rb") as file:
             said = json.loads(file.read(_MOST_BYTES))
-        rank = int(path.stem.removeprefix("ranges_"))
-    except (OSError, ValueError, RecursionError):
+        typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
+        return Program(**typed | {"rank": int(path.stem.removeprefix("ranges_"))})
+    except (AttributeError, OSError, ValueError, RecursionError):  # also where it is no table of facts
         return None
-    if not isinstance(said, dict):
-        return None
-    typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
-    return Program(**typed | {"rank": rank})
 
 
 def loop_has_ended(directory: Path, rank: int) -> bool:
@@ -129,19 +126,14 @@ class RankRecord:
 
     rank: int
     local_rank: int
-    # the training program's process, None when it never started; and its exit status, 128 + N for one ended by signal
-    # N, None while it runs
-    pid: int | None = None
-    # process group of its nsys, which may outlive who started it; None without one
-    nsys_group: int | None = None
+    pid: int | None = None  # the training program's process, None when it never started
+    nsys_group: int | None = None  # process group of its nsys, which may outlive who started it; None without one
     is_captured: bool = True
     report: str | None = None  # path of the report without suffix; None when none was written
-    status: int | None = None
+    status: int | None = None  # the program's, 128 + N for one ended by signal N, None while it runs
     problem: str | None = None
-    # seconds since the epoch when the program ended; and when its report was whole, if the program still ran then,
-    # unasked to end
-    ended_at: float | None = None
-    report_at: float | None = None
+    ended_at: float | None = None  # when the program ended, s since the epoch
+    report_at: float | None = None  # when its report was whole, if the program still ran then, unasked to end
 
 
 def write_record(directory: Path, record: RankRecord) -> None:

@@ -13,14 +13,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from nsyspipe.nsys.files import claim, claimed_at, is_as_made, is_claimed
+from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
-
 
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
@@ -29,12 +28,9 @@ _CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-# Between its making and its lock, a directory looks abandoned.
-_YOUNG_S = 60.0
-POLL_S = 0.1
-SIGNALLED = 128
-# Between the polite signal and the last one.
-GRACE_S = 10.0
+POLL_S, SIGNALLED = 0.1, 128
+# Between the polite signal and the last one, of nsys and of the program.
+GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
 _POLL_S = 0.05
 
 
@@ -74,8 +70,7 @@ def holding(directory: Path) -> Iterator[tuple[int, ...]]:
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
     _remove_abandoned(Path(parent or tempfile.gettempdir()))
     path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
-    lock = claim(path)
-    if lock is not None:
+    if (lock := claim(path)) is not None:
         cleaning.callback(os.close, lock)
     cleaning.callback(_remove, path)
     return path
@@ -86,17 +81,11 @@ def _remove_abandoned(parent: Path) -> None:
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
-                if _is_abandoned(path):
-                    _remove(path)
-
-
-def _is_abandoned(path: Path) -> bool:
-    if not _OURS.fullmatch(path.name) or not is_as_made(path):
-        return False
-    if time.time() - claimed_at(path) <= _YOUNG_S:
-        return False
-    inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
-    return not any(is_claimed(one) for one in [path, *inner])
+                is_ours = _OURS.fullmatch(path.name) and is_as_made(path)
+                if is_ours and time.time() - claimed_at(path) > YOUNG_S:
+                    inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
+                    if not any(map(is_claimed, [path, *inner])):
+                        _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -112,33 +101,20 @@ _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _OF_NSYS = ("nsys", "Qdstrm")
 
 
-class Process(NamedTuple):
-    """What /proc says of a process: its state is a letter, Z for one that has ended and was not waited for."""
+def _processes() -> Iterator[tuple[int, str, int, int]]:
+    """Yield every process, its state (a letter, Z for one that has ended and was not waited for), parent and group.
 
-    pid: int
-    state: str
-    parent: int
-    group: int
-
-
-def processes() -> Iterator[Process]:
-    """Yield every process; nothing where the system does not tell."""
+    Nothing where the system does not tell.
+    """
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            words = path.read_bytes().rpartition(b")")[2].split()
-            state = words[0].decode("ascii")
-            yield Process(int(path.parent.name), state, int(words[1]), int(words[2]))
+            words = path.read_text("ascii", "replace").rpartition(")")[2].split()
+            yield int(path.parent.name), words[0], int(words[1]), int(words[2])
 
 
 def adopt_orphans() -> None:
     """Become the parent of what our children leave running, where Linux can do that."""
     _prctl()(_SET_CHILD_SUBREAPER, 1)
-
-
-def _die_with_parent() -> Callable[[], object]:
-    """Return what, called in a new process, has it asked to end (SIGTERM) when we die, killed or not."""
-    # Looked up here: between fork and exec as little as possible happens.
-    return functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
@@ -147,34 +123,27 @@ def end_adopted(*, is_any_of_nsys: bool) -> None:
     Only what we have adopted is looked at, and of that only nsys's own programs: what the training program put into
     the background is the user's. If that never began, there `is_any_of_nsys`.
     """
+
+    def adopted() -> list[int]:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
+                pass
+        children = [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]
+        return [pid for pid in children if is_any_of_nsys or _program_of(pid).startswith(_OF_NSYS)]
+
     # To end by themselves; after a polite signal; after the last one.
-    _ended(
-        lambda: _adopted(is_any_of_nsys=is_any_of_nsys), os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)
-    )
+    _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
 
-def _ended(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]) -> None:
+def _end(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]) -> None:
     """Send what is left one signal after the other, and wait so many seconds after each."""
     for number, wait_s in signals:
         for one in left():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(one, number)
         deadline = time.monotonic() + wait_s
-        while is_any := any(True for _ in left()):
-            if time.monotonic() >= deadline:
-                break
+        while any(True for _ in left()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        if not is_any:
-            return
-
-
-def _adopted(*, is_any_of_nsys: bool) -> list[int]:
-    """Return our children of that kind; those that have ended are waited for first."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    children = [one.pid for one in processes() if one.parent == os.getpid() and one.state != "Z"]
-    return [pid for pid in children if is_any_of_nsys or _program_of(pid).startswith(_OF_NSYS)]
 
 
 def _program_of(pid: int) -> str:
@@ -196,9 +165,8 @@ def _prctl() -> Callable[[int, int], object]:
 class Stop:
     """Remembers that somebody asked for the end, and with which signal."""
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.n_asked = 0
+    signal: int | None = None
+    n_asked = 0
 
     def ask(self, number: int, _frame: object = None) -> None:
         """Handle a signal."""
@@ -222,8 +190,7 @@ def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
     """Yield what remembers signals that end a program while the context lasts."""
-    stop = Stop()
-    with _handling(stop.ask):
+    with _handling((stop := Stop()).ask):
         yield stop
 
 
@@ -256,7 +223,8 @@ def start(
         stdout=output,
         stderr=output,
         pass_fds=tuple(pass_fds),
-        preexec_fn=_die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        # Looked up before: between fork and exec as little as possible happens.
+        preexec_fn=functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 
@@ -275,7 +243,7 @@ def group_is_alive(group: int) -> bool:
     except PermissionError:
         return True
     # In a container nobody may collect the zombies.
-    states = [one.state for one in processes() if one.group == group]
+    states = [state for _, state, _, its in _processes() if its == group]
     return not states or any(state not in "ZX" for state in states)
 
 
@@ -288,7 +256,8 @@ def group_of(pid: int) -> int | None:
     return None if group == os.getpgrp() else group
 
 
-def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
+def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
+    grace_s = GRACE_S if grace_s is None else grace_s
     groups = list(groups)
-    _ended(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))
+    _end(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))

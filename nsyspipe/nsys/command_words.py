@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
 MASK = "***"
 # A hashed value, as `secrets.hash_key` writes it.
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
@@ -178,15 +177,14 @@ _NAMES = {
 VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
 
 # What says how ranks are linked.
-OF_LINKS = (
-    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_IB_HCA",
-    "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "NCCL_CROSS_NIC",
-)  # fmt: skip
+_OF_LINKS = "P2P_DISABLE P2P_LEVEL P2P_DIRECT_DISABLE SHM_DISABLE IB_DISABLE IB_HCA NET NET_PLUGIN NET_GDR_LEVEL"
+OF_LINKS = tuple(f"NCCL_{name}" for name in (*_OF_LINKS.split(), "SOCKET_IFNAME", "CROSS_NIC"))
 
 
 def allows(name: str, value: str) -> bool:
     """Tell whether a value of one of `VARIABLES` may be written down."""
-    return re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+    is_short = len(value) <= _LONGEST_WORD
+    return is_short and re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
 
 
 class Mask:
@@ -244,8 +242,7 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     {'NCCL_ALGO': '***', 'NCCL_P2P_DISABLE': '1'}
     """
     given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
-    stands = {name for name, value in given if len(value) <= _LONGEST_WORD and allows(name, value)}
-    return {name: value if name in stands else mask.of(name, value) for name, value in given}
+    return {name: value if allows(name, value) else mask.of(name, value) for name, value in given}
 
 
 def recorded_value(value: str, mask: Mask, *, name: str = "") -> str:
@@ -336,13 +333,12 @@ def _allowed(value: str, owner: _Owner) -> str | None:
         return value if allows(owner.name, value) else None
     file = _file_name(value)
     if owner.is_secret:
-        # What -P of our own command is followed by, too.
-        is_ours = owner.is_letter and value in _PROGRAMS and value.startswith("nsyspipe.")
         if owner.is_letter and file is not None and file.endswith(".py"):
             return file
+        # What -P of our own command is followed by, too.
+        is_ours = owner.is_letter and value in _PROGRAMS and value.startswith("nsyspipe.")
         most = _MOST_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
-        is_count = _is_count(owner.name) and _is_number(value, most)
-        return value if is_count or is_ours else None
+        return value if is_ours or (_is_count(owner.name) and _is_number(value, most)) else None
     program = value.rpartition("/")[2]
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
@@ -388,18 +384,15 @@ def _is_list(value: str, most_digits: int) -> bool:
         return False
     if all(part.lower() in _TRAINING or part.lower() in _SWITCHES for part in parts):
         return True
-    if not all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts):
-        return False
-    return sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST
+    are_numbers = all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts)
+    return are_numbers and sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST
 
 
 def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
     """Tell whether a value is a number that says no more than a setting does: of so many digits that count."""
     found = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_RUN + 4 else None
-    if found is None:
-        return False
-    if _n_digits(value) <= most_digits:
-        return True
+    if found is None or _n_digits(value) <= most_digits:
+        return found is not None
     if found[2] or found[3] or not found[1]:
         return False
     number = int(found[1].replace("_", ""))
@@ -437,5 +430,4 @@ def _is_count(name: str) -> bool:
     parts = _parts(name)
     if "_".join(part.lower() for part in _HUMP.split(name) if part) in _COUNTING:
         return True
-    is_count = "tokens" in parts and bool(parts & _COUNTS)
-    return is_count and not _hints_at_secret("_".join(parts - {"tokens"}))
+    return "tokens" in parts and bool(parts & _COUNTS) and not _hints_at_secret("_".join(parts - {"tokens"}))

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import (
     DamagedReportError,
@@ -35,7 +35,6 @@ from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, numbers, printe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
-
 
 EXPORTED, UP_TO_DATE = "exported", "up to date"
 TIMEOUT_S = 1800.0
@@ -92,7 +91,12 @@ def attempt_exports(
     the system, end every nsys and leave no half export.
     """
     pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
-    _check_distinct(pairs)
+    by_target: dict[str, Path] = {}
+    for source, target in pairs:
+        other = by_target.setdefault(os.path.realpath(target), source)
+        if other is not source:
+            fix = "convert them one by one, each into a directory of its own: -o DIR"
+            raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -133,15 +137,6 @@ def _found() -> Nsys:
         raise NsysNotFoundError(error.subject, error.problem, fix=fix) from error
 
 
-def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
-    seen: dict[str, Path] = {}
-    for source, target in pairs:
-        other = seen.setdefault(os.path.realpath(target), source)
-        if other is not source:
-            fix = "convert them one by one, each into a directory of its own: -o DIR"
-            raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
-
-
 def _not_writable(path: Path, error: OSError) -> OutputError:
     return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another directory: -o DIR")
 
@@ -173,21 +168,19 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
         raise OutputError(str(target), "is no ordinary file", fix="another directory: -o DIR")
     if force:
         return False
+    origin = None
     try:
-        origin = export_origin(target)
+        origin = _origin(target)
     except (DamagedReportError, NotAReportError):
         # Cut short, or without a header yet: its writer was killed.
         with contextlib.suppress(OSError), target.open("rb") as file:
             header = file.read(_SQLITE_HEADER_BYTES)
             if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
                 return False
-        origin = None
-    if origin is None or origin.report_name not in (None, source.name):
-        what = "is no export of nsys"
-        if origin is not None:
-            what = f"was exported from {origin.report_name}, not from {source.name}"
+    if origin is None or origin[0] not in (None, source.name):
+        what = f"was exported from {origin[0]}, not from {source.name}" if origin else "is no export of nsys"
         raise OutputError(str(target), f"exists, and {what}", fix="--force to replace it, or another directory: -o DIR")
-    return origin.is_whole and target.stat().st_mtime_ns >= report.st_mtime_ns
+    return origin[1] and target.stat().st_mtime_ns >= report.st_mtime_ns
 
 
 def _export_all(
@@ -273,19 +266,13 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     try:
         check_file(made)
     except (DamagedReportError, NotAReportError) as error:
-        raise NsysFailedError(
-            str(source),
-            f"nsys export ends well, but its output is no whole report ({error.problem})",
-            fix="is the disk full? else try another: nsyspipe convert --nsys PATH",
-        ) from error
+        problem = f"nsys export ends well, but its output is no whole report ({error.problem})"
+        fix = "is the disk full? else try another: nsyspipe convert --nsys PATH"
+        raise NsysFailedError(str(source), problem, fix=fix) from error
     with readable(source):
         after = source.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise DamagedReportError(str(source), "changed while it was exported", fix="wait until its capture has ended")
-
-
-class ExportStoppedError(NsyspipeError):
-    """The caller asked to stop: of no interest to a user, who asked."""
 
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
@@ -296,7 +283,7 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
 def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Event) -> None:
     """Export one report to a file that is not there yet; whatever nsys started is ended with it, also once we are `stopped`.
 
-    NsysFailedError if nsys cannot be started, fails, is killed or does not end in time; ExportStoppedError if it was stopped.
+    NsysFailedError if nsys cannot be started, fails, is killed, does not end in time or was stopped.
     """
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
@@ -306,7 +293,7 @@ def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stoppe
     except OSError as error:
         raise NsysFailedError(str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS) from error
     if stopped.is_set():
-        raise ExportStoppedError(str(report), "was not exported: interrupted")
+        raise NsysFailedError(str(report), "was not exported: interrupted")
     if output.status != 0 or not made.is_file():
         raise _failure(nsys, report, output, timeout_s)
 
@@ -321,17 +308,14 @@ def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> Nsys
     elif needed := _needed_version(nsys, report, said):
         problem = f"was captured by nsys {needed}, and the nsys here is {nsys.version_text}, which cannot read it"
         found = str(nsys.path)
-        fix = (
-            f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with "
-            "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
-        )
+        where = "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
+        fix = f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with {where}"
     elif status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
         problem = f"nsys export was killed by signal {name}; memory or disk may have run out"
         fix = "fewer at once: -j 1"
     else:
-        how = f"fails with status {status}" if status else "ends well but writes no file"
-        problem = f"nsys export {how}"
+        problem = f"nsys export {f'fails with status {status}' if status else 'ends well but writes no file'}"
         fix = f"copy or capture the report again if it is not whole, or try {by_hand}"
     return NsysFailedError(str(report), problem, found=found, fix=fix)
 
@@ -348,17 +332,10 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     return f"later than {nsys.version_text}" if "newer than your" in said else None
 
 
-class ExportOrigin(NamedTuple):
-    """The file name of an export's report, None when it does not say (before 2023.3), and if it has all tables and times."""
+def _origin(path: Path) -> tuple[str | None, bool] | None:
+    """Return the file name of an export's report (None before 2023.3), and whether it has all tables and times.
 
-    report_name: str | None
-    is_whole: bool
-
-
-def export_origin(path: Path) -> ExportOrigin | None:
-    """Return what an export says of itself; None for an SQLite file that nsys did not write.
-
-    NotAReportError or DamagedReportError if it is no SQLite file, or one that is not whole.
+    None for an SQLite file that nsys did not write; NotAReportError or DamagedReportError if it is none, or not whole.
     """
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"
@@ -366,8 +343,7 @@ def export_origin(path: Path) -> ExportOrigin | None:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             if _META not in tables:
-                is_nsys = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
-                return ExportOrigin(None, is_whole=True) if is_nsys else None
+                return (None, True) if tables & {_OLD_META, _EVERY_EXPORT_HAS} else None
             query = f"SELECT name, value FROM {_META} LIMIT {_MOST_ROWS}"  # noqa: S608 - constants
             said = {str(name): value for name, value in database.execute(query)}
     except (sqlite3.Error, UnicodeDecodeError):
@@ -375,4 +351,4 @@ def export_origin(path: Path) -> ExportOrigin | None:
     given = said.get(_INPUT)
     # A report may have been exported on Windows.
     name = PurePosixPath(PureWindowsPath(given).name).name if isinstance(given, str) else None
-    return ExportOrigin(name or None, not any(said.get(one) for one in _LIMITS))
+    return name or None, not any(said.get(one) for one in _LIMITS)

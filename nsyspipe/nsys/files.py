@@ -23,7 +23,6 @@ from nsyspipe.model.side_files import SIDECAR_SUFFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"
 # Names that nobody else gives, as `tempfile` makes them between these.
@@ -32,7 +31,7 @@ _PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
 _PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 # Between its making and its lock, a directory looks abandoned.
-_YOUNG_S = 60.0
+YOUNG_S = 60.0
 _RECENT_S = 86_400.0
 _SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
 _EXPORT = ".sqlite"
@@ -130,7 +129,7 @@ def remove_abandoned(parent: Path) -> None:
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    is_young = time.time() - status.st_mtime <= _YOUNG_S
+    is_young = time.time() - status.st_mtime <= YOUNG_S
     if is_young or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
         return
     if holds_exports_only(path):
@@ -149,9 +148,8 @@ def _remove_if_abandoned(path: Path) -> None:
 def is_as_made(directory: Path) -> bool:
     """Return whether a directory is as we make them: this user's alone, with an empty lock; OSError if there is none."""
     status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return False
-    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
         return False
     lock = (directory / _LOCK).lstat()
     is_lock = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
@@ -163,10 +161,8 @@ def holds_exports_only(directory: Path) -> bool:
     if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
-    return all(
-        stat.S_ISREG(one.lstat().st_mode) and (one.name == _LOCK or one.name.endswith(names))
-        for one in directory.iterdir()
-    )
+    inside = [one for one in directory.iterdir() if one.name != _LOCK]
+    return all(one.name.endswith(names) and stat.S_ISREG(one.lstat().st_mode) for one in inside)
 
 
 def make_readable(path: Path) -> None:
@@ -234,9 +230,8 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ReportNotFoundError(str(path), "no such file", fix="check the path, or quote the glob") from error
     except PermissionError as error:
-        raise DamagedReportError(
-            str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
-        ) from error
+        fix = "chmod u+r on it, and u+x on its directories"
+        raise DamagedReportError(str(path), "permission denied", fix=fix) from error
     except OSError as error:
         if (told := shortage(error)) is not None:
             raise told from error

@@ -34,7 +34,6 @@ from nsyspipe.nsys.programs import Nsys, by_number, find
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIX = ".sqlite", ".nsys-rep"
 
@@ -50,18 +49,13 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     found = find_named(arguments)
     for path in found:
         if path.suffix == RAW_SUFFIX:
-            raise not_exported(path)
+            raise _not_exported(path)
     return found
 
 
-def not_exported(path: Path, found: str | None = None) -> NotAReportError:
-    """Return the error about a report that would have to be exported first."""
-    return NotAReportError(
-        str(path),
-        "an nsys report that was not exported to SQLite",
-        found=found,
-        fix=f"nsys export --type=sqlite {path} (from nsys 2025.3 on with --include-blobs=true)",
-    )
+def _not_exported(path: Path, found: str | None = None) -> NotAReportError:
+    fix = f"nsys export --type=sqlite {path} (from nsys 2025.3 on with --include-blobs=true)"
+    return NotAReportError(str(path), "an nsys report that was not exported to SQLite", found=found, fix=fix)
 
 
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
@@ -70,7 +64,7 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is there twice
     stays there twice: whether that is an error is decided where ranks are. ReportNotFoundError if an argument names none.
     """
-    found = _expand_all(arguments, (EXPORT_SUFFIX, RAW_SUFFIX))
+    found = _expand(arguments, EXPORT_SUFFIX, RAW_SUFFIX)
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
     return [path for path in found if path.suffix != RAW_SUFFIX or path.with_suffix("") not in exported]
 
@@ -80,14 +74,11 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
 
     Exports among them are passed over: a shell's ``run_*`` names them too. NotAReportError if they name exports alone.
     """
-    found = _expand_all(arguments, (RAW_SUFFIX,))
+    found = _expand(arguments, RAW_SUFFIX)
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
-        raise NotAReportError(
-            str(found[0]),
-            "is an export already, where a report to export was needed",
-            fix=f"nsyspipe analyze {found[0]}, or pass the {RAW_SUFFIX} file",
-        )
+        fix = f"nsyspipe analyze {found[0]}, or pass the {RAW_SUFFIX} file"
+        raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
     distinct: dict[Path, Path] = {}
     for path in captures:
         distinct.setdefault(path.resolve(), path)
@@ -109,16 +100,15 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
     Returned are what are reports, and what are logs: files that are not SQLite's and not named like a report.
     """
-    reports: list[str] = []
-    logs: list[str] = []
+    found: tuple[list[str], list[str]] = [], []
     for argument in arguments:
         path = Path(argument)
         is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file()
         if is_text:
             with readable(path), path.open("rb") as file:
                 is_text = file.read(len(_MAGIC)) != _MAGIC
-        (logs if is_text else reports).append(argument)
-    return reports, logs
+        found[is_text].append(argument)
+    return found
 
 
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
@@ -152,31 +142,28 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     return texts
 
 
-def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the files that the arguments name; of a directory those with these suffixes, the first of which wins."""
-    found: list[Path] = []
-    for argument in arguments:
-        if not str(argument):
+def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
+    """Return the files that the arguments name; of a directory those with these suffixes."""
+    expanded: list[Path] = []
+    for argument in map(str, arguments):
+        if not argument:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
-        with readable(Path(argument)):
-            found += _expand(Path(argument), suffixes)
-    return found
-
-
-def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    if argument.is_dir():
-        found = sorted((path for path in argument.iterdir() if path.suffix in suffixes), key=by_number)
-        problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
-    elif argument.exists() or not glob.has_magic(str(argument)):
-        return [argument]
-    else:
-        matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
-        files = sorted((path for path in matches if not path.is_dir()), key=by_number)
-        found = [path for path in files if path.suffix in suffixes] or files
-        problem, fix = "this glob matches no report", "check the path; a directory works too"
-    if not found:
-        raise ReportNotFoundError(str(argument), problem, fix=fix)
-    return found
+        path = Path(argument)
+        with readable(path):
+            if path.is_dir():
+                found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
+                problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
+            elif path.exists() or not glob.has_magic(str(path)):
+                found = [path]
+            else:
+                matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
+                files = sorted((one for one in matches if not one.is_dir()), key=by_number)
+                found = [one for one in files if one.suffix in suffixes] or files
+                problem, fix = "this glob matches no report", "check the path; a directory works too"
+        if not found:
+            raise ReportNotFoundError(str(path), problem, fix=fix)
+        expanded += found
+    return expanded
 
 
 # The cache of exports.
@@ -224,7 +211,10 @@ def exported_reports(
         nsys = None  # what is there already will do
     targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
-        _claim(target.parent)
+        # Keeps others from making room where this process reads, and renews the time of its use.
+        old, _CLAIMS[target.parent] = _CLAIMS.get(target.parent), claim(target.parent)
+        if old is not None:
+            os.close(old)
     outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
     _make_room(folder, int(limit))
     all_exported(outcomes)
@@ -251,8 +241,7 @@ def _make_private(folder: Path) -> None:
     elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
         problem, fix = ("can be written by others", f"chmod go-w {shlex.quote(str(folder))}, or {fix}")
     if problem:
-        problem = f"cannot be used as the cache of exports: it {problem}"
-        raise OutputError(str(folder), problem, fix=fix)
+        raise OutputError(str(folder), f"cannot be used as the cache of exports: it {problem}", fix=fix)
 
 
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
@@ -281,27 +270,15 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
             if is_up_to_date(source, target, force=False):
                 return target
     if not target_of(source).exists():
-        raise not_exported(source, _NO_NSYS)
+        raise _not_exported(source, _NO_NSYS)
     exports = [str(one.with_suffix(EXPORT_SUFFIX)) for one in sources]
     named = shlex.join(map(decoded, exports))
     if len(exports) > 1 and len({path.parent for path in sources}) == 1:
         begin = os.path.commonprefix(exports)  # noqa: RUF071 - by characters
         named = shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
-    raise NotAReportError(
-        decoded(str(source)),
-        "an nsys report, and there is no nsys on this machine to export it",
-        found=f"what may be its export: {printable(decoded(str(target_of(source))))}",
-        fix=f"nsyspipe analyze {named}",
-    )
-
-
-def _claim(entry: Path) -> None:
-    """Keep others from making room where this process reads; renew the time of its use."""
-    lock = claim(entry)
-    old = _CLAIMS.get(entry)
-    _CLAIMS[entry] = lock
-    if old is not None:
-        os.close(old)
+    problem = "an nsys report, and there is no nsys on this machine to export it"
+    found = f"what may be its export: {printable(decoded(str(target_of(source))))}"
+    raise NotAReportError(decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}")
 
 
 def _make_room(folder: Path, limit: int) -> None:
@@ -309,23 +286,15 @@ def _make_room(folder: Path, limit: int) -> None:
     ours = [one for one in folder.iterdir() if _ENTRY.fullmatch(one.name) and not one.is_symlink()]
     for entry in ours:
         remove_abandoned(entry)
-    sizes = {entry: sum(map(_size, entry.rglob("*"))) for entry in ours}
-    total = sum(sizes.values())
+    sizes = dict.fromkeys(ours, 0)
+    for entry in ours:
+        for path in entry.rglob("*"):
+            with contextlib.suppress(OSError):
+                sizes[entry] += path.lstat().st_size
     for entry in sorted(ours, key=claimed_at):
-        if total <= limit:
+        if sum(sizes.values()) <= limit:
             return
-        if entry not in _CLAIMS and _may_go(entry):
-            shutil.rmtree(entry, ignore_errors=True)
-            total -= sizes[entry]
-
-
-def _may_go(entry: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return holds_exports_only(entry) and not is_claimed(entry)
-    return False
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_size
-    return 0
+        with contextlib.suppress(OSError):
+            if entry not in _CLAIMS and holds_exports_only(entry) and not is_claimed(entry):
+                shutil.rmtree(entry, ignore_errors=True)
+                del sizes[entry]

@@ -13,23 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsyspipe.model.names import printable
-from nsyspipe.nsys.programs import (
-    GET_NSYS,
-    ROOT,
-    Output,
-    Patience,
-    Program,
-    Run,
-    ask,
-    find_importer,
-    find_nsys,
-    nccl_version,
-    nvtx_version,
-    ranges_reach,
-    torch_versions,
-    trace_values_in,
-    version_in,
-)
+from nsyspipe.nsys import programs
+from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, Run, ask, nvtx_version, torch_versions
 from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
@@ -41,14 +26,11 @@ _WITHOUT_NSYS = (
     ("trace_values", "nsys would tell", "choosing --trace"),
 )
 
-_TOTAL_S = 9.0
-_LITTLE_SPACE_BYTES = 5_000_000_000
-_LONGEST_NAME = 64
-_MOST_PARANOID = 2
+_TOTAL_S, _LONGEST_NAME, _MOST_PARANOID = 9.0, 64, 2
+_LITTLE_SPACE_BYTES, _BYTES_PER_MIB = 5_000_000_000, 1 << 20
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
-_BYTES_PER_MIB = 1 << 20
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
@@ -111,17 +93,14 @@ def check_machine(
     run: Run = ask,
     root: Path = ROOT,
     search_path: str | None = None,
-    folder: Path | None = None,
+    folder: Path = Path(),
     total_s: float = _TOTAL_S,
 ) -> list[Check]:
-    """Look at this machine, for little more than `total_s` seconds at most.
-
-    None takes the environment's search path, and asks for free space in the current directory.
-    """
+    """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
     patience = Patience(run, total_s)
-    nsys = find_nsys(search_path, root)
+    nsys = programs.find_nsys(search_path, root)
     answer = patience.output(str(nsys.path), "--version") if nsys else None
-    version = version_in(answer.text) if answer else None
+    version = programs.version_in(answer.text) if answer else None
     without = [Check(name, "missing", what, uses, GET_NSYS) for name, what, uses in _WITHOUT_NSYS]
     with_nsys = nsys and [_nsys(nsys, version, answer), _importer(nsys, root), _trace_values(patience, nsys)]
     return [
@@ -137,25 +116,23 @@ def check_machine(
     ]
 
 
-def _disk_space(folder: Path | None) -> Check:
+def _disk_space(folder: Path) -> Check:
     uses = "writing reports"
     try:
-        free = shutil.disk_usage(folder or Path()).free
+        free = shutil.disk_usage(folder).free
     except OSError:
         return Check("disk_space", "unknown", "the current directory cannot be asked", uses)
     fix = "write reports elsewhere: -o DIR" if free < _LITTLE_SPACE_BYTES else None
-    found = "free in the current directory"
-    return Check("disk_space", "warning" if fix else "ok", found, uses, fix, found_bytes=free)
+    return Check("disk_space", "warning" if fix else "ok", "free in the current directory", uses, fix, free)
 
 
 def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
-        why = "cannot be started" if answer is None else f"fails with status {answer.status}"
-        if answer is not None and answer.status is None:
-            why = "does not answer"
-        fix = "try nsys --version by hand, or install it again"
-        return Check("nsys", "unknown", f"{where}, but {why}", _BOTH, fix)
+        why = "cannot be started"
+        if answer is not None:
+            why = "does not answer" if answer.status is None else f"fails with status {answer.status}"
+        return Check("nsys", "unknown", f"{where}, but {why}", _BOTH, "try nsys --version by hand, or install it again")
     if nsys.place:
         fix = f"export PATH={Path(nsys.place).parent}:$PATH"
         return Check("nsys", "warning", f"{version} {where}, not on PATH", _BOTH, fix)
@@ -163,15 +140,16 @@ def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
 
 
 def _importer(nsys: Program, root: Path) -> Check:
-    if find_importer(nsys, root):
+    if programs.find_importer(nsys, root):
         return Check("importer", "ok", "QdstrmImporter is there", _BOTH)
-    fix = f"{GET_NSYS}, not only its target package"
-    return Check("importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, fix)
+    return Check(
+        "importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, f"{GET_NSYS}, not only its target package"
+    )
 
 
 def _trace_values(patience: Patience, nsys: Program) -> Check:
     uses = "choosing --trace"
-    values = trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
+    values = programs.trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
         return Check("trace_values", "unknown", "nsys profile --help does not tell", uses, _SAFE_TRACE)
     if "nccl" in values:
@@ -235,7 +213,7 @@ def _torch() -> Check:
 
 def _nccl(root: Path) -> Check:
     uses = "communication between GPUs"
-    if version := nccl_version(root):
+    if version := programs.nccl_version(root):
         return Check("nccl", "ok", version, uses)
     # Some builds of torch have it inside.
     status = "missing" if torch_versions()[0] is None else "unknown"
@@ -249,7 +227,7 @@ def _nvtx(nsys_version: str | None) -> Check:
         if torch_versions()[0] is None:
             return Check("nvtx", "missing", "neither nvtx nor torch, whose ranges label as well", uses, _INSTALL)
         return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
-    if nsys_version is not None and not ranges_reach(nsys_version, version):
+    if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
         found = f"{version}, whose ranges do not reach nsys {nsys_version}"
         return Check("nvtx", "warning", found, uses, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'")
     return Check("nvtx", "ok", version, uses)

@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from threading import Event
-
 
 ROOT = Path("/")
 
@@ -50,16 +49,14 @@ _CHUNK, _POLL_S = 1 << 16, 0.02
 _PROGRAM_S = 3.0
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A program that was found, and the usual place where; None when it is on the search path."""
 
     path: Path
     place: str | None
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """What a program printed, and its exit status; None when it did not end in time."""
 
     status: int | None
@@ -74,11 +71,8 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
     """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
     if on_path := shutil.which("nsys", path=search_path):
         return Program(Path(on_path), None)
-    found = sorted(_existing(root, _NSYS_PLACES), key=by_number)
-    if not found:
-        return None
-    newest = found[-1]
-    return Program(newest, f"/{newest.relative_to(root).as_posix()}")
+    newest = max(_existing(root, _NSYS_PLACES), key=by_number, default=None)
+    return None if newest is None else Program(newest, f"/{newest.relative_to(root).as_posix()}")
 
 
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
@@ -99,18 +93,15 @@ def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 def by_number(path: Path) -> list[tuple[int, str]]:
     """Return what sorts paths with numbers as numbers: x_2 before x_10."""
-    return [
-        (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
-        for part in re.split(r"([0-9]+)", str(path))
-    ]
+    parts = re.split(r"([0-9]+)", str(path))
+    return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in parts]
 
 
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
     """Run a program as `printed` does; None when it cannot be started."""
-    try:
+    with contextlib.suppress(OSError):
         return printed(command, timeout_s)
-    except OSError:
-        return None
+    return None
 
 
 def printed(
@@ -155,8 +146,7 @@ class Patience:
     """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
 
     def __init__(self, run: Run, total_s: float) -> None:
-        self._run = run
-        self._deadline = time.monotonic() + total_s
+        self._run, self._deadline = run, time.monotonic() + total_s
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
@@ -177,8 +167,7 @@ class Patience:
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
-    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception"
-    r"|end of file|lost",
+    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
     re.IGNORECASE,
 )
 # [1/1] [===== 40%     ] run_0.sqlite
@@ -273,8 +262,7 @@ _OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
 def version_in(text: str) -> str | None:
     """Return the version that ``nsys --version`` printed, as 2024.2.3.38; None when it did not."""
-    found = _NSYS_VERSION.search(text)
-    return found[1] if found else None
+    return found[1] if (found := _NSYS_VERSION.search(text)) else None
 
 
 def trace_values_in(text: str) -> tuple[str, ...]:
@@ -342,8 +330,7 @@ def _path(program: str | None) -> Path:
         fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
-    is_directory = bool(named) and Path(named).is_dir()
-    given = shutil.which(str(Path(named).absolute() / "nsys") if is_directory else named)
+    given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)
     if given is None:
         raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
     # Absolute: it may be run from another directory.
@@ -356,11 +343,9 @@ def import_path() -> list[str]:
     Anybody's reports may lie in it, and more than reports.
     """
     # No pathlib: it would be imported from the path that this mends.
-    found = []
-    for entry in filter(os.path.isabs, sys.path):
-        is_here = False
+    found = list(filter(os.path.isabs, sys.path))
+    for entry in list(found):
         with contextlib.suppress(OSError, ValueError):
-            is_here = os.path.samefile(entry, os.curdir)  # noqa: PTH121
-        if not is_here:
-            found.append(entry)
+            if os.path.samefile(entry, os.curdir):  # noqa: PTH121
+                found.remove(entry)
     return found

@@ -23,9 +23,7 @@ from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, rec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
-_N_BYTES = 32
-_N_SHOWN = 8
+_N_BYTES, _N_SHOWN = 32, 8
 _DIRECTORY, _FILE = "nsyspipe", "hash-key"
 # Readable by its owner alone.
 _MODE, _OF_OTHERS = 0o600, 0o077
@@ -59,30 +57,24 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     The file is refused if it, or its directory, is a link, belongs to somebody else, or is open to others.
     """
     given = os.environ if environment is None else environment
-    state, home = given.get("XDG_STATE_HOME", ""), given.get("HOME", "")
-    if not os.path.isabs(state):  # noqa: PTH117 - a relative one is to be ignored
-        state = os.path.join(home, ".local", "state")  # noqa: PTH118
-    where = "a state directory"
-    try:
-        if not os.path.isabs(state):  # noqa: PTH117
-            raise _UnusableError("HOME is not set")  # noqa: TRY301
-        where = f"{Path(state) / _DIRECTORY / _FILE}"
-        key = _users_key(Path(state) / _DIRECTORY)
-    except (OSError, _UnusableError) as error:
-        reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
-        note = (
-            f"note: no key in {where} ({reason}): hashed values of this capture are compared with no other's; "
-            "diff says that they may have changed"
-        )
-        return HashKey(secrets.token_bytes(_N_BYTES), note=note)
-    return HashKey(key, key_id=_digest(key, b"which key"))
+    places = (Path(given.get("XDG_STATE_HOME", "")), Path(given.get("HOME", ""), ".local", "state"))
+    # A relative one is to be ignored.
+    place = next((one / _DIRECTORY for one in places if one.is_absolute()), None)
+    where, reason = "a state directory" if place is None else f"{place / _FILE}", "HOME is not set"
+    if place is not None:
+        try:
+            key = _users_key(place)
+            return HashKey(key, key_id=_digest(key, b"which key"))
+        except (OSError, _UnusableError) as error:
+            reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
+    of_others = "hashed values of this capture are compared with no other's; diff says that they may have changed"
+    return HashKey(secrets.token_bytes(_N_BYTES), note=f"note: no key in {where} ({reason}): {of_others}")
 
 
 def _users_key(place: Path) -> bytes:
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700, parents=True)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    directory = os.open(place, flags)
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check(os.fstat(directory), _WRITABLE_BY_OTHERS, "its directory")
         with contextlib.suppress(FileNotFoundError):
@@ -95,8 +87,7 @@ def _users_key(place: Path) -> bytes:
 
 def _read(directory: int) -> bytes:
     # Not waiting: a pipe in its place would never open.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.open(_FILE, flags, dir_fd=directory)
+    file = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
@@ -112,9 +103,8 @@ def _read(directory: int) -> bytes:
 
 def _make(directory: int) -> None:
     """Put a new key in its place, whole; the first of several processes wins."""
-    draft = f".{_FILE}-{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(draft, flags, _MODE, dir_fd=directory)
+    draft, flags = f".{_FILE}-{secrets.token_hex(8)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    file = os.open(draft, flags | os.O_CLOEXEC, _MODE, dir_fd=directory)
     try:
         with open(file, "wb") as writing:  # noqa: PTH123 - a descriptor
             os.fchmod(file, _MODE)
@@ -145,14 +135,11 @@ def main(words: Sequence[str] | None = None) -> int:
     ``--environment`` in front adds the variables. Hashes by a key that is forgotten would differ each time: without a
     user's key they are ``***``.
     """
-    given = list(sys.argv[1:] if words is None else words)
-    key = hash_key()
-    mask = key if key.note is None else Mask()
-    found: list[str] = []
+    given, key = list(sys.argv[1:] if words is None else words), hash_key()
+    mask, variables = (key if key.note is None else Mask()), {}
     if given[:1] == ["--environment"]:
-        given = given[1:]
-        found = [f"{name}={value}" for name, value in recorded_environment(os.environ, mask).items()]
-    found += recorded_command(given, mask)
+        given, variables = given[1:], recorded_environment(os.environ, mask)
+    found = [*(f"{name}={value}" for name, value in variables.items()), *recorded_command(given, mask)]
     print("".join(f"{shlex.quote(word)} " for word in found), end="")  # noqa: T201 - what the launcher asks for
     return 0
 

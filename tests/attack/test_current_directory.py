@@ -15,7 +15,7 @@ from tests.build.programs import VERSION, program
 from tests.cli.tools import ROOT, environment
 from tests.launchers.conftest import lab, machine, reports  # noqa: F401 - fixtures
 from tests.launchers.fakes import LAUNCHERS
-from tests.launchers.sweeping import sweep
+from tests.launchers.jobs import sweep
 
 pytestmark = pytest.mark.slow
 

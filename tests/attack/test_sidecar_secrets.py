@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from nsyspipe.capture.sidecar import Surroundings, gather_surroundings, sidecar_document
+from nsyspipe.capture.sidecar import Place, Surroundings, gather_surroundings, sidecar_document
 from nsyspipe.nsys.command_words import Mask, recorded_command, without_words
 from nsyspipe.nsys.secrets import HashKey, main
 from nsyspipe.reader.sidecar import parse_sidecar
@@ -103,7 +103,7 @@ def pieces(secret):
 
 def leaks(words, secret, **more):
     """Return what of a secret a sidecar of a command holds, and what is read of it."""
-    document = sidecar_document("run", command=words, environment={}, surroundings=NOTHING, key=KEY, **more)
+    document = sidecar_document(Place("run"), command=words, environment={}, surroundings=NOTHING, key=KEY, **more)
     text = json.dumps(document, ensure_ascii=False)
     again = parse_sidecar(text.encode("utf-8", "replace"), None).facts.command
     assert again == document["command"]  # who reads it hides nothing more, and nothing less
@@ -177,7 +177,7 @@ def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):
     attempts(len(names) * len(secrets))
     for secret in secrets:
         document = sidecar_document(
-            "run",
+            Place("run"),
             command=["train.py"],
             environment=dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"},
             surroundings=NOTHING,
@@ -234,7 +234,7 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     machine.put_nsys()
     answer_2 = ddp(machine, "-o", "whole", "--", *words, "--lr", "0.125", text=PROGRAM)
     assert answer_2.status == 0, answer_2.err
-    said = answer.said + answer_2.said
+    said = answer.out + answer.err + answer_2.out + answer_2.err
     written = {
         path: path.read_bytes().decode("utf-8", "replace")
         for path in machine.work.rglob("*")
@@ -328,7 +328,7 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     Repository(tmp_path / "code", tmp_path / "mark").commit()
     monkeypatch.chdir(tmp_path / "code")
     for words, is_there in ((["train"], False), (["python3", "train.py"], True)):
-        document = sidecar_document("run", command=words, environment={}, key=KEY)
+        document = sidecar_document(Place("run"), command=words, environment={}, key=KEY)
         assert (document["git_commit"] is not None) == is_there
         assert (document["git_is_dirty"] is not None) == is_there
 
@@ -355,7 +355,7 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     ],
 )
 def test_what_explains_a_step_time_is_written_as_it_is(words):
-    document = sidecar_document("run", command=words.split(), environment={}, surroundings=NOTHING, key=KEY)
+    document = sidecar_document(Place("run"), command=words.split(), environment={}, surroundings=NOTHING, key=KEY)
     # Variables come in the order of their names.
     assert sorted(document["command"]) == sorted(words.split())
     assert recorded_command(document["command"], Mask()) == document["command"]

@@ -55,25 +55,13 @@ END
 esac"""
 
 
-def fake_nsys(
-    folder,
-    export=COPY,
-    *,
-    options=OLD_OPTIONS,
-    version=VERSION,
-    profile=HELP,
-    name="nsys",
-    capture="exit 3",
-    reports="",
-):
+def fake_nsys(folder, export=COPY, *, options=OLD_OPTIONS, profile=HELP, name="nsys", capture="exit 3", reports=""):
     """Write the program; `export` are shell commands that know ``$report`` and ``$out``.
 
     `profile` is its help; `capture` are commands that run the program with ``"$@"`` and know ``$reports`` and ``$out``.
     """
-    script = _SCRIPT.format(
-        version=version, profile=profile, options=options, export=export, capture=capture, reports=f"'{reports}'"
-    )
-    return program(folder, name, script)
+    texts = {"version": VERSION, "profile": profile, "options": options, "reports": f"'{reports}'"}
+    return program(folder, name, _SCRIPT.format(**texts, export=export, capture=capture))
 
 
 def calls(nsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from pathlib import Path
 
 # As nsys 2024.2.3 prints them; 2025.6 adds 'nccl' to the values.
 VERSION = "NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0\n"
@@ -70,3 +72,20 @@ def listening():
     """Hear the signals that end a program, in a new process: pytest itself may run where they are ignored, as after ``&``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
+
+
+def have_ended(pids):
+    """Tell whether processes are gone, or soon will be."""
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in pids.split() if _is_running(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return not left
+
+
+def _is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -58,35 +58,27 @@ def test_directories_of_the_name_are_made_but_not_below_a_file(tmp_path, capsys)
     (tmp_path / "file").touch()
     assert run(tmp_path / "file" / "x", "--nsys=nsys") == 2
     assert "reports cannot be written there" in capsys.readouterr().err
-
-
-def test_a_directory_of_that_name_is_not_removed(tmp_path, capsys):
+    # One of a report's name is not removed.
     (tmp_path / "x_0.sqlite").mkdir()
     assert run(tmp_path / "x", "--nsys=nsys", "--force") == 2
     assert "error: " in capsys.readouterr().err
     assert (tmp_path / "x_0.sqlite").is_dir()
 
 
-def test_a_process_without_handlers_for_it_keeps_its_signals():
-    before = signal.getsignal(signal.SIGTERM)
+def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     with catching_signals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
     assert (stop.signal, stop.n_asked) == (signal.SIGHUP, 2)
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_ignored_signals_stay_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interruptible(), catching_signals() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
         assert stop.n_asked == 0
     finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_request_to_end_is_an_interrupt_that_can_be_cleaned_up_after():
+        signal.signal(signal.SIGHUP, before[1])
     with pytest.raises(KeyboardInterrupt), interruptible():
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -103,15 +95,10 @@ def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
     assert status_of(process) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
 
 
-def test_a_group_of_zombies_is_not_alive():
+def test_a_group_of_zombies_is_not_alive_and_our_own_is_nobodys_to_end():
+    assert group_of(os.getpid()) is None
     process = start([sys.executable, "-S", "-c", ""], os.environ)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not collected
     assert not group_is_alive(process.pid)
-    process.wait()
-
-
-def test_our_own_group_is_nobodys_to_end():
-    assert group_of(os.getpid()) is None
-    process = start(["true"], os.environ)
     process.wait()
     assert group_of(process.pid) is None

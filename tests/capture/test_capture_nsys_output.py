@@ -24,17 +24,6 @@ def came_of(place, *, earlier=None):
     return NsysOutput(str(place / "run_0"), place / "tmp", place / "log", earlier=earlier).captured()
 
 
-def leave(place, name="report1.nsys-rep", text="mine"):
-    (place / "tmp" / "nvidia" / name).write_text(text)
-
-
-def test_a_new_file_is_the_report_and_a_copy_of_it_is_no_other_one(place):
-    (place / "run_0.nsys-rep").write_text("mine")
-    assert came_of(place) == Captured(report=str(place / "run_0"))
-    leave(place)
-    assert came_of(place).report == str(place / "run_0")
-
-
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted):
     path = place / "run_0.nsys-rep"
@@ -45,40 +34,45 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
 
 
-def test_reports_left_where_nsys_works_are_moved_beside_what_took_their_place(place):
-    (place / "run_0.nsys-rep").write_text("other's")
-    leave(place, "a.nsys-rep", "a")
-    leave(place, "b.nsys-rep", "b")
+SAID = "Failed to create 'run_0.nsys-rep': File exists"
+LEFT = [
+    # What is in the report's place, what is left where nsys works, the problem, and what is kept beside it.
+    ("mine", {}, None, {}),
+    ("mine", {"report1.nsys-rep": "mine"}, None, {}),  # on its way from another file system: a copy
+    ("other's", {"a.nsys-rep": "a", "b.nsys-rep": "b"},
+     f"nsys could not write its report, which is kept: run.kept-P_0.nsys-rep, run.kept-P-1_0.nsys-rep: {SAID}",
+     {"run.kept-P_0.nsys-rep": "a", "run.kept-P-1_0.nsys-rep": "b"}),
+    (None, {"x.qdstrm": "mine"}, "nsys did not make a report of its capture, which is kept: run_0.qdstrm", {"run_0.qdstrm": "mine"}),
+    (None, {"report1.nsys-rep": ""}, f"nsys could not write its report: {SAID}", {}),  # no capture
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("there", "left", "problem", "kept"), LEFT)
+def test_a_new_file_is_the_report_and_what_is_left_where_nsys_works_is_kept_beside_it(
+    place, there, left, problem, kept
+):
+    if there:
+        (place / "run_0.nsys-rep").write_text(there)
+    for name, text in left.items():
+        (place / "tmp" / "nvidia" / name).write_text(text)
     came = came_of(place)
-    stem = f"run.kept-{os.getpid()}"
-    assert came.report is None
-    assert came.problem == (
-        f"nsys could not write its report, which is kept: {stem}_0.nsys-rep, {stem}-1_0.nsys-rep: "
-        "Failed to create 'run_0.nsys-rep': File exists"
-    )
-    names = {path.name: path.read_text() for path in place.glob("run*")}
-    assert names == {"run_0.nsys-rep": "other's", f"{stem}_0.nsys-rep": "a", f"{stem}-1_0.nsys-rep": "b"}
+    mark = f"kept-{os.getpid()}"
+    assert came.report == (None if problem else str(place / "run_0"))
+    assert (came.problem or "").replace(mark, "kept-P") == (problem or "")
+    names = {path.name.replace(mark, "kept-P"): path.read_text() for path in place.glob("run*")}
+    assert names == kept | ({"run_0.nsys-rep": there} if there else {})
 
 
-def test_a_stream_that_was_not_made_a_report_is_kept_under_a_free_name(place):
-    leave(place, "x.qdstrm")
-    assert came_of(place).problem.endswith("which is kept: run_0.qdstrm")
-    leave(place, "x.qdstrm", "second")
+def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_and_is_named(place):
+    (place / "run_0.qdstrm").write_text("first")
+    left = place / "tmp" / "nvidia" / "x.qdstrm"
+    left.write_text("second")
     assert came_of(place).problem.endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
-    assert (place / "run_0.qdstrm").read_text() == "mine"
-
-
-def test_a_capture_that_cannot_be_moved_stays_and_is_named(place):
-    leave(place)
+    assert (place / "run_0.qdstrm").read_text() == "first"
+    left.write_text("mine")
     came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
-    assert f"it is still in {place / 'tmp' / 'nvidia'}" in came.problem
-    assert (place / "tmp" / "nvidia" / "report1.nsys-rep").read_text() == "mine"
-
-
-def test_an_empty_file_is_no_capture(place):
-    leave(place, text="")
-    assert came_of(place).problem.startswith("nsys could not write its report: Failed to create")
-    assert not list(place.glob("run_0*"))
+    assert f"it is still in {left.parent}" in came.problem
+    assert left.read_text() == "mine"
 
 
 def test_the_output_has_the_rank_of_this_process(monkeypatch):

@@ -89,9 +89,17 @@ def run(tmp_path):
 
 def calls(run, code, module="nvtx", **more):
     """Return what the program asked of nvtx or torch, whichever makes its ranges."""
+    (told,) = all_calls(run, [code], module, **more)
+    return told
+
+
+def all_calls(run, codes, module, **more):
+    """Return what each program asked; they are forks of one process, which starts once."""
+    ends = START.format(module=module), f"\nprint(json.dumps({module}.calls), flush=True)\nos._exit(0)"
+    forks = f"import os\nfor code in {[code.join(ends) for code in codes]!r}:\n    if not (child := os.fork()): exec(code)\n"
     modules = {"nvtx": NVTX} if module == "nvtx" else {"torch": TORCH}
-    program = START.format(module=module) + code + f"\nprint(json.dumps({module}.calls))"
-    return json.loads(run(program, **modules | more).splitlines()[-1])
+    said = run(forks + "    os.waitpid(child, 0)", **modules | more)
+    return [json.loads(line) for line in said.splitlines() if line.startswith("[")]
 
 
 OF_NVTX = {
@@ -169,8 +177,8 @@ torch.calls.append(str(caught[0].message))
 def test_ranges_are_made_in_this_order(run, pinned):
     told = ""
     for module, cases in (("nvtx", OF_NVTX), ("torch", OF_TORCH)):
-        for name, code in cases.items():
-            told += f"== {module}: {name}\n{json.dumps(calls(run, code, module))}\n"
+        for name, asked in zip(cases, all_calls(run, cases.values(), module), strict=True):
+            told += f"== {module}: {name}\n{json.dumps(asked)}\n"
     pinned("launchers/ranges.txt", told)
 
 
@@ -180,12 +188,9 @@ def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda(run):
     assert calls(run, f"import torch\n{code}", torch=CPU_TORCH) == ["forward", "pop"]
 
 
-def test_torch_is_not_imported_for_ranges(run):
+def test_torch_is_not_imported_for_ranges_and_without_it_and_nvtx_the_loop_runs_as_ever(run):
     code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
     assert calls(run, code, torch=TORCH) == [False, "x", "pop"]
-
-
-def test_without_torch_and_nvtx_the_loop_runs_as_ever(run):
     code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
     assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
@@ -219,23 +224,15 @@ torch.calls = [os.getpid()]
     assert not list(tmp_path.glob("*.[0-9]*"))
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        # It runs, before its capture.
-        ('import os\nfor item in captured_steps("a", warmup=1, steps=2): os._exit(0)', (0, False, None)),
-        # A fork does not speak for it, and ends before it.
-        (
-            """
-import os
+# A fork does not speak for its program, and ends before it.
+FORKS = """import os
 for item in captured_steps("ab", warmup=0, steps=1): pass
 if not (child := os.fork()): raise SystemExit
-os.waitpid(child, 0)
-os._exit(0)""",
-            (1, False, None),
-        ),
-    ],
-)
+os.waitpid(child, 0); os._exit(0)"""
+BEFORE_ITS_CAPTURE = "import os\nfor item in captured_steps('a', warmup=1, steps=2): os._exit(0)"
+
+
+@pytest.mark.parametrize(("code", "told"), [(BEFORE_ITS_CAPTURE, (0, False, None)), (FORKS, (1, False, None))])
 def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
     found = json.loads((tmp_path / "ranges_0.json").read_text())
@@ -243,26 +240,19 @@ def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
 
 
 def test_a_status_that_cannot_be_written_costs_nothing_else(run, tmp_path):
-    code = "print(list(captured_steps('ab', warmup=0, steps=1)))"
+    code = "list(captured_steps('ab', warmup=0, steps=1))"
     assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
 
 
-@pytest.mark.parametrize("wrong", [{"warmup": -1}, {"steps": 0}])
-def test_a_window_of_no_steps_is_refused_at_once(wrong):
-    with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
-        nsyspipe.capture.captured_steps([], **wrong)
-
-
-def test_the_package_names_what_it_offers():
+def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_offers():
+    for wrong in ({"warmup": -1}, {"steps": 0}):
+        with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
+            nsyspipe.capture.captured_steps([], **wrong)
     with pytest.raises(AttributeError, match="has no attribute 'anotate'"):
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
 
 
 def test_ranges_need_no_package_beyond_the_standard_library(run):
-    code = """
-import sys
-from nsyspipe.capture import annotate, captured_steps
-heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}
-print(sorted(heavy & set(sys.modules)))
-"""
-    assert run(code) == "[]\n"
+    heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}
+    code = f"import sys\nfrom nsyspipe.capture import annotate, captured_steps\nprint({heavy} & {{*sys.modules}})"
+    assert run(code) == "set()\n"

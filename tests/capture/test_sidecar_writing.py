@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.sidecar import (
+    Place,
     Surroundings,
     gather_surroundings,
-    host_name,
     program_directory,
     sidecar_document,
-    sidecar_path,
     write_sidecar,
     write_topology,
 )
@@ -28,8 +27,9 @@ from nsyspipe.errors import OutputError
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
-from tests.build.programs import TOPOLOGY, printing, program
+from tests.build.programs import TOPOLOGY, printing, program, put
 
+SECRET = "Zx81-plant3d"
 NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
 KEY = HashKey(b"k" * 32)
 QUERY = "--query-gpu=index,name,memory.total,driver_version"
@@ -54,9 +54,6 @@ def around(tmp_path):
     return look
 
 
-# --- the machine ----------------------------------------------------------------------------------
-
-
 def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
     rows = "0, NVIDIA H200, 143771, 580.159.04\n1, NVIDIA H200, [N/A], 580.159.04"
     found = around(smi=printing(**{QUERY.removeprefix("--").replace("-", ""): rows, "topo": TOPOLOGY}))
@@ -73,16 +70,15 @@ NO_GPU = (None, "exit 9", "echo 'No devices were found'", "echo '1, 2'", "echo '
 def test_a_machine_without_gpus_is_no_error(around, smi):
     found = around(smi=smi, total_s=0.3 if smi == "sleep 30" else 5)  # one that hangs costs its limit only
     assert (found.gpus, found.driver_version, found.topology) == ((), None, None)
-    assert found.host == host_name() == os.uname().nodename
+    assert found.host == os.uname().nodename
 
 
 def commit_in(folder):
     """Make a repository with one commit."""
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     (folder / "train.py").write_text("pass\n")
-    for arguments in (("init", "-q"), ("add", "train.py"), (*settings, "commit", "-qm", "one")):
-        subprocess.run([GIT, "-C", folder, *arguments], check=True, capture_output=True)
-    done = subprocess.run([GIT, "-C", folder, "rev-parse", "HEAD"], check=True, capture_output=True)
+    for words in (("init", "-q"), ("add", "train.py"), (*settings, "commit", "-qm", "one"), ("rev-parse", "HEAD")):
+        done = subprocess.run([GIT, "-C", folder, *words], check=True, capture_output=True)
     return done.stdout.decode().strip()
 
 
@@ -104,40 +100,41 @@ def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(aro
 
 def test_the_programs_directory_is_that_of_the_first_python_file(tmp_path):
     (tmp_path / "train.py").write_text("")
-    words = ["torchrun", "missing.py", f"{tmp_path}/train.py", "\0.py"]
-    assert program_directory(words) == tmp_path
+    assert program_directory(["torchrun", "missing.py", f"{tmp_path}/train.py", "\0.py"]) == tmp_path
     assert program_directory(["torchrun", "-m", "train"]) is None
 
 
-# --- the ranks ------------------------------------------------------------------------------------
+@pytest.fixture
+def status(tmp_path):
+    """Return what writes the status files of ranks, and reads them."""
+
+    def say(**by_rank):
+        for rank, content in by_rank.items():
+            text = content if isinstance(content, str) else json.dumps(content)
+            put(tmp_path, f"status/ranges_{rank.removeprefix('r')}.json", text)
+        return read_programs(tmp_path / "status")
+
+    return say
 
 
-def write(path, content):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-
-
-def document(name, **more):
+def document(name, node_rank=0, n_nodes=1, **more):
     """Return a document of a machine without anything."""
+    place = Place(str(name), node_rank, n_nodes)
     given = {"command": ["python", "train.py"], "environment": {}, "surroundings": NOTHING} | more
-    return sidecar_document(str(name), **given)
+    return sidecar_document(place, **given)
 
 
-def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
-    status = tmp_path / "status"
-    write(status / "ranges_0.json", {"rank": 0, "pid": 51, "gpu_name": "NVIDIA H200"})
-    write(status / "ranges_1.json", {"rank": 1, "local_rank": 1, "pid": 61})
-    write(status / "ranges_2.json", {"pid": True, "local_rank": "0", "gpu_name": 7})
-    write(status / "ranges_3.json", '{"rank": 2, "pid"')  # killed while it was written
-    write(status / "ranges_x.json", {"rank": 9})
-    found = document(
-        tmp_path / "ddp",
-        programs=read_programs(status),
-        ranks=[
-            CapturedRank(0, pid=50, report="/runs/ddp_0", status=0),
-            CapturedRank(1, report="ddp_1", problem="no report"),
-        ],
+def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path, status):
+    programs = status(
+        r0={"rank": 0, "pid": 51, "gpu_name": "NVIDIA H200"},
+        r1={"rank": 1, "local_rank": 1, "pid": 61},
+        r2={"pid": True, "local_rank": "0", "gpu_name": 7},
+        r3='{"rank": 2, "pid"',  # killed while it was written
+        x={"rank": 9},
     )
+    first = CapturedRank(0, pid=50, report="/runs/ddp_0", status=0)
+    ranks = [first, CapturedRank(1, report="ddp_1", problem="no report")]
+    found = document(tmp_path / "ddp", programs=programs, ranks=ranks)
     nothing = asdict(CapturedRank(0))
     assert found["ranks"] == [
         nothing | {"pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
@@ -146,26 +143,28 @@ def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
     ]
 
 
-def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
-    status = tmp_path / "status"
+def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path, status):
     said = {"torch_version": "2.9.0", "nccl_version": None, "step_pattern": "^step [0-9]+$"}
-    write(status / "ranges_0.json", said | {"phase_names": ["data", "forward"]})
-    write(status / "ranges_1.json", said | {"phase_names": ["forward", "eval"]})
+    # What the program names its phases and steps besides stays in the report.
+    first, second = said | {"phase_names": ["data", SECRET, "forward"]}, said | {"phase_names": ["forward", "eval"]}
     installed = Surroundings("node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None)
-    found = document(tmp_path / "ddp", programs=read_programs(status), surroundings=installed)
+    found = document(tmp_path / "ddp", programs=status(r0=first, r1=second), surroundings=installed)
     names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
     assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]
     assert found["step_pattern"] == "^step [0-9]+$"
     assert found["phase_names"] == ["data", "forward", "eval"]
-    write(status / "ranges_1.json", said | {"step_pattern": "^batch [0-9]+$"})
-    assert document(tmp_path / "ddp", programs=read_programs(status))["step_pattern"] is None
+    programs = status(r1=said | {"step_pattern": "^batch [0-9]+$"})
+    assert document(tmp_path / "ddp", programs=programs)["step_pattern"] is None
+    own = said | {"step_pattern": f"^{SECRET} [0-9]+$"}
+    assert document(tmp_path / "ddp", programs=status(r0=own, r1=own))["step_pattern"] is None
 
 
-@pytest.mark.parametrize("is_looked_for", [False, True])
-def test_without_status_files_there_is_what_the_caller_says(tmp_path, is_looked_for):
+def test_without_status_files_there_is_what_the_caller_says(tmp_path):
     found = document(
         tmp_path / "runs" / "ddp",
-        programs=read_programs(tmp_path / "missing") if is_looked_for else None,
+        programs=read_programs(tmp_path / "missing"),
+        ranks=[CapturedRank(0, status=143, report="ddp_0", is_complete=True), CapturedRank(1)],
+        ended_by="linger",
         captured_at=datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=UTC),
         world_size=2,
         trace=["cuda", "nvtx"],
@@ -175,14 +174,12 @@ def test_without_status_files_there_is_what_the_caller_says(tmp_path, is_looked_
     assert found["capture_version"] == 1
     assert found["name"] == "ddp"
     assert found["captured_at_utc"] == "2026-11-21T12:00:00Z"
-    assert found["ranks"] == []
+    assert found["ended_by"] == "linger"
+    assert [row["is_complete"] for row in found["ranks"]] == [True, None]
     assert (found["world_size"], found["node_rank"], found["n_nodes"]) == (2, 0, 1)
     assert (found["trace"], found["capture_range"]) == (["cuda", "nvtx"], "cudaProfilerApi")
     assert (found["topology_file"], found["nccl_log_files"]) == (None, [])
     assert found["nsys_version"] == "2025.3.1"
-
-
-# --- the command, and what nsys says ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -202,7 +199,6 @@ def test_of_a_command_private_variables_are_left_out(tmp_path, command, written)
     assert document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
 
 
-SECRET = "Zx81-plant3d"
 SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
 
 
@@ -222,25 +218,6 @@ SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up i
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
     (row,) = document(tmp_path / "ddp", ranks=[CapturedRank(0, problem=problem)])["ranks"]
     assert row["problem"] == written
-
-
-def test_what_the_program_names_its_phases_and_steps_stays_in_the_report(tmp_path):
-    status = tmp_path / "status"
-    status.mkdir()
-    said = {"phase_names": ["data", SECRET, "forward"], "step_pattern": f"^{SECRET} [0-9]+$"}
-    (status / "ranges_0.json").write_text(json.dumps(said))
-    found = document(tmp_path / "ddp", programs=read_programs(status))
-    assert (found["phase_names"], found["step_pattern"]) == (["data", "forward"], None)
-
-
-def test_how_a_program_ended_and_whether_its_report_was_whole_are_in_it(tmp_path):
-    rows = [CapturedRank(0, status=143, report="ddp_0", is_complete=True), CapturedRank(1)]
-    found = document(tmp_path / "ddp", ranks=rows, ended_by="linger")
-    assert found["ended_by"] == "linger"
-    assert [row["is_complete"] for row in found["ranks"]] == [True, None]
-
-
-# --- files beside it ------------------------------------------------------------------------------
 
 
 N1 = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
@@ -266,26 +243,19 @@ def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
 
 def test_the_topology_lies_beside_and_is_named(tmp_path):
     host = Surroundings("n1", (), None, TOPOLOGY, None, None, None, "3", None, None)
-    assert write_topology(str(tmp_path / "ddp"), NOTHING) is None
+    write_topology(Place(str(tmp_path / "ddp")), NOTHING)
     assert document(tmp_path / "ddp")["topology_file"] is None
-    path = write_topology(str(tmp_path / "ddp"), host)
-    assert path == tmp_path / "ddp.topo.txt"
-    assert path.read_text() == TOPOLOGY
+    write_topology(Place(str(tmp_path / "ddp")), host)
+    assert (tmp_path / "ddp.topo.txt").read_text() == TOPOLOGY
     assert document(tmp_path / "ddp")["topology_file"] == "ddp.topo.txt"
-    path = write_topology(str(tmp_path / "ddp"), host, node_rank=1, n_nodes=2)
-    assert path == tmp_path / "ddp.node1.topo.txt"
-
-
-# --- the file -------------------------------------------------------------------------------------
-
-
-def test_one_node_has_the_captures_name_several_have_numbers():
-    assert sidecar_path("runs/ddp-2.5") == Path("runs/ddp-2.5.capture.json")
-    assert sidecar_path("ddp", node_rank=1, n_nodes=2) == Path("ddp.node1.capture.json")
+    write_topology(Place(str(tmp_path / "ddp"), 1, 2), host)
+    assert (tmp_path / "ddp.node1.topo.txt").is_file()
 
 
 def test_it_is_replaced_whole_and_readable_like_any_file(tmp_path):
-    path = tmp_path / "new" / "ddp.capture.json"
+    assert Place("ddp", 1, 2).file() == Path("ddp.node1.capture.json")
+    path = Place(str(tmp_path / "new" / "ddp-2.5")).file()
+    assert path == tmp_path / "new" / "ddp-2.5.capture.json"
     write_sidecar(path, {"name": "first"})
     write_sidecar(path, {"name": "sécond"})
     assert json.loads(path.read_bytes()) == {"name": "sécond"}
@@ -297,9 +267,8 @@ def test_it_is_replaced_whole_and_readable_like_any_file(tmp_path):
 
 def test_where_it_cannot_be_written_the_message_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_sidecar(tmp_path / "file" / "ddp.capture.json", {})
     (tmp_path / "ddp.capture.json").mkdir()
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_sidecar(tmp_path / "ddp.capture.json", {})
+    for place in ("file/ddp.capture.json", "ddp.capture.json"):
+        with pytest.raises(OutputError, match="cannot be written"):
+            write_sidecar(tmp_path / place, {})
     assert sorted(one.name for one in tmp_path.iterdir()) == ["ddp.capture.json", "file"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar, write_topology
+from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar, write_topology
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
@@ -33,10 +33,10 @@ def capture(folder, **more):
     """Write the reports of two ranks and their sidecar, as a launcher does."""
     for rank in (0, 1):
         steady_rank(rank).write(folder / f"ddp_{rank}.sqlite")
-    name = str(folder / "ddp")
-    write_topology(name, HOST)
+    place = Place(str(folder / "ddp"))
+    write_topology(place, HOST)
     document = sidecar_document(
-        name,
+        place,
         command=["torchrun", "train.py", "--api-key", SECRET],
         ranks=[CapturedRank(at, pid=1000 + at, report=f"ddp_{at}", status=0) for at in (0, 1)],
         environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET},
@@ -44,7 +44,7 @@ def capture(folder, **more):
         world_size=2,
     )
     # The session of `steady_rank` began then.
-    write_sidecar(sidecar_path(name), document | {"captured_at_utc": "2001-09-09T01:46:40Z"} | more)
+    write_sidecar(place.file(), document | {"captured_at_utc": "2001-09-09T01:46:40Z"} | more)
     return folder
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.build.trace import steady_rank
 from tests.launchers.fakes import Machine
-from tests.launchers.sweeping import put_launchers
+from tests.launchers.jobs import put_launchers
 
 
 @pytest.fixture(scope="session")

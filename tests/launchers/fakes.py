@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.build.fake_nsys import COPY, fake_nsys
-from tests.build.programs import HELP, listening, program
+from tests.build.programs import HELP, listening, program, put
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
@@ -55,9 +55,8 @@ def _captured(sidecar):
     """Return the lines of a capture's facts, and of each rank's."""
     names = ("world_size", "trace", "capture_range", "nsys_version", "ended_by")
     rows = [[sidecar[name] for name in names]]
-    rows += [
-        [rank[name] for name in ("rank", "report", "status", "is_complete", "problem")] for rank in sidecar["ranks"]
-    ]
+    of_ranks = ("rank", "report", "status", "is_complete", "problem")
+    rows += [[rank[name] for name in of_ranks] for rank in sidecar["ranks"]]
     return "".join(f"    {json.dumps(row)}\n" for row in rows)
 
 
@@ -68,10 +67,6 @@ class Answer:
     status: int
     out: str
     err: str
-
-    @property
-    def said(self) -> str:
-        return self.out + self.err
 
 
 @dataclass
@@ -91,11 +86,12 @@ class Machine:
         return self.root / "tmp"
 
     def set_up(self) -> Machine:
-        for folder in (self.work, self.temporary):
-            folder.mkdir()
+        for folder in (self.work, self.temporary, self.root / "site" / "torch"):
+            folder.mkdir(parents=True)
+        (self.root / "site" / "torch" / "__init__.py").touch()
         self.put_python()
-        self.put_torchrun()
-        self.put_torch()
+        torchrun = program(self.root / "bin", "torchrun", "")
+        torchrun.write_text(_TORCHRUN)
         self.put_nvtx()
         self.put_nsys()
         return self
@@ -108,22 +104,21 @@ class Machine:
         """Put a Python; without site packages it starts faster, and sees no torch and no nvtx but the fake ones."""
         program(self.root / "bin", "python3", f'exec "{sys.executable}" {options} "$@"')
 
-    def put_torchrun(self):
-        path = self.root / "bin" / "torchrun"
-        path.write_text(_TORCHRUN)
-        path.chmod(0o755)
-
-    def put_torch(self):
-        package = self.root / "site" / "torch"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
+    def put_patience(self, module, **seconds):
+        """Shorten what programs of ours wait, which needs a Python with site packages."""
+        self.put_python("")
+        lines = [
+            "import sys",
+            "if any('run_module.py' in word for word in sys.orig_argv):",
+            f"    import {module} as it",
+        ]
+        lines += [f"    it.{name} = {value}" for name, value in seconds.items()]
+        (self.root / "site" / "sitecustomize.py").write_text("\n".join(lines))
 
     def put_nvtx(self, version="0.2.11"):
         site = self.root / "site"
-        (site / "nvtx.py").write_text("")
-        facts = site / "nvtx.dist-info" / "METADATA"
-        facts.parent.mkdir(exist_ok=True)
-        facts.write_text(f"Metadata-Version: 2.1\nName: nvtx\nVersion: {version}\n")
+        put(site, "nvtx.py", "")
+        put(site, "nvtx.dist-info/METADATA", f"Metadata-Version: 2.1\nName: nvtx\nVersion: {version}\n")
 
     def put_gpus(self, n):
         lines = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})" for i in range(n))
@@ -178,9 +173,8 @@ class Machine:
         for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
             text = text.replace(str(place), name)
         text = re.sub(r"kept-\d+", "kept-PID", text)
-        return re.sub(
-            r"^(err: (Terminated|Killed)|\+ up_\d: )\n", "", text, flags=re.MULTILINE
-        )  # by some shells, in time
+        # By some shells, in time.
+        return re.sub(r"^(err: (Terminated|Killed)|\+ up_\d: )\n", "", text, flags=re.MULTILINE)
 
     def told(self, answer, before):
         """Return all that a launcher said, and what it has left: ``=`` marks what was there and stayed."""

@@ -20,10 +20,11 @@ BLOCKED = (
     '[ -e "$out.nsys-rep" ] && echo "Failed to create $out: File exists" || '
     'mv "$TMPDIR/nvidia/report1.nsys-rep" "$out.nsys-rep"'
 )
-ONCE = f"[ ! -e again_$RANK ] || {{ echo 'unrecognised option'; exit 1; }}; touch again_$RANK; {CAPTURE}"
+# The first rank fails first.
+ONCE = f"[ ! -e again_$RANK ] || {{ sleep 0.$((5 * RANK)); echo 'unrecognised option'; exit 1; }}; touch again_$RANK; {CAPTURE}"
 MISSED = "echo 'Connection to Agent lost: End of file'; exit 1"
 GROWS = (
-    '"$@" & for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo part >> "$out.nsys-rep"; sleep 0.5; done; '
+    '"$@" & for i in 1 2 3 4 5 6 7 8; do echo part >> "$out.nsys-rep"; sleep 0.5; done; '
     'cp "$reports/$RANK.sqlite" "$out.nsys-rep"; touch made; wait $!'
 )
 TAKING = "import pathlib; pathlib.Path('{}').write_text('other')"
@@ -43,6 +44,7 @@ class Job:
     export: str = COPY
     before: str = ""
     variables: dict[str, str] = field(default_factory=dict)
+    is_hasty: bool = False  # what ends others waits a second for them
     marks: tuple[pytest.MarkDecorator, ...] = (pytest.mark.slow,)  # starts a launcher, torchrun, a program per rank
 
 
@@ -64,15 +66,15 @@ JOBS = {
     "time_limit": Job("ddp.sh -n 2 --timeout 4", WAITING),
     "loop_over": Job("ddp.sh -n 2 --linger 1", LOOP_OVER),
     "linger": Job("ddp.sh -n 2 --linger 1", WAITING, EARLY),
-    "linger_stubborn": Job("ddp.sh -n 2 --linger 1", STUBBORN, EARLY),
-    "linger_one_report": Job("ddp.sh -n 2 --linger 1 --timeout 6", WAITING, '"$@" & [ $RANK = 1 ] || cp "$reports/0.sqlite" '
+    "linger_stubborn": Job("ddp.sh -n 2 --linger 1", STUBBORN, EARLY, is_hasty=True),
+    "linger_one_report": Job("ddp.sh -n 2 --linger 1 --timeout 5", WAITING, '"$@" & [ $RANK = 1 ] || cp "$reports/0.sqlite" '
                              '"$out.nsys-rep"; wait $!; cp "$reports/$RANK.sqlite" "$out.nsys-rep"'),
     "linger_growing": Job("ddp.sh --linger 1", WAITING, GROWS),
     "linger_chosen": Job("ddp.sh -n 2 --linger 1 --ranks 1", WAITING, EARLY),
     "linger_node": Job(f"{NODE} -n 2 --linger 1 --node-rank 1 --node-wide", WAITING, EARLY),
     "nsys_hangs": Job("ddp.sh -n 2 --exit-timeout 1", nsys='"$@"; [ $RANK = 0 ] && cp "$reports/0.sqlite" "$out.nsys-rep" '
                       '|| sleep 60'),
-    "nsys_ignores_its_end": Job("ddp.sh --exit-timeout 1", nsys=HANGS),
+    "nsys_ignores_its_end": Job("ddp.sh --exit-timeout 1", nsys=HANGS, is_hasty=True),
     "agent_left": Job("ddp.sh", nsys="setsid sleep 55 & echo 'unrecognised option'; exit 1"),
     # An nsys that has missed its agent is started once more.
     "agent_missed": Job("ddp.sh", RAN, f"[ -e again ] || {{ touch again; {MISSED}; }}; {CAPTURE}"),
@@ -103,6 +105,8 @@ def test_a_job_says_and_leaves_what_its_golden_text_has(machine, pinned, name):
     machine.put_nsys(job.nsys, export=job.export)
     machine.put_program(job.text)
     machine.variables |= job.variables
+    if job.is_hasty:
+        machine.put_patience("nsyspipe.capture.supervision", GRACE_S=1, PROGRAM_GRACE_S=1)
     for file in job.before.split():
         (machine.work / file).write_text("old")
     told = ""

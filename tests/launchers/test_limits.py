@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.launchers.fakes import LAUNCHERS, ended, wait_for
+from nsyspipe.capture import plan
+from tests.launchers.fakes import ended, wait_for
 from tests.launchers.jobs import EARLY, HANGS, LOOP_OVER, STUBBORN, WAITING, ddp, starting
 
 
@@ -29,17 +30,8 @@ print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subpro
 @pytest.mark.slow
 def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(machine):
     machine.put_nsys(EARLY)
-    # Linger's own default is shortened, so that it would be seen.
-    plan = (LAUNCHERS.parent / "nsyspipe" / "capture" / "plan.py").read_text()
-    assert "_LINGER_S = 120.0" in plan
-    site = machine.root / "site"
-    machine.put_python("")
-    (site / "sitecustomize.py").write_text(
-        "import sys\n"
-        "if 'nsyspipe.capture.job' in sys.orig_argv:\n"
-        "    import nsyspipe.capture.plan as plan\n"
-        "    plan._LINGER_S = 0.5\n"
-    )
+    assert plan._LINGER_S == 120  # its own default is shortened, so that it would be seen
+    machine.put_patience("nsyspipe.capture.plan", _LINGER_S=0.5)
     text = WAITING.replace("60", "4") + "print('trained on')"
     answer = ddp(machine, text=text)
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
@@ -81,12 +73,10 @@ def test_a_second_interrupt_does_not_wait(machine):
 
 @pytest.mark.slow
 def test_an_interrupted_export_leaves_nothing_half_written(machine):
-    machine.put_nsys(export='touch exporting; echo half > "$out"; sleep 60')
+    machine.put_nsys(export=f'touch {machine.root}/exporting; echo half > "$out"; sleep 60')
     machine.put_program("pass")
     process = machine.start("ddp.sh", "--cpu", "--program", "train.py")
-    deadline = time.monotonic() + 15
-    while not list(machine.work.rglob("exporting")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(machine.root / "exporting")
     os.kill(process.pid, signal.SIGTERM)
     answer = ended(process)
     assert answer.status == 143
@@ -98,12 +88,9 @@ def test_an_interrupted_export_leaves_nothing_half_written(machine):
 
 @pytest.mark.slow
 def test_nohup_is_respected(machine):
-    machine.put_program(WAITING.replace("60", "1"))
-    process = machine.start(
-        "ddp.sh", "--cpu", "--program", "train.py",
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )  # fmt: skip
-    wait_for(machine.work / "up_0")
+    process = starting(
+        machine, text=WAITING.replace("60", "1"), n=1, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
     os.kill(process.pid, signal.SIGHUP)
     assert ended(process).status == 0
 
@@ -124,9 +111,7 @@ def test_a_rank_whose_supervisor_was_killed_is_cleaned_up(machine):
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["ddp.sh", "baseline.sh"])
 def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
-    machine.put_program(WAITING)
-    process = machine.start(launcher, "--cpu", "--program", "train.py")
-    wait_for(machine.work / "up_0")
+    process = starting(machine, n=1, launcher=launcher)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
     deadline = time.monotonic() + 20

@@ -13,10 +13,7 @@ from tests.launchers.fakes import LAUNCHERS
 
 SCRIPTS = sorted([*LAUNCHERS.glob("*.sh"), LAUNCHERS / "slurm.sbatch"])
 CHECKED = [*SCRIPTS, LAUNCHERS / "capture.bash", LAUNCHERS.parent / ".ci" / "install-nsys"]
-_NOT_OF_THE_SWEEP = {
-    *("--program", "--capture-range", "--ranks", "--nsys-arg"),
-    *("--no-export", "--no-profile", "--force"),
-}
+_NOT_OF_THE_SWEEP = {"--program", "--capture-range", "--ranks", "--nsys-arg", "--no-export", "--no-profile", "--force"}
 # Other spellings of torchrun's own options.
 _SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}
 

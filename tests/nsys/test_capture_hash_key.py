@@ -58,18 +58,17 @@ def test_its_name_tells_keys_apart_and_nothing_of_them(state, tmp_path):
     assert repr(first.key) not in repr(first)
 
 
-def test_it_goes_into_no_environment(state, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(state.parent))
-    before = dict(os.environ)
-    key = hash_key()
-    assert dict(os.environ) == before
-    assert key.key.hex() not in str(before)
+SIZES_AND_MODES = {
+    "short": (31, 0o600),
+    "long": (33, 0o600),
+    "empty": (0, 0o600),
+    "open": (32, 0o644),
+    "group": (32, 0o640),
+}
+OTHERS = ("link", "dangling", "directory", "pipe", "folder link", "folder open", "folder file")
 
 
-@pytest.mark.parametrize(
-    "sick",
-    ["link", "dangling", "directory", "pipe", "open", "group", "short", "long", "empty", "folder link", "folder open", "folder file"],
-)  # fmt: skip
+@pytest.mark.parametrize("sick", [*SIZES_AND_MODES, *OTHERS])
 def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path, sick):
     file = state / "hash-key"
     elsewhere = tmp_path / "elsewhere"
@@ -78,27 +77,18 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     (elsewhere / "hash-key").chmod(0o600)
     elsewhere.chmod(0o700)
     state.mkdir(parents=True, mode=0o700)
-    if sick == "link":
-        file.symlink_to(elsewhere / "hash-key")
-    elif sick == "dangling":
-        file.symlink_to(tmp_path / "new")
-    elif sick == "directory":
-        file.mkdir()
-    elif sick == "pipe":
-        os.mkfifo(file, 0o600)
-    elif sick.startswith("folder"):
+    if sick in {"folder link", "folder file"}:
         state.rmdir()
-        if sick == "folder link":
-            state.symlink_to(elsewhere)
-        elif sick == "folder file":
-            state.write_text("")
-        else:
-            state.mkdir()
-            state.chmod(0o777)
+    if sick in SIZES_AND_MODES:
+        size, mode = SIZES_AND_MODES[sick]
+        file.write_bytes(b"k" * size)
+        file.chmod(mode)
     else:
-        sizes = {"short": 31, "long": 33, "empty": 0}
-        file.write_bytes(b"k" * sizes.get(sick, 32))
-        file.chmod({"open": 0o644, "group": 0o640}.get(sick, 0o600))
+        {
+            "link": lambda: file.symlink_to(elsewhere / "hash-key"), "dangling": lambda: file.symlink_to(tmp_path / "new"),
+            "directory": file.mkdir, "pipe": lambda: os.mkfifo(file, 0o600), "folder link": lambda: state.symlink_to(elsewhere),
+            "folder file": state.touch, "folder open": lambda: state.chmod(0o777),
+        }[sick]()  # fmt: skip
     key = key_of(state)
     assert is_own(key)
     assert key.key != b"k" * 32
@@ -137,7 +127,9 @@ def test_words_are_printed_as_they_may_be_written_down(state, monkeypatch, capsy
     monkeypatch.setenv("XDG_STATE_HOME", str(state.parent))
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     words = ["--environment", "ddp.sh", "-n", "2", "--", "--lr", "0.1", "--data", "a b"]
+    before = dict(os.environ)
     main(words)
+    assert dict(os.environ) == before  # the key goes into no environment
     first = capsys.readouterr().out
     *rest, value = first.split()
     assert rest[-7:] == ["ddp.sh", "-n", "2", "--", "--lr", "0.1", "--data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -34,12 +35,8 @@ def tool(tmp_path, monkeypatch):
     """Put a fake nsys on the search path, and return what makes another one."""
     folder = tmp_path / "tool"
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-
-    def make(*arguments, **options):
-        return fake_nsys(folder, *arguments, **options)
-
-    make()
-    return make
+    fake_nsys(folder)
+    return functools.partial(fake_nsys, folder)
 
 
 @pytest.fixture
@@ -81,14 +78,13 @@ def test_nothing_is_written_beside_the_reports_and_the_second_time_it_is_there_a
     assert len(calls(path)) == 2
 
 
-def test_stems_stay_and_sources_are_as_the_user_wrote_them(reports, tool, monkeypatch):
+def test_sources_are_as_the_user_wrote_them_names_those_of_links_and_directories_tell_equal_ones_apart(
+    reports, tool, tmp_path, monkeypatch
+):
     monkeypatch.chdir(reports)
     found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
     assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
     assert [source_of(path) for path in found] == [Path("run_1.nsys-rep"), Path("run_0.nsys-rep")]
-
-
-def test_names_are_those_of_links_and_equal_ones_are_told_apart_by_their_directories(reports, tool, tmp_path):
     link = reports / "other_7.nsys-rep"
     link.symlink_to(reports / "run_0.nsys-rep")
     assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]
@@ -96,56 +92,43 @@ def test_names_are_those_of_links_and_equal_ones_are_told_apart_by_their_directo
     assert display_names(exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
 
 
-def test_exports_and_raw_reports_may_be_mixed(reports, tool, tmp_path):
+def test_exports_and_raw_reports_may_be_mixed_and_one_named_twice_stays_twice(reports, tool):
     shutil.copy(reports / "run_1.nsys-rep", reports / "run_1.sqlite")
-    first, second = exported_reports([reports])
-    assert first.name == "run_0.sqlite"
+    first, second, third = exported_reports([reports, reports / "run_0.nsys-rep"])
+    assert (first, first.name) == (third, "run_0.sqlite")
     assert source_of(first) == reports / "run_0.nsys-rep"
     assert second == reports / "run_1.sqlite"
 
 
-def test_a_report_named_twice_is_exported_once_and_stays_twice(reports, tool):
-    first, second = exported_reports([reports / "run_0.nsys-rep"] * 2)
-    assert first == second
-
-
-def test_a_report_that_changes_is_another_one(reports, tool):
+def test_a_report_that_changes_is_another_one_more_options_export_again_and_what_is_damaged_is_made_again(
+    reports, tool, cache
+):
     path = reports / "run_0.nsys-rep"
     (first,) = exported_reports([path])
     fake_report(path, rank=1)
     os.utime(path, (1e9, 1e9))  # older than its export
     (second,) = exported_reports([path])
-    assert second != first
-    assert second.read_bytes() == path.read_bytes()
-
-
-def test_an_nsys_with_more_options_exports_again_and_a_damaged_export_is_made_again(reports, tool, cache):
-    exported_reports([reports])
     tool(options=NEW_OPTIONS)
-    path, _ = exported_reports([reports])
-    assert len(exports(cache)) == 4
-    path.write_bytes(path.read_bytes()[:5000])
-    assert exported_reports([reports / "run_0.nsys-rep"]) == [path]
-    assert path.read_bytes() == (reports / "run_0.nsys-rep").read_bytes()
+    (third,) = exported_reports([path])
+    assert exports(cache) == sorted([first, second, third])
+    third.write_bytes(third.read_bytes()[:5000])
+    assert exported_reports([path]) == [third]
+    assert second.read_bytes() == third.read_bytes() == path.read_bytes()
 
 
 # --- who may look ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_only_its_user_can_look_into_the_cache(reports, tool, cache, is_there):
-    if is_there:  # the user's own stays as it is
-        cache.mkdir(mode=0o755)
-        (cache / "exports").mkdir(mode=0o755)
-    exported_reports([reports])
-    mode = 0o755 if is_there else 0o700
-    assert [one.stat().st_mode & 0o777 for one in (cache, cache / "exports")] == [mode] * 2
-    assert all(one.stat().st_mode & 0o777 == 0o700 for one in (cache / "exports").iterdir())
-
-
-def test_a_directory_that_others_can_write_is_refused(reports, tool, cache):
+def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(reports, tool, cache):
     folder = cache / "exports"
-    folder.mkdir(parents=True)
+    for mode in (0o700, 0o755):
+        exported_reports([reports])
+        assert [one.stat().st_mode & 0o777 for one in (cache, folder)] == [mode] * 2
+        assert all(one.stat().st_mode & 0o777 == 0o700 for one in folder.iterdir())
+        let_go()
+        shutil.rmtree(cache)
+        for one in (cache, folder):  # the user's own stays as it is
+            one.mkdir(mode=0o755)
     folder.chmod(0o775)
     with pytest.raises(OutputError, match="it can be written by others") as caught:
         exported_reports([reports])
@@ -176,11 +159,20 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache_directory() == Path("/home/me/.cache/nsyspipe")
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(reports, tool, monkeypatch):
-    monkeypatch.setenv("NSYSPIPE_CACHE_DIR", "/dev/null/x")
-    with pytest.raises(OutputError, match="cannot be used as the cache") as caught:
+@pytest.mark.parametrize(
+    ("name", "value", "error", "problem", "fix"),
+    [
+        ("DIR", "/dev/null/x", OutputError, "cannot be used as the cache", "NSYSPIPE_CACHE_DIR=DIR"),
+        *(("BYTES", given, OptionError, "is no number of bytes", "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
+    ],
+)  # fmt: skip
+def test_a_cache_that_cannot_be_used_is_told_with_the_way_out(
+    reports, tool, monkeypatch, name, value, error, problem, fix
+):
+    monkeypatch.setenv(f"NSYSPIPE_CACHE_{name}", value)
+    with pytest.raises(error, match=problem) as caught:
         exported_reports([reports])
-    assert "NSYSPIPE_CACHE_DIR=DIR" in caught.value.fix
+    assert fix in caught.value.fix
 
 
 # --- how much it holds ----------------------------------------------------------------------------
@@ -207,9 +199,8 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
         "import sys; from nsyspipe.nsys.find_reports import exported_reports\n"
         "exported_reports(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(reports / "run_0.nsys-rep")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
+    command = [sys.executable, "-c", script, str(reports / "run_0.nsys-rep")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"ready\n"
         let_go()
         exported_reports([reports / "run_1.nsys-rep"])
@@ -231,13 +222,6 @@ def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, na
     assert mine.exists()
 
 
-@pytest.mark.parametrize("given", ["20GB", "-1", "1e9"])
-def test_a_limit_that_is_no_number_is_refused(reports, tool, monkeypatch, given):
-    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", given)
-    with pytest.raises(OptionError, match="is no number of bytes"):
-        exported_reports([reports])
-
-
 # --- two at once, and failures --------------------------------------------------------------------
 
 
@@ -245,7 +229,7 @@ def test_a_limit_that_is_no_number_is_refused(reports, tool, monkeypatch, given)
 def test_two_at_once_both_get_whole_exports(reports, tool):
     tool(f"sleep 0.3; {COPY}")
     script = (
-        "import sys, nsyspipe\nrun = nsyspipe.load(sys.argv[1])\nprint(run.steps().num_rows, run.problems.num_rows)"
+        "import sys, nsyspipe; run = nsyspipe.load(sys.argv[1]); print(run.steps().num_rows, run.problems.num_rows)"
     )
     both = [subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE) for _ in range(2)]
     answers = [one.communicate(timeout=60)[0] for one in both]
@@ -273,8 +257,10 @@ def without_nsys(monkeypatch):
     return take
 
 
-def test_without_nsys_the_message_says_how_to_export(reports, without_nsys):
+def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(reports, tool, without_nsys):
+    (export,) = exported_reports([reports / "run_1.nsys-rep"])
     without_nsys()
+    assert exported_reports([reports / "run_1.nsys-rep"]) == [export]
     with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
         exported_reports([reports])
     assert f"nsys export --type=sqlite {reports}/run_0.nsys-rep" in caught.value.fix
@@ -296,40 +282,29 @@ def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monke
     assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
-def test_what_is_in_the_cache_needs_no_nsys(reports, tool, without_nsys):
-    found = exported_reports([reports])
-    without_nsys()
-    assert exported_reports([reports]) == found
-
-
-def test_a_report_that_is_missing_is_told_as_missing(tmp_path, tool):
-    with pytest.raises(ReportNotFoundError, match="no such file"):
-        exported_reports([tmp_path / "gone_0.nsys-rep"])
-
-
-def test_exports_alone_touch_no_cache(steady, cache):
+def test_exports_alone_touch_no_cache_and_a_report_that_is_missing_is_told_as_missing(steady, cache, tool):
     assert exported_reports([steady]) == [steady / "steady_0.sqlite", steady / "steady_1.sqlite"]
     assert not cache.exists()
+    with pytest.raises(ReportNotFoundError, match="no such file"):
+        exported_reports([steady / "gone_0.nsys-rep"])
 
 
 def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache):
     (export,) = exported_reports([reports / "run_0.nsys-rep"])
     elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
-    left, held, followed = (
-        export.parent / f".nsyspipe-{name}.unfinished" for name in ("0left000", "0held000", "followed")
-    )
-    for folder in (left, held, elsewhere):
+    names = ("0left000", "0held000", "followed")
+    left, held, followed = (export.parent / f".nsyspipe-{name}.unfinished" for name in names)
+    for folder in (left, elsewhere, held):
         folder.mkdir(mode=0o700)
         (folder / "half.sqlite").touch()
-        os.close(claim(folder))
+        lock = claim(folder)
+        if folder != held:
+            os.close(lock)
         os.utime(folder, (long_ago, long_ago))
     followed.symlink_to(elsewhere)
     (export.parent.parent / "link").symlink_to(elsewhere.parent)
-    lock = claim(held)
-    os.utime(held, (long_ago, long_ago))
     exported_reports([reports / "run_1.nsys-rep"])
     os.close(lock)
-    assert not left.exists()  # though it was left with another report
-    assert (held / "half.sqlite").exists()
-    assert (elsewhere / "half.sqlite").exists()
+    # Though it was left with another report.
+    assert [(one / "half.sqlite").exists() for one in (left, held, elsewhere)] == [False, True, True]

@@ -17,9 +17,8 @@ def run(folder, *words):
     """Run it where nothing can be downloaded (it says so where it would begin to); return its status and streams."""
     program(folder / "bin", "apt-get", "exit 1")
     variables = os.environ | {"HOME": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        [SCRIPT, *words], cwd=folder, env=variables, capture_output=True, text=True, timeout=30, check=False
-    )
+    options = {"cwd": folder, "env": variables, "capture_output": True, "text": True, "timeout": 30}
+    done = subprocess.run([SCRIPT, *words], check=False, **options)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -7,16 +7,8 @@ import subprocess
 import sys
 import time
 
-from nsyspipe.nsys.files import (
-    claim,
-    claimed_at,
-    is_claimed,
-    make_readable,
-    remove_abandoned,
-    remove_side_files,
-    scratch_directory,
-    side_files,
-)
+from nsyspipe.nsys import files
+from nsyspipe.nsys.files import claim, claimed_at, is_claimed, remove_abandoned, scratch_directory
 
 
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
@@ -24,7 +16,7 @@ def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     path.touch(mode=0o600)
     before = os.umask(0o027)
     try:
-        make_readable(path)
+        files.make_readable(path)
         assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
@@ -36,9 +28,9 @@ def test_only_the_logs_of_the_database_itself_go(tmp_path):
     for name in names:
         (tmp_path / name).touch()
     (tmp_path / "c.sqlite-wal").symlink_to("gone")
-    assert [one.name for one in side_files(tmp_path / "c.sqlite")] == ["c.sqlite-wal"]
-    remove_side_files(tmp_path / "a.sqlite")
-    remove_side_files(tmp_path / "c.sqlite")
+    assert [one.name for one in files.side_files(tmp_path / "c.sqlite")] == ["c.sqlite-wal"]
+    files.remove_side_files(tmp_path / "a.sqlite")
+    files.remove_side_files(tmp_path / "c.sqlite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-wal", "a.sqlite", "b.sqlite-wal"]
 
 
@@ -56,13 +48,6 @@ def test_a_claim_holds_until_it_is_closed_and_renews_the_time(tmp_path):
     assert claimed_at(tmp_path) > 1
 
 
-def test_the_scratch_directory_is_private_and_goes_with_what_it_holds(tmp_path):
-    with scratch_directory(tmp_path) as scratch:
-        assert scratch.stat().st_mode & 0o777 == 0o700
-        (scratch / "half").write_text("x")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_only_what_a_killed_process_left_is_removed(tmp_path):
     script = (
         "import os, sys; from pathlib import Path; from nsyspipe.nsys.files import scratch_directory\n"
@@ -75,8 +60,11 @@ def test_only_what_a_killed_process_left_is_removed(tmp_path):
     assert left.exists()  # young: its owner may be about to lock it
     long_ago = time.time() - 3600
     with scratch_directory(tmp_path) as used:
+        assert used.stat().st_mode & 0o777 == 0o700
         for one in (left, used):
             os.utime(one, (long_ago, long_ago))
         (tmp_path / "other").mkdir()
         remove_abandoned(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([used, tmp_path / "other"])
+        (used / "half").write_text("x")
+    assert list(tmp_path.iterdir()) == [tmp_path / "other"]

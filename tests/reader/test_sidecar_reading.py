@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar
+from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.model.side_files import CapturedRank, RunCapture
 from nsyspipe.nsys.machine import Gpu
@@ -102,9 +102,9 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         put(status, content, f"ranges_{rank}.json")
         (tmp_path / f"ddp.nccl.node1.{50 + rank}.log").write_text("")
     (tmp_path / "ddp.topo.txt").write_text(TOPOLOGY)
-    name = str(tmp_path / "ddp")
+    place = Place(str(tmp_path / "ddp"))
     document = sidecar_document(
-        name,
+        place,
         command=["torchrun", "train.py", "--token", "abc"],
         ranks=[
             CapturedRank(0, report="ddp_0", status=0, gpu_name="NVIDIA H200"),
@@ -121,7 +121,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         surroundings=around,
         key=HashKey(b"k" * 32, key_id="0123abcd"),
     )
-    write_sidecar(sidecar_path(name), document)
+    write_sidecar(place.file(), document)
     result = found(tmp_path)
     assert not result.problems
     (one,) = result.found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 
-from tests.cli.tools import environment
+from tests.cli.tools import environment, nsyspipe_here
 from tests.launchers.fakes import Machine
 
 TINY = ("--", "--model", "tiny", "--steps", "4", "--warmup", "2")
@@ -40,11 +39,8 @@ class RealMachine(Machine):
         }
 
     def nsyspipe(self, *words):
-        """Run the command line of nsyspipe and return what it said."""
-        done = subprocess.run(
-            [sys.executable, "-m", "nsyspipe", *words], cwd=self.work, env=self.environment, capture_output=True,
-            text=True, timeout=60, check=False,
-        )  # fmt: skip
+        """Run the command line of nsyspipe, in this process, and return what it said."""
+        done = nsyspipe_here(*words, cwd=self.work)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nsyspipe.nsys import programs as installed
-from tests.cli.tools import assert_refused, environment, nsyspipe_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 pytestmark = pytest.mark.nsys
 
@@ -49,7 +49,7 @@ def captured(nsys, tmp_path_factory):
 def run(nsys, tmp_path):
     path = f"{nsys.parent}:{environment()['PATH']}"
     variables = {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
-    return lambda *arguments, **options: nsyspipe_run(*arguments, **(variables | options))
+    return lambda *arguments, **options: nsyspipe_here(*arguments, **(variables | options))
 
 
 @pytest.fixture
@@ -70,20 +70,17 @@ def test_the_help_of_a_real_nsys_is_understood(nsys):
     assert not found.has("export", "--no-such-option")
 
 
-def test_a_capture_is_converted_once_and_read(run, report):
-    done = run("convert", report.parent)
+def test_a_capture_is_converted_once_and_its_analysis_is_that_of_its_export(run, report):
+    raw = run("analyze", report, "--json", "-")
+    assert sorted(report.parent.iterdir()) == [report]
+    # What a killed nsys 2024.2.3 leaves is not taken for an export.
     export = report.with_suffix(".sqlite")
+    export.write_bytes(b"\0" * 65536)
+    done = run("convert", report.parent)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{export}\n", "1 exported\n")
     assert sorted(report.parent.iterdir()) == [report, export]
     assert run("convert", report.parent).stderr == "1 up to date\n"
-    assert run("analyze", export, "--json", "-").returncode == 0
-
-
-def test_analysis_of_the_report_is_that_of_its_export(run, report, tmp_path):
-    raw = run("analyze", report, "--json", "-")
-    assert sorted(report.parent.iterdir()) == [report]
-    run("convert", report, "-o", tmp_path / "out")
-    exported = run("analyze", tmp_path / "out", "--json", "-")
+    exported = run("analyze", export, "--json", "-")
     assert (raw.returncode, raw.stderr) == (0, "")
     assert json.loads(raw.stdout) == json.loads(exported.stdout)
 
@@ -106,10 +103,3 @@ def test_a_report_of_a_later_nsys_names_both_versions(run, report, nsys):
     assert_refused(done)
     assert "was captured by nsys 2099." in done.stderr
     assert f"the nsys here is {mine.version_text}" in done.stderr
-
-
-def test_what_a_killed_nsys_leaves_is_not_taken_for_an_export(run, report):
-    target = report.with_suffix(".sqlite")
-    target.write_bytes(b"\0" * 65536)  # as nsys 2024.2.3 leaves it when it is killed
-    assert run("convert", report).stderr == "1 exported\n"
-    assert target.read_bytes().startswith(b"SQLite format 3")

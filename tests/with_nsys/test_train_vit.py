@@ -19,27 +19,34 @@ pytestmark = [
 ]
 
 QUICK = ("--model", "tiny", "--warmup", "1", "--steps", "2")
-# Trains with several options, one after the other, in one process: torch takes seconds to start.
+# Trains two ranks with several options, one after the other, in two processes of one import: torch takes seconds to start.
 MANY = f"""
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 sys.path[:0] = [{str(LAUNCHERS)!r}, {str(LAUNCHERS.parent)!r}]
 import torch, vit_loop, vit_model, vit_options
 from nsyspipe.capture import ranges
+child = os.fork()
+os.environ["RANK"] = os.environ["LOCAL_RANK"] = rank = "0" if child else "1"
 torch.distributed.init_process_group("gloo")
 torch.distributed.init_process_group = lambda *_, **__: None
 torch.distributed.destroy_process_group = lambda: None
+answers = []
 for words in json.loads(sys.argv[1]):
     ranges._progress.n_begun, ranges._progress.is_done = 0, False
     said, ended = io.StringIO(), None
     with contextlib.redirect_stdout(said):
         try:
             vit_loop.run(vit_options.parse(words))
-        except SystemExit as end:
-            ended = end.code
-    print(json.dumps([said.getvalue(), ended]), flush=True)
-with torch.device("meta"):
-    model = vit_model.VisionTransformer(vit_model.SHAPES["large"])
-print(sum(parameter.numel() for parameter in model.parameters()))
+        except (RuntimeError, SystemExit) as end:
+            ended = str(end)
+    answers.append([said.getvalue(), ended])
+with open(sys.argv[2] + rank, "w") as file:
+    json.dump(answers, file)
+if child:
+    with torch.device("meta"):
+        model = vit_model.VisionTransformer(vit_model.SHAPES["large"])
+    print(sum(parameter.numel() for parameter in model.parameters()))
+    sys.exit(os.waitpid(child, 0)[1] != 0)
 """
 SENT = ("", "--static-graph --gradient-as-bucket-view --bucket-cap-mb 1", "--fsdp")
 TRAINED = (
@@ -63,26 +70,19 @@ def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     jobs = [[*QUICK, "--json", str(folder / f"{at}.json"), *words.split()] for at, words in enumerate(TRAINED)]
     jobs += [[*QUICK, "--warmup", "3", "--hook", hook] for hook in REFUSED]
+    jobs += [[*QUICK, "--no-ddp", "--crash-at", "2"]]
     host, port = endpoint().split(":")
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", MANY, json.dumps(jobs)],
-            env=environment(**group, RANK=str(rank), LOCAL_RANK=str(rank)),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    return folder, [[json.loads(line) for line in lines] for lines in said]
+    command = [sys.executable, "-c", MANY, json.dumps(jobs), f"{folder}/rank_"]
+    done = subprocess.run(command, env=environment(**group), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, [json.loads((folder / f"rank_{rank}").read_text()) for rank in range(2)], int(done.stdout)
 
 
 def test_the_largest_model_is_vit_l_32(two_ranks):
     # Patches 3*32*32*1024 + 1024; class token 1024; 50 positions of 1024; 24 blocks of 12596224
     # (norms 4096, attention 3148800 + 1049600, network 4198400 + 4195328); norm 2048; head 1025000.
-    assert [said[-1] for said in two_ranks[1]] == [306535400] * 2
+    assert two_ranks[2] == 306535400
 
 
 def test_two_ranks_train_and_one_of_them_says_so(two_ranks):
@@ -97,8 +97,9 @@ def test_the_gradients_do_not_depend_on_how_they_are_sent(two_ranks):
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-3)
 
 
-def test_a_hook_that_gloo_cannot_do_is_refused(two_ranks):
-    for said in two_ranks[1]:
+def test_a_hook_that_gloo_cannot_do_is_refused_and_who_asks_for_a_crash_has_it(two_ranks):
+    for rank, said in enumerate(two_ranks[1]):
+        assert said[-1][1] == f"demonstration: --crash-at 2: rank {rank} fails on purpose"
         for hook, (_, ended) in zip(REFUSED, said[len(TRAINED) : -1], strict=True):
             assert ended.startswith(f"error: --hook {hook}: PyTorch's hook needs GPUs and NCCL, here is gloo")
 
