@@ -144,10 +144,7 @@ def link_line(done):
     [
         ([], None),
         (LINK[:2], f"{SHM}; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
-        (
-            LINK[2:],
-            f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal",
-        ),
+        (LINK[2:], f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal"),
         (LINK, f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
         ([*LINK, "--nccl-log", LOG], f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
     ],
