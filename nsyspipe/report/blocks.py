@@ -189,15 +189,6 @@ def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     return f"and {more} more; --json has all" if more > 0 else None
 
 
-def bars(values: Sequence[float | None], texts: Sequence[str], category: str) -> list[Cell]:
-    """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
-    most = max((value for value in values if value), default=0)
-    return [
-        Bar(text, max(value / most, 0.0), category) if value else text
-        for value, text in zip(values, texts, strict=True)
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column by what it shows of a row: heading, cell, and what `Column` has."""

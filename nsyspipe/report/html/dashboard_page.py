@@ -17,7 +17,7 @@ from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.figures import shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import write_text
-from nsyspipe.report.html.page import Page, cut, render, run_id_of_page
+from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
 from nsyspipe.store.layout import RUNS_FILE, published
@@ -188,18 +188,8 @@ def _moment(microseconds: int) -> str:
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
-_SCRIPTS = (
-    "dashboard_board.js",
-    "dashboard_levels.js",
-    "dashboard_words.js",
-    "dashboard_axes.js",
-    "dashboard_pointer.js",
-    "dashboard_trend.js",
-    "dashboard_headline.js",
-    "dashboard_series.js",
-    "dashboard_filters.js",
-    "dashboard_table.js",
-)
+_PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
+_SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
 _STYLES = ("dashboard.css", "dashboard_table.css")
 # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
 _FEW, _MOST = 6, 40
@@ -216,28 +206,21 @@ def dashboard_page(
     if unreadable:
         sections.append(("problems", "Problems"))
     texts = [[(_text(run.row, figure), value_of(run.row, figure) is None) for figure in FOLLOWED] for run in runs]
-    return render(
-        Page(
-            template="dashboard.html.j2",
-            title=f"{title}: nsyspipe dashboard",
-            identity=(STORE, DASHBOARD),
-            context={
-                "sections": [*sections, ("reading", "How to read it")],
-                "store": title,
-                "figures": FOLLOWED,
-                "facets": choices,
-                "n_few": _FEW,
-                "n_most": _MOST,
-                "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
-                "has_pages": any(run.page for run in runs),
-                "unreadable": unreadable,
-                "formulas": {column.name: column.doc for column in RUNS.columns},
-            },
-            data={"dashboard": _data(runs, choices)},
-            scripts=_SCRIPTS,
-            styles=_STYLES,
-        )
-    )
+    context = {
+        "sections": [*sections, ("reading", "How to read it")],
+        "store": title,
+        "figures": FOLLOWED,
+        "facets": choices,
+        "n_few": _FEW,
+        "n_most": _MOST,
+        "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
+        "has_pages": any(run.page for run in runs),
+        "unreadable": unreadable,
+        "formulas": {column.name: column.doc for column in RUNS.columns},
+    }
+    data = {"dashboard": _data(runs, choices)}
+    title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
+    return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
 
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
