@@ -18,14 +18,17 @@ from nsyspipe.cli.options import (
     thresholds,
     with_options,
 )
-from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, text_of, write_stdout
+from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from nsyspipe.cli.inputs import NamedRuns
-    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.difference import Side
 
 _TWO = 2
 _SHOWN = 4
@@ -93,34 +96,28 @@ def diff(
     settings = rule.settings()
     outputs.check()
     named = _two_sides(runs)
-    if running.quiet or outputs.takes_stdout:
+    if running.quiet or outputs.printed:
         name_file(settings)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.comparison.difference import Side
+        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
-        before, after = (Side(of[0].header.label, of, name) for name, of in opened)
-        difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
-        _answer(difference, outputs, settings, quiet=running.quiet)
+        sides = [Side(of[0].header.label, of, name) for name, of in opened]
+        difference = compared(*sides, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
+        judged = gate(difference, settings.fail_on) if settings.fail_on else None
+        path = shown_path(settings)
+        formats = difference_formats(difference, judged, settings_file=path)
+        blocks = difference_blocks(difference, judged, settings_file=path)
+        outputs.answer(formats, blocks, _inputs(sides), identity_of(difference), quiet=running.quiet)
+    if judged and judged.exit_code:
+        typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
+        raise typer.Exit(judged.exit_code)
 
 
-def _answer(difference: RunDifference, outputs: ComparisonOutputs, settings: GateSettings, *, quiet: bool) -> None:
-    """Write and print everything, then end as the gate says."""
-    judged = gate(difference, settings.fail_on) if settings.fail_on else None
-    path = shown_path(settings)
-    from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
-
-    sides = (difference.baseline, difference.candidate)
-    inputs = [path for side in sides for run in side.runs for path in run.inputs]
-    formats = difference_formats(difference, judged, settings_file=path)
-    outputs.write(formats, inputs, identity_of(difference))
-    if not (quiet or outputs.takes_stdout):
-        write_stdout(text_of(difference_blocks(difference, judged, settings_file=path)))
-    if judged is None or not judged.exit_code:
-        return
-    typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
-    raise typer.Exit(judged.exit_code)
+def _inputs(sides: Iterable[Side]) -> list[Path]:
+    return [path for side in sides for run in side.runs for path in run.inputs]
 
 
 def _two_sides(arguments: list[str]) -> list[NamedRuns]:
@@ -180,7 +177,7 @@ def compare(
     """
     outputs.check()
     rules, sort = rule.settled(), order.sort
-    if running.quiet or outputs.takes_stdout:
+    if running.quiet or outputs.printed:
         name_file(rules)
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
@@ -190,12 +187,9 @@ def compare(
     with opened_runs(parse_runs(runs), reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.comparison.difference import Side
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         sides = [Side(*one) for one in opened]
         board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=path)
-        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
-
-        inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
-        outputs.write(scoreboard_formats(board), inputs, identity_of(board))
-        if not (running.quiet or outputs.takes_stdout):
-            write_stdout(text_of(scoreboard_blocks(board)))
+        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
+        outputs.answer(formats, blocks, _inputs(board.sides), identity_of(board), quiet=running.quiet)
