@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,17 +62,18 @@ class GateOptions(RuleOptions):
         return found
 
 
+def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
+    """Declare the argument that names runs."""
+    text = (
+        f"{which}: a quoted glob, a directory of reports, one report, or a run saved with --out (STORE, or "
+        f"STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one {several}: repeat LABEL=REPORTS."
+    )
+    return typer.Argument(metavar=metavar, help=text)
+
+
 @with_options
 def diff(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="BASELINE CANDIDATE",
-            help="One argument each: a quoted glob, a directory of reports, one report, or a run saved with --out "
-            "(STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one side: repeat "
-            "LABEL=REPORTS.",
-        ),
-    ],
+    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument each", "side")],
     *,
     rule: GateOptions,
     outputs: ComparisonOutputs,
@@ -104,13 +105,13 @@ def diff(
         from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
-        sides = [Side(of[0].header.label, of, name) for name, of in opened]
-        difference = compared(*sides, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
+        before, after = (Side(of[0].header.label, of, name) for name, of in opened)
+        difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
         judged = gate(difference, settings.fail_on) if settings.fail_on else None
         path = shown_path(settings)
         formats = difference_formats(difference, judged, settings_file=path)
         blocks = difference_blocks(difference, judged, settings_file=path)
-        outputs.answer(formats, blocks, _inputs(sides), identity_of(difference), quiet=running.quiet)
+        outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
     if judged and judged.exit_code:
         typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
@@ -124,12 +125,12 @@ def _two_sides(arguments: list[str]) -> list[NamedRuns]:
     named = parse_runs(arguments)
     if len(named) == _TWO:
         return named
-    shown = [one.label or one.places[0] for one in named[:_SHOWN]]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    from nsyspipe.report.words import few
+
     raise OptionError(
         "diff",
         f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
-        found=", ".join(shown) + more,
+        found=few([one.label or one.places[0] for one in named], _SHOWN),
         fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
     )
 
@@ -146,15 +147,7 @@ class SortOptions:
 
 @with_options
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN RUN...",
-            help="One argument each, the reference first: a quoted glob, a directory of reports, one report, or a run "
-            "saved with --out (STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one "
-            "run: repeat LABEL=REPORTS.",
-        ),
-    ],
+    runs: Annotated[list[str], _runs("RUN RUN...", "One argument each, the reference first", "run")],
     *,
     order: SortOptions,
     rule: RuleOptions,

@@ -98,7 +98,7 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[Facet]:
     sizes = [run["world_size"] for run in runs]
     hosts = [len([host for host in run["hosts"].split(", ") if host]) for run in runs]
     # Of each run the place among the others, and the words.
-    values = {
+    values: dict[tuple[str, str], list[tuple[Any, str]]] = {
         ("label", "Label"): [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs],
         ("world", "World size"): [((n is None, n or 0), NOT_RECORDED if n is None else str(n)) for n in sizes],
         ("gpu", "GPU"): [(_gpu_name(run), _gpu_name(run)) for run in runs],

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model.figures import FIGURES
-from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
 
@@ -186,23 +186,41 @@ _RANK_COLUMNS = 8
 
 
 def collective_charts(medians: Medians) -> list[Chart]:
-    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any."""
+    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any.
+
+    The table has the wait of each of few ranks, of many the longest.
+    """
     rows = medians.rows
     if not rows:
         return []
 
-    def column(name: str, of_rows: Sequence[Mapping[str, Any]] = rows) -> list[Any]:
-        return [row[name] for row in of_rows]
+    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: ms_text(row["wait"].get(rank))
 
-    in_order = {name: column(name) for name in ("seq", "collective", "transfer", "duration")}
-    waits = [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]
+    def columns(of_rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in of_rows] for name in names}
+
+    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
+    messages = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
+    fields = [
+        Field("place", of("seq")),
+        Field("collective", of("collective"), "text"),
+        Field("duration", of("duration", ms_text)),
+        Field("transfer", of("transfer", ms_text)),
+        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
+        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
+        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(messages if any(row["bytes"] for row in rows) else []),
+    ]
+    label = "Collectives in the order of a step"
     order = Chart(
         name="collectives",
         section="Collectives",
-        label="Collectives in the order of a step",
+        label=label,
         height=260,
-        data={**in_order, "ranks": medians.ranks, "wait": waits},
-        table=_collective_table(medians),
+        data=columns(rows, "seq", "collective", "transfer", "duration")
+        | {"ranks": medians.ranks, "wait": [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]},
+        table=table_of(label, rows, fields, collective_note(medians)),
         legend=[("transfer", "transfer"), ("waiting", "longest wait of a rank")],
         has_zoom=len(rows) > _ZOOMED_FROM,
     )
@@ -212,7 +230,7 @@ def collective_charts(medians: Medians) -> list[Chart]:
         section="Collectives",
         label="Message size against bus bandwidth of each collective",
         height=260,
-        data={name: column(name, sized) for name in ("seq", "collective", "bytes", "busbw", "transfer")},
+        data=columns(sized, "seq", "collective", "bytes", "busbw", "transfer"),
         table=None,
         caption="Message size against bus bandwidth. The same figures are in the table above.",
     )
@@ -235,28 +253,6 @@ def collective_note(medians: Medians) -> str:
         which = "that" if medians.n_complete == medians.n_matched else "of which some"
         note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
     return f"{note}."
-
-
-def _collective_table(medians: Medians) -> Table:
-    """Return the collectives in words: of few ranks the wait of each, of many the longest."""
-
-    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: ms_text(row["wait"].get(rank))
-
-    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
-    has_bytes = any(row["bytes"] for row in medians.rows)
-    sizes = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
-    fields = [
-        Field("place", of("seq")),
-        Field("collective", of("collective"), "text"),
-        Field("duration", of("duration", ms_text)),
-        Field("transfer", of("transfer", ms_text)),
-        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
-        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
-        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
-        *(sizes if has_bytes else []),
-    ]  # fmt: skip
-    return table_of("Collectives in the order of a step", medians.rows, fields, collective_note(medians))
 
 
 def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES, TIMELINE
+from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import words
 from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.html import run_charts as charts
@@ -118,8 +118,9 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
     yield idle_table(summary) or Sentence("Idle time by cause is not known, or there is none.")
-    if calls := idle_call_table(run.idle_calls()):
-        yield calls
+    if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
+        fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
+        yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
     yield Heading("Kernels")
     yield kernel_table(run.kernels()) or Sentence("No kernels were recorded.")
     yield Heading("Link")
@@ -141,8 +142,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
-    yield from (_definition(DESCRIBED[name]) for name in _DEFINED if name in DESCRIBED)
-    yield _definition(TIMELINE)
+    yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
     yield Heading("Provenance")
     yield _pairs("Provenance", provenance(run))
     yield report_table(run)
@@ -293,13 +293,6 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
     return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
 
-def idle_call_table(idle_calls: pa.Table) -> Table | None:
-    """Return the calls that hosts were blocked in while devices idled; None without any."""
-    rows = idle_calls.to_pylist()[:_SHOWN_CALLS]
-    fields = [Field("call", itemgetter("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
-    return table_of("Calls that hosts were blocked in", rows, fields, is_close=True) if rows else None
-
-
 _SHOWN_KERNELS = 15
 # Longer names differ in their template arguments, which nobody reads in a table.
 _LONGEST_NAME = 160
@@ -369,7 +362,9 @@ def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
     return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
 
 
-_DEFINED = ("summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings")  # fmt: skip
+_DEFINED = (
+    "summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings", "timeline",
+)  # fmt: skip
 _NS_PER_US = 1000
 
 
