@@ -83,17 +83,16 @@ def _examined(
     parse_findings(reading.findings)
     patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
     told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
-    topology = None if reading.topology is None else Path(reading.topology)
+    topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
         paths = exports_of(reports, jobs=jobs, stage=stage)
     beside = Beside(
         rank_map=None if reading.rank_map is None else parse_rank_map(reading.rank_map),
         log=read_nccl_logs(logs) if logs else None,
-        topology=None if topology is None else read_topology(topology),
+        topology=read_topology(topology[0]) if topology else None,
     )
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         found = examine(paths, told, beside, executor=executor)
-    sources = [source_of(path) for path in paths]
-    inputs = [*paths, *sources, *logs, *([] if topology is None else [topology])]
+    inputs = [*paths, *map(source_of, paths), *logs, *topology]
     return inputs, reports_document(found), list(reports_blocks(found))
