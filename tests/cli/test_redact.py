@@ -14,7 +14,7 @@ from nsyspipe.errors import OutputError
 from nsyspipe.redact.redact import Place, staged
 from tests.build.tools import edit
 from tests.build.trace import KERNEL, steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 
 
 @pytest.fixture
@@ -99,13 +99,6 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
 def test_a_glob_is_copied_into_a_directory_that_is_made_and_quiet_prints_nothing(reports, tmp_path):
     assert redacted("-q", reports / "ddp_*.sqlite", tmp_path / "a" / "b") == ""
     assert names(tmp_path / "a" / "b") == BOTH
-
-
-@pytest.mark.slow
-def test_a_terminal_shows_progress_and_the_summary(reports, tmp_path):
-    code, text = terminal_run("redact", reports, tmp_path / "out")
-    assert code == 0
-    assert "2 reports redacted" in text
 
 
 def put_beside(folder, name):

@@ -84,7 +84,6 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 # --- colour -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):
     printed = nsyspipe_here("analyze", steady, TERM="xterm-256color", COLUMNS="80").stdout
     assert ESCAPE not in printed
@@ -106,11 +105,21 @@ def test_no_color_is_respected_on_a_terminal_and_a_dumb_one_gets_plain_text(stea
 
 
 @pytest.mark.slow
-def test_progress_is_drawn_on_a_terminal_unless_quiet(steady):
-    shown = terminal_run("analyze", steady)[1]
-    assert "reading reports" in shown
-    assert "exporting" not in shown  # they are exports already
-    assert terminal_run("analyze", steady, "-q") == (0, "")
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
+        ("dashboard {made}/store -o {out}.html", ["reading runs"]),
+        ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
+        ("redact {made}/reports/slow {out}", ["copying MiB"]),
+    ],
+)
+def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_path, words, stages):
+    known = {"reading reports", "reading runs", "writing pages", "copying MiB", "exporting reports"}
+    for at, (options, drawn) in enumerate([([], stages), (["--no-progress"], []), (["-q"], [])]):
+        code, shown = terminal_run(*words.format(made=made, out=tmp_path / f"out{at}").split(), *options)
+        assert (code, {one for one in known if one in shown}) == (0, set(drawn))
+        assert not shown or options != ["-q"]
 
 
 # --- names from traces --------------------------------------------------------------------------
