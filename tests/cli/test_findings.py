@@ -251,7 +251,4 @@ def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_documen
     (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
     assert slow["action"] == "unset NCCL_P2P_DISABLE: data goes over host memory"
     assert slow["evidence"]["nccl_settings"] == {"NCCL_P2P_DISABLE": "1"}
-
-
-def test_without_a_log_there_is_nothing_of_nccl(sick, invoke):
-    assert answer(invoke, sick, *LINK[2:])[0]["nccl"] is None
+    assert answer(invoke, real / DDP, *LINK[2:])[0]["nccl"] is None
