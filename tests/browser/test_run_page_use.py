@@ -238,7 +238,9 @@ def test_the_page_of_another_size_is_redrawn(written, open_page):
 MOST_BYTES, MOST_MS = 2_500_000, 15_000
 
 
-@pytest.fixture(scope="module", params=[(8, 20_000, 20), (64, 9_000, 300)], ids=["deep", "wide"])
+@pytest.fixture(
+    scope="module", params=[(8, 20_000, 20), (64, 3_000, 100), (2, 12_000, 400)], ids=["deep", "wide", "long"]
+)
 def large(request, tmp_path_factory):
     """Return the page of a run with as many bars, ranks or steps as a page ever draws."""
     n_ranks, n_kernels, n_steps = request.param
