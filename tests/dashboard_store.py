@@ -21,43 +21,21 @@ START = datetime(2026, 3, 1, 4, 30, tzinfo=UTC)
 def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
     """Return a row of `runs`: 4 ranks on one host, 100 ms per step, a fifth of it communication, half of that hidden."""
     return {
-        "run_id": run_id,
-        "label": "nightly",
-        "n_ranks": 4,
-        "world_size": 4,
-        "gpu_names": "NVIDIA H200",
-        "hosts": "node0",
-        "nsys_versions": "2026.1",
-        "export_schema_versions": "3.20",
-        "captured_at_utc": START,
-        "reports": f"{run_id}.sqlite",
-        "n_steps": 11,
-        "n_summary_steps": 10,
-        "step_time_ns": 100e6,
-        "throughput_steps_per_s": 10.0,
-        "comm_share": 0.2,
-        "exposed_comm_share": 0.1,
-        "backward_overlap_ratio": 0.5,
-        "wait_share": 0.05,
-        "idle_share": 0.02,
-        "link_kind": "nvlink",
-        "tool_version": "0.1.0",
-        "schema_version": SCHEMA_VERSION,
-        "details": "{}",
-    } | changes
+        "run_id": run_id, "label": "nightly", "n_ranks": 4, "world_size": 4, "gpu_names": "NVIDIA H200", "hosts": "node0",
+        "nsys_versions": "2026.1", "export_schema_versions": "3.20", "captured_at_utc": START,
+        "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": 100e6,
+        "throughput_steps_per_s": 10.0, "comm_share": 0.2, "exposed_comm_share": 0.1, "backward_overlap_ratio": 0.5,
+        "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "tool_version": "0.1.0",
+        "schema_version": SCHEMA_VERSION, "details": "{}",
+    } | changes  # fmt: skip
 
 
 def finding_row(**changes: Any) -> dict[str, Any]:
     """Return a row of `findings`."""
     return {
-        "id": "single-bucket",
-        "severity": "high",
-        "title": "one all-reduce",
-        "action": "lower bucket_cap_mb",
-        "advice": "lower bucket_cap_mb",
-        "saving_ns_per_step": 12.3e6,
-        "evidence": "{}",
-    } | changes
+        "id": "single-bucket", "severity": "high", "title": "one all-reduce", "action": "lower bucket_cap_mb",
+        "advice": "lower bucket_cap_mb", "saving_ns_per_step": 12.3e6, "evidence": "{}",
+    } | changes  # fmt: skip
 
 
 def add_run(store: Path, run_id: str, *, findings: Any = (), **changes: Any) -> str:
@@ -87,10 +65,13 @@ def days(n: float) -> datetime:
 
 def add_series(store: Path, label: str, times_ms: list[float | None], **changes: Any) -> list[str]:
     """Write a run a day with these step times, the first on day 0; return their ids."""
-    found = []
-    for day, ms in enumerate(times_ms):
-        figures = {"step_time_ns": None if ms is None else 1e6 * ms}
-        rate = {"throughput_steps_per_s": None if ms is None else 1000 / ms}
-        run_id = f"{label}-{day:03}"
-        found.append(add_run(store, run_id, label=label, captured_at_utc=days(day), **figures, **rate, **changes))  # fmt: skip
-    return found
+    return [
+        add_run(store, f"{label}-{day:03}", label=label, **series_day(day, ms), **changes)
+        for day, ms in enumerate(times_ms)
+    ]
+
+
+def series_day(day: int, ms: float | None) -> dict[str, Any]:
+    """Return what a row of `runs` says of the day and the step time of a run."""
+    rate = None if ms is None else 1000 / ms
+    return {"captured_at_utc": days(day), "step_time_ns": ms and 1e6 * ms, "throughput_steps_per_s": rate}

@@ -46,7 +46,7 @@ def analyze(
     """
     n_findings = parse_findings(reading.findings)
     outputs.check_run(reading.run_id)
-    is_summary_asked = not (running.quiet or outputs.takes_stdout)
+    is_summary_asked = not (running.quiet or outputs.printed)
     with opened_run(reports, reading, running) as (run, stage):
         _ = run.steps()
         outputs.write_run(run, stage)

@@ -89,6 +89,6 @@ def _refuse(error: NsyspipeError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def _reader_left() -> None:
+def _reader_left() -> NoReturn:
     give_up_stdout()
     sys.exit(_BROKEN_PIPE)

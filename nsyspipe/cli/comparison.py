@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,14 +18,17 @@ from nsyspipe.cli.options import (
     thresholds,
     with_options,
 )
-from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, text_of, write_stdout
+from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from nsyspipe.cli.inputs import NamedRuns
-    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.difference import Side
 
 _TWO = 2
 _SHOWN = 4
@@ -59,17 +62,18 @@ class GateOptions(RuleOptions):
         return found
 
 
+def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
+    """Declare the argument that names runs."""
+    text = (
+        f"{which}: a quoted glob, a directory of reports, one report, or a run saved with --out (STORE, or "
+        f"STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one {several}: repeat LABEL=REPORTS."
+    )
+    return typer.Argument(metavar=metavar, help=text)
+
+
 @with_options
 def diff(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="BASELINE CANDIDATE",
-            help="One argument each: a quoted glob, a directory of reports, one report, or a run saved with --out "
-            "(STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one side: repeat "
-            "LABEL=REPORTS.",
-        ),
-    ],
+    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument each", "side")],
     *,
     rule: GateOptions,
     outputs: ComparisonOutputs,
@@ -93,46 +97,40 @@ def diff(
     settings = rule.settings()
     outputs.check()
     named = _two_sides(runs)
-    if running.quiet or outputs.takes_stdout:
+    if running.quiet or outputs.printed:
         name_file(settings)
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.comparison.difference import Side
+        from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
         difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
-        _answer(difference, outputs, settings, quiet=running.quiet)
+        judged = gate(difference, settings.fail_on) if settings.fail_on else None
+        path = shown_path(settings)
+        formats = difference_formats(difference, judged, settings_file=path)
+        blocks = difference_blocks(difference, judged, settings_file=path)
+        outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
+    if judged and judged.exit_code:
+        typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
+        raise typer.Exit(judged.exit_code)
 
 
-def _answer(difference: RunDifference, outputs: ComparisonOutputs, settings: GateSettings, *, quiet: bool) -> None:
-    """Write and print everything, then end as the gate says."""
-    judged = gate(difference, settings.fail_on) if settings.fail_on else None
-    path = shown_path(settings)
-    from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
-
-    sides = (difference.baseline, difference.candidate)
-    inputs = [path for side in sides for run in side.runs for path in run.inputs]
-    formats = difference_formats(difference, judged, settings_file=path)
-    outputs.write(formats, inputs, identity_of(difference))
-    if not (quiet or outputs.takes_stdout):
-        write_stdout(text_of(difference_blocks(difference, judged, settings_file=path)))
-    if judged is None or not judged.exit_code:
-        return
-    typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
-    raise typer.Exit(judged.exit_code)
+def _inputs(sides: Iterable[Side]) -> list[Path]:
+    return [path for side in sides for run in side.runs for path in run.inputs]
 
 
 def _two_sides(arguments: list[str]) -> list[NamedRuns]:
     named = parse_runs(arguments)
     if len(named) == _TWO:
         return named
-    shown = [one.label or one.places[0] for one in named[:_SHOWN]]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    from nsyspipe.report.words import few
+
     raise OptionError(
         "diff",
         f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
-        found=", ".join(shown) + more,
+        found=few([one.label or one.places[0] for one in named], _SHOWN),
         fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
     )
 
@@ -149,15 +147,7 @@ class SortOptions:
 
 @with_options
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN RUN...",
-            help="One argument each, the reference first: a quoted glob, a directory of reports, one report, or a run "
-            "saved with --out (STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one "
-            "run: repeat LABEL=REPORTS.",
-        ),
-    ],
+    runs: Annotated[list[str], _runs("RUN RUN...", "One argument each, the reference first", "run")],
     *,
     order: SortOptions,
     rule: RuleOptions,
@@ -180,7 +170,7 @@ def compare(
     """
     outputs.check()
     rules, sort = rule.settled(), order.sort
-    if running.quiet or outputs.takes_stdout:
+    if running.quiet or outputs.printed:
         name_file(rules)
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
@@ -190,12 +180,9 @@ def compare(
     with opened_runs(parse_runs(runs), reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.comparison.difference import Side
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         sides = [Side(*one) for one in opened]
         board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=path)
-        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
-
-        inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
-        outputs.write(scoreboard_formats(board), inputs, identity_of(board))
-        if not (running.quiet or outputs.takes_stdout):
-            write_stdout(text_of(scoreboard_blocks(board)))
+        formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
+        outputs.answer(formats, blocks, _inputs(board.sides), identity_of(board), quiet=running.quiet)

@@ -84,17 +84,13 @@ def convert(
     made = [one for one in outcomes if isinstance(one, Exported)]
     n_failed = len(outcomes) - len(made)
     if not running.quiet:
-        write_stdout("".join(f"{_as_argument(one.path)}\n" for one in made))
+        paths = [printable(str(one.path)) for one in made]
+        # Another program must not take one for an option.
+        write_stdout("".join(f"{'./' if path.startswith('-') else ''}{path}\n" for path in paths))
         counts = [(sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)]
         typer.echo(", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True)
     if n_failed:
         raise typer.Exit(_FAILED)
-
-
-def _as_argument(path: Path) -> str:
-    """Return a path as another program can take it: not for an option."""
-    text = printable(str(path))
-    return f"./{text}" if text.startswith("-") else text
 
 
 @dataclass(frozen=True)

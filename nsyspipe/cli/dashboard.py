@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from nsyspipe.cli.options import QuietOptions, flag, option, with_options
 from nsyspipe.cli.outputs import STDOUT, progress, write_stdout
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.model.names import printable
-
-if TYPE_CHECKING:
-    from nsyspipe.cli.outputs import Stage
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,9 @@ def dashboard(
       nsyspipe dashboard runs/ -o site/index.html --pages site/pages
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
     """
+    name = store.resolve().name or "runs"
     if page.out is None:
-        raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{_name(store)}.html')}")
+        raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
     target = None if page.out == STDOUT else Path(page.out)
     if target is not None:
         from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
@@ -60,34 +58,22 @@ def dashboard(
         check_target(target, (), may_replace=lambda: True)
         if target.exists() and not page.force and identity_of_page(target, STORE) != DASHBOARD:
             raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, write_pages
+    from nsyspipe.store.saved_run import stored_runs
+
     with progress(shown=running.is_shown) as stage:
-        n_runs, text = _page(store, target, page.pages, stage, force=page.force)
+        found, failed = stored_runs(store, on_progress=stage("reading runs")), []
+        run_ids = found.runs["run_id"].to_pylist()
+        if page.pages is not None:
+            failed = write_pages(store, run_ids, page.pages, force=page.force, on_progress=stage("writing pages"))
+        for one in (*found.unreadable, *failed):
+            typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
+        links = page_links(store, run_ids, Path() if target is None else target.parent, page.pages)
+        text = dashboard_page(found, title=name, pages=links, problems=failed)
     if target is None:
         write_stdout(text)
         return
     write_text(target, text, [store], may_replace=lambda: True)
     if not running.quiet:
-        runs = "1 run" if n_runs == 1 else f"{n_runs} runs"
+        runs = "1 run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
         typer.echo(printable(f"{runs} written to {target}"), err=True)
-
-
-def _page(store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool) -> tuple[int, str]:
-    """Return how many runs it is over, and the page."""
-    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, write_pages
-    from nsyspipe.store.saved_run import stored_runs
-
-    found = stored_runs(store, on_progress=stage("reading runs"))
-    run_ids = found.runs["run_id"].to_pylist()
-    failed = []
-    if pages is not None:
-        failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
-    for one in (*found.unreadable, *failed):
-        typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
-    beside = Path() if target is None else target.parent
-    links = page_links(store, run_ids, beside, pages)
-    page = dashboard_page(found, title=_name(store), pages=links, problems=failed)
-    return found.runs.num_rows, page
-
-
-def _name(store: Path) -> str:
-    return store.resolve().name or "runs"

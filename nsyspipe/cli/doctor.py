@@ -10,7 +10,7 @@ import typer
 
 from nsyspipe.cli.inputs import exports_of, with_logs
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import DoctorOutputs, progress, text_of, write_stdout
+from nsyspipe.cli.outputs import DoctorOutputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
 
 if TYPE_CHECKING:
@@ -53,24 +53,18 @@ def doctor(
     """
     outputs.check()
     reports, logs = with_logs(reports or [], reading.nccl_log)
-    inputs, document, blocks = _examined(reports, reading, logs, running.jobs) if reports else _machine()
+    if reports:
+        inputs, document, blocks = _examined(reports, reading, logs, running.jobs)
+    else:
+        from nsyspipe.nsys.machine import check_machine
+        from nsyspipe.report.doctor import machine_blocks, machine_document
+
+        checks = check_machine()
+        inputs, document, blocks = [], machine_document(checks), list(machine_blocks(checks))
     from nsyspipe.report.doctor import doctor_formats
 
-    outputs.write(doctor_formats(blocks, document), inputs, identity=_NOBODYS)
-    if not outputs.takes_stdout:
-        write_stdout(text_of(blocks))
-
-
-# Whose a file of it is cannot be told, so that none may be replaced but by force.
-_NOBODYS = object()
-
-
-def _machine() -> tuple[list[Path], dict[str, Any], list[Block]]:
-    from nsyspipe.nsys.machine import check_machine
-    from nsyspipe.report.doctor import machine_blocks, machine_document
-
-    checks = check_machine()
-    return [], machine_document(checks), list(machine_blocks(checks))
+    # Whose a file of it is cannot be told, so that none may be replaced but by force.
+    outputs.answer(doctor_formats(blocks, document), blocks, inputs, identity=object())
 
 
 def _examined(
@@ -89,17 +83,16 @@ def _examined(
     parse_findings(reading.findings)
     patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
     told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
-    topology = None if reading.topology is None else Path(reading.topology)
+    topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
         paths = exports_of(reports, jobs=jobs, stage=stage)
     beside = Beside(
         rank_map=None if reading.rank_map is None else parse_rank_map(reading.rank_map),
         log=read_nccl_logs(logs) if logs else None,
-        topology=None if topology is None else read_topology(topology),
+        topology=read_topology(topology[0]) if topology else None,
     )
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         found = examine(paths, told, beside, executor=executor)
-    sources = [source_of(path) for path in paths]
-    inputs = [*paths, *sources, *logs, *([] if topology is None else [topology])]
+    inputs = [*paths, *map(source_of, paths), *logs, *topology]
     return inputs, reports_document(found), list(reports_blocks(found))

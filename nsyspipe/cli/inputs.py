@@ -106,17 +106,14 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 def _saved_runs(place: str) -> list[str]:
     """Return the runs that a glob of saved runs matches; none if it is anything else."""
-    if os.path.lexists(place) or not glob.has_magic(place):
-        return []
-    found = sorted(glob.glob(place))  # noqa: PTH207 - absolute too
+    found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
     return found if all(is_saved(Path(one)) for one in found) else []
 
 
 def _names_files(argument: str) -> bool:
     """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
-    if os.path.lexists(argument):  # says no to names that are too long
-        return True
-    return glob.has_magic(argument) and bool(glob.glob(argument))  # noqa: PTH207 - absolute too
+    # The first says no to names that are too long.
+    return os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
 
 
 _SHOWN = 6
@@ -137,36 +134,36 @@ def opened_runs(
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     for place in sorted(saved):
         _check_is_one(place)
-    with progress(shown=running.is_shown) as stage:
-        if not reports:
-            yield _labelled(named, lambda one, place: _saved_run(place, one.label))
-            return
-        files = {label: find_logs(found) for label, found in logs_of.items()}
+    files = {label: find_logs(found) for label, found in logs_of.items()}
+    with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         paths = {
             key: exported_reports([key[1]], jobs=running.jobs, on_progress=stage("exporting reports"))
             for key in reports
         }
         every = [path for some in paths.values() for path in some]
-        with executor_for(every, running.jobs, preload=PRELOAD) as executor:
-            # Heavy, so imported while the workers do the same.
+        executor = processes.enter_context(executor_for(every, running.jobs, preload=PRELOAD)) if reports else None
+
+        def open_one(one: NamedRuns, place: str) -> Run:
+            # Each imported where it is used: what reads reports is heavy, and workers import it at the same time.
+            if place in saved:
+                from nsyspipe.store.saved_run import open_saved
+
+                return open_saved(Path(place), label=one.label)
             from nsyspipe.api import load
 
-            def open_one(one: NamedRuns, place: str) -> Run:
-                if place in saved:
-                    return _saved_run(place, one.label)
-                run = load(
-                    paths[one, place],
-                    **options,
-                    label=one.label,
-                    nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],
-                    topology=[*maps_of.get(one.label, []), *maps_of.get(None, []), None][0],
-                    executor=executor,
-                    on_progress=stage(f"reading {one.label or place}"),
-                )
-                _ = run.steps()  # read now, one after the other, each with its own bar
-                return run
+            run = load(
+                paths[one, place],
+                **options,
+                label=one.label,
+                nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],
+                topology=[*maps_of.get(one.label, []), *maps_of.get(None, []), None][0],
+                executor=executor,
+                on_progress=stage(f"reading {one.label or place}"),
+            )
+            _ = run.steps()  # read now, one after the other, each with its own bar
+            return run
 
-            yield _labelled(named, open_one)
+        yield _labelled(named, open_one)
 
 
 def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
@@ -175,23 +172,14 @@ def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], R
     headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
     labels: list[str] = []
     for one, header in zip(named, headers, strict=True):
-        label = _shortened(one.places[0]) if one.label is None and headers.count(header) > 1 else header
+        label = header
+        if one.label is None and headers.count(header) > 1:
+            label = one.places[0].rstrip("/") or one.places[0]
+            # Its end says most of one that is too long.
+            label = label if len(label) <= LONGEST_LABEL else f"...{label[3 - LONGEST_LABEL :]}"
         names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
         labels.append(next(name for name in names if name not in labels))
     return list(zip(labels, found, strict=True))
-
-
-def _shortened(place: str) -> str:
-    """Return an argument as a label, from its end if it is too long for one."""
-    text = place.rstrip("/") or place
-    return text if len(text) <= LONGEST_LABEL else f"...{text[3 - LONGEST_LABEL :]}"
-
-
-def _saved_run(place: str, label: str | None) -> Run:
-    # Not through `load`, which imports what reads reports.
-    from nsyspipe.store.saved_run import open_saved
-
-    return open_saved(Path(place), label=label)
 
 
 def _check_is_one(place: str) -> None:

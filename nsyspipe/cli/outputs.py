@@ -21,6 +21,7 @@ from nsyspipe.report.export import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from nsyspipe.report.blocks import Block
     from nsyspipe.report.files import Format
@@ -34,9 +35,9 @@ def write_stdout(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
         problem = f"cannot be written ({error.strerror})"
         raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
 
@@ -126,14 +127,14 @@ class Outputs:
     force: bool = flag("Replace outputs of another run.")
 
     @property
-    def takes_stdout(self) -> bool:
-        """Whether one of them is printed, so that nothing else may be."""
-        return any(value == STDOUT for value in self._named.values())
-
-    @property
     def _named(self) -> dict[str, str]:
         """The formats asked for, and where they go."""
         return {name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None}
+
+    @property
+    def printed(self) -> str | None:
+        """The format that is printed, so that nothing else may be; `check` lets through one at most."""
+        return next((name for name, value in self._named.items() if value == STDOUT), None)
 
     def check(self) -> None:
         """Refuse what cannot be written before any work is done."""
@@ -144,9 +145,8 @@ class Outputs:
         for name, value in named.items():
             shown = f"--{name}"
             if value == STDOUT and name in _TO_FILES_ONLY:
-                raise OptionError(
-                    f"{shown} -", "cannot be printed", fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}"
-                )
+                fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"
+                raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())
             if place in seen:
                 raise OptionError(f"{seen[place]} and {shown}", f"both write {value}")
@@ -155,41 +155,35 @@ class Outputs:
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(Path(value))
 
-    def write(self, formats: Mapping[str, Format], inputs: Sequence[Path], identity: object) -> None:
-        """Write them all, once it is known that all can be: what is printed comes last."""
-        files = self._targets(inputs, lambda name, path: formats[name].identity_of(path) == identity)
+    def answer(
+        self, formats: Mapping[str, Format], blocks: Iterable[Block], inputs: Sequence[Path], identity: object, *,
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
+        """Write all files, once it is known that all can be; then print the format that is to be, else the blocks."""
+        files = self._files(inputs, lambda name, path: formats[name].identity_of(path) == identity)
         texts = {name: formats[name].text() for name in self._named}
-        self._write(files, inputs, lambda name, file: file.write(texts[name].encode("utf-8", errors="replace")))
-        for name, value in self._named.items():
-            if value == STDOUT:
-                write_stdout(texts[name])
+        for name, opened in files.items():
+            with opened() as file:
+                file.write(texts[name].encode("utf-8", errors="replace"))
+        if self.printed:
+            write_stdout(texts[self.printed])
+        elif not quiet:
+            write_stdout(text_of(blocks))
 
-    def _targets(
+    def _files(
         self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
-    ) -> dict[str, tuple[Path, Callable[[], bool]]]:
-        """Return the files by format, each with what says whether it may be replaced; refuse what is in the way."""
-        from nsyspipe.report.files import check_target
+    ) -> dict[str, Callable[[], AbstractContextManager[BinaryIO]]]:
+        """Return what opens each file that was asked for; one in the way is refused, unless it is of the same runs."""
+        from nsyspipe.report.files import check_target, writing
 
-        def may_replace(name: str, path: Path) -> Callable[[], bool]:
-            return lambda: self.force or is_same(name, path)
+        def opening(name: str, path: Path) -> Callable[[], AbstractContextManager[BinaryIO]]:
+            def may_replace() -> bool:
+                return self.force or is_same(name, path)
 
-        named = {name: Path(value) for name, value in self._named.items() if value != STDOUT}
-        files = {name: (path, may_replace(name, path)) for name, path in named.items()}
-        for path, may in files.values():
-            check_target(path, inputs, may_replace=may)
-        return files
+            check_target(path, inputs, may_replace=may_replace)
+            return lambda: writing(path, inputs, may_replace=may_replace)
 
-    @staticmethod
-    def _write(
-        files: Mapping[str, tuple[Path, Callable[[], bool]]],
-        inputs: Sequence[Path],
-        write: Callable[[str, BinaryIO], object],
-    ) -> None:
-        from nsyspipe.report.files import writing
-
-        for name, (path, may_replace) in files.items():
-            with writing(path, inputs, may_replace=may_replace) as file:
-                write(name, file)
+        return {name: opening(name, Path(value)) for name, value in self._named.items() if value != STDOUT}
 
 
 @dataclass(frozen=True)
@@ -267,7 +261,7 @@ class AnalysisOutputs(Outputs):
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
         # Nothing is written before it is known that all can be.
-        files = self._targets(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
+        files = self._files(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
         if self.out is not None:
             check_store(run, Path(self.out))
         if self.perfetto is not None or self.events:
@@ -275,16 +269,13 @@ class AnalysisOutputs(Outputs):
         if self.out is not None:
             on_progress = stage("saving the run")
             save(run, Path(self.out), events=self.events, force=self.force, on_progress=on_progress)
-
-        def write(name: str, file: BinaryIO) -> None:
-            formats[name].write(run, file, steps, stage(f"writing {name}"))
-
-        self._write(files, run.inputs, write)
-        for name, value in self._named.items():
-            if value == STDOUT:
-                printed = io.BytesIO()
-                formats[name].write(run, printed, None, None)
-                write_stdout(printed.getvalue().decode())
+        for name, opened in files.items():
+            with opened() as file:
+                formats[name].write(run, file, steps, stage(f"writing {name}"))
+        if self.printed:
+            printed = io.BytesIO()
+            formats[self.printed].write(run, printed, None, None)
+            write_stdout(printed.getvalue().decode())
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""

@@ -37,11 +37,6 @@ def schema(
     if table is not None and table not in DESCRIBED:
         raise OptionError.no_such_name(f"table {table!r}", "there is no such table", table, DESCRIBED)
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
-    if as_markdown:
-        from nsyspipe.report.schema import schema_markdown
+    from nsyspipe.report.schema import schema_blocks, schema_markdown
 
-        write_stdout(schema_markdown(chosen))
-        return
-    from nsyspipe.report.schema import schema_blocks
-
-    write_stdout(text_of(schema_blocks(chosen)))
+    write_stdout(schema_markdown(chosen) if as_markdown else text_of(schema_blocks(chosen)))

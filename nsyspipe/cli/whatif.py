@@ -9,7 +9,7 @@ import typer
 
 from nsyspipe.cli.inputs import opened_runs, parse_runs
 from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
-from nsyspipe.cli.outputs import Outputs, text_of, write_stdout
+from nsyspipe.cli.outputs import Outputs
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def whatif(
         found = ask(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    outputs.write(whatif_formats(found, opened), opened.inputs, opened.header.run_id)
-    if not (running.quiet or outputs.takes_stdout):
-        write_stdout(text_of(whatif_blocks(found, opened)))
+    outputs.answer(
+        whatif_formats(found, opened), whatif_blocks(found, opened), opened.inputs, opened.header.run_id,
+        quiet=running.quiet,
+    )  # fmt: skip

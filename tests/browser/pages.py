@@ -8,18 +8,19 @@ from nsyspipe import load
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
+from nsyspipe.model.schema import DATASET
 from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.scoreboard import scoreboard_page
-from nsyspipe.store.saved_run import stored_runs
+from nsyspipe.store.saved_run import StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here
-from tests.dashboard_store import add_run, add_series, days, finding_row
+from tests.dashboard_store import add_run, add_series, days, finding_row, run_row, series_day
 
 LOGS = Path(__file__).parents[1] / "real" / "logs"
 STORES = ("one", "two", "jobs", "study", "hostile-store", "many")
@@ -120,11 +121,15 @@ def hostile_store(store):
         )  # fmt: skip
 
 
-def many(store):
+def many():
+    """Return 500 runs of two jobs, as a store gives them."""
+    rows = []
     for label, ms in (("gpt", 600), ("resnet", 150)):
         # A tenth less from day 100 on; neighbours differ by half a per cent.
         times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
-        add_series(store, label, times)
+        rows += [run_row(f"{label}-{day:03}", label=label, **series_day(day, time)) for day, time in enumerate(times)]
+    rows.sort(key=lambda row: (row["captured_at_utc"], row["run_id"]))
+    return StoredRuns(DATASET["runs"].from_rows(rows), DATASET["findings"].empty(), ())
 
 
 def real_run(real, name):
@@ -137,10 +142,8 @@ def page_of(name, folder, real):
     """Return the page of a name: of a store, a scoreboard, a difference, or a run, which may be a real one."""
     make = globals().get(name.replace("-", "_"))
     if name in STORES:
-        make(folder / "store")
-        return dashboard_page(
-            stored_runs(folder / "store"), title=name, pages={"small-007": "./pages/small%20007.html"}
-        )
+        stored = make() if name == "many" else make(folder / "store") or stored_runs(folder / "store")
+        return dashboard_page(stored, title=name, pages={"small-007": "./pages/small%20007.html"})
     if name in BOARDS:
         return scoreboard_page(board(folder, BOARDS[name]))
     if name in ("whatif", "doctor"):

@@ -10,9 +10,15 @@ from tests.browser.pages import MS
 WATERFALL, TIMELINES, BOARD = "chart-waterfall", "chart-timelines", "chart-scoreboard"
 
 
-def test_pointing_at_a_part_shows_it_to_the_nanosecond(written, open_page):
-    opened = open_page(written("faster"))
+@pytest.fixture(scope="module")
+def kept(written, keep_page):
+    opened = keep_page(written("faster"))
     opened.draw()
+    return opened
+
+
+def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
+    opened = kept
     opened.show(WATERFALL)
     # The second of the bars, each in a row of its own.
     y = opened.chart("chart.convertToPixel({yAxisIndex: 0}, 1)", WATERFALL)
@@ -27,11 +33,9 @@ def test_pointing_at_a_part_shows_it_to_the_nanosecond(written, open_page):
     assert "131 000 000 ns" in opened.tooltip()
 
 
-def test_both_timelines_have_titles_one_axis_and_one_zoom(written, open_page):
-    opened = open_page(written("faster"))
-    opened.draw()
+def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):
+    opened, page = kept, kept.page
     opened.show(TIMELINES)
-    page = opened.page
     titles = page.locator(f"#{TIMELINES} .side-title").all_inner_texts()
     assert [title.partition(":")[0] for title in titles] == ["baseline", "candidate"]
     assert opened.chart("chart.getOption().xAxis.length", TIMELINES) == 1
@@ -40,6 +44,8 @@ def test_both_timelines_have_titles_one_axis_and_one_zoom(written, open_page):
     # Titles stay where they are, one above each side, also when the chart is drawn again.
     page.locator("button.theme").click()
     assert page.locator(f"#{TIMELINES} .side-title").all_inner_texts() == titles
+    page.locator("button.theme").click()
+    page.locator(f"#{TIMELINES} [data-zoom-by=reset]").click()
 
 
 def test_titles_stand_above_the_lanes_of_their_side(written, open_page):
@@ -56,9 +62,8 @@ def test_titles_stand_above_the_lanes_of_their_side(written, open_page):
     assert order.index("side-title", 1) == len(order) // 2
 
 
-def test_pointing_at_a_bar_says_whose_it_is(written, open_page):
-    opened = open_page(written("faster"))
-    opened.draw()
+def test_pointing_at_a_bar_says_whose_it_is(kept):
+    opened = kept
     opened.show(TIMELINES)
     bar = opened.page.evaluate("""() => nsyspipe.timeline.layout(nsyspipe.data("timelines"), false).rows
       .filter(row => row.lane === "compute").map(row => row.top)""")
@@ -70,29 +75,19 @@ def test_pointing_at_a_bar_says_whose_it_is(written, open_page):
     assert "71 000 000 ns" in text
 
 
-def test_bars_and_speedups_stand_in_one_row_or_below_each_other(written, open_page):
+def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(written, open_page):
     tops = "chart.getOption().grid.map(one => one.top)"
-    wide = open_page(written("board")).chart(tops, BOARD)
-    narrow = open_page(written("board"), size=PHONE).chart(tops, BOARD)
-    assert wide[0] == wide[1]
-    assert narrow[0] < narrow[1]
-
-
-def test_a_bar_tells_parts_and_interval(written, open_page):
-    opened = open_page(written("board"))
+    opened = open_page(written("board"), dark=True)
+    wide = opened.chart(tops, BOARD)
     # The second run, inside its bar.
     x, y = opened.chart("chart.convertToPixel({gridIndex: 0}, [20e6, 1])", BOARD)
     opened.page.mouse.move(*opened.point(BOARD, x, y))
     said = opened.tooltip()
-    assert "bucket25" in said
-    assert "101.0 ms" in said
-    assert "exposed communication" in said
-    assert "improvement" in said
-
-
-def test_colours_change_with_the_theme(written, open_page):
-    opened = open_page(written("board-of-kinds"), dark=True)
+    assert [one for one in ("bucket25", "101.0 ms", "exposed communication", "improvement") if one not in said] == []
     colour = "chart.getOption().series[0].itemStyle.color"
     dark = opened.chart(colour, BOARD)
     opened.page.click("button.theme")
     assert opened.chart(colour, BOARD) != dark
+    narrow = open_page(written("board"), size=PHONE).chart(tops, BOARD)
+    assert wide[0] == wide[1]
+    assert narrow[0] < narrow[1]

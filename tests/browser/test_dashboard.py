@@ -22,6 +22,12 @@ def opened(written, open_page):
     return open_page(written("jobs"))
 
 
+@pytest.fixture(scope="module")
+def kept(written, keep_page):
+    """Return the same page for tests that only look at it."""
+    return keep_page(written("jobs"))
+
+
 def words(page, selector):
     return page.locator(selector).inner_text().replace("\xa0", " ")
 
@@ -31,8 +37,8 @@ def order(page):
     return page.locator("#table tbody .id").all_inner_texts()
 
 
-def test_the_first_screen_says_how_the_latest_run_stands_and_since_when(opened, screenshot):
-    page = opened.page
+def test_the_first_screen_says_how_the_latest_run_stands_and_since_when_and_each_series(kept, screenshot):
+    page = kept.page
     assert words(page, "h1") == "Step time 113.0 ms, 0.9 % more than the run before"
     assert words(page, "#level") == (
         "Longer since 5 Mar 2026 04:30: 4 runs around 112.0 ms, 12 % more than the 100.0 ms before."
@@ -43,14 +49,11 @@ def test_the_first_screen_says_how_the_latest_run_stands_and_since_when(opened, 
     assert "The best of the series: 1 Mar 2026 04:30, 100.0 ms; this run takes 13 % more." in story
     assert "No verdict" in story
     assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
-    screenshot(page, "dashboard-jobs")
-
-
-def test_the_list_of_series_says_of_each_whether_its_level_is_another(opened):
-    assert opened.page.locator("#series button").all_inner_texts() == [
+    assert page.locator("#series button").all_inner_texts() == [
         "small\n4 × H200 · 8 runs\n113.0 ms\n▲ 12 % more\nsince 5 Mar",
         "large\n8 × H200 · 6 runs\n50.00 ms\nno lasting change",
     ]
+    screenshot(page, "dashboard-jobs")
 
 
 def test_two_runs_are_compared_and_one_stands_alone(written, open_page):
@@ -155,11 +158,14 @@ def test_columns_are_sorted_by_keyboard_and_what_is_not_recorded_stands_last(ope
     assert order(page)[-1] == "large-002"
 
 
-def test_the_best_of_each_series_is_marked_once(opened):
-    marked = opened.page.locator("#table .best:visible").evaluate_all(
+def test_the_best_of_each_series_is_marked_once_and_a_run_with_a_page_links_to_it(kept, written):
+    marked = kept.page.locator("#table .best:visible").evaluate_all(
         "all => all.map(one => one.closest('tr').querySelector('.id').textContent)"
     )
     assert sorted(marked) == ["large-000", "small-000"]
+    target = kept.page.locator("#subject a").evaluate("one => one.href")
+    assert unquote(urlparse(target).path) == str(written("jobs").parent / "pages" / "small 007.html")
+    assert kept.page.locator("#table a").count() == 1
 
 
 def test_a_run_of_unknown_time_is_told_when_time_is_the_axis(written, open_page):
@@ -175,12 +181,6 @@ def test_small_charts_follow_the_zoom_of_the_large_one(opened):
     opened.draw()
     opened.page.locator(f"#{MAIN} .zoom button").first.click()
     assert opened.zoom("chart-idle_share") == opened.zoom(MAIN) == pytest.approx((18.75, 81.25))
-
-
-def test_the_link_to_a_page_leads_beside_the_dashboard(opened, written):
-    target = opened.page.locator("#subject a").evaluate("one => one.href")
-    assert unquote(urlparse(target).path) == str(written("jobs").parent / "pages" / "small 007.html")  # fmt: skip
-    assert opened.page.locator("#table a").count() == 1
 
 
 def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screenshot):
@@ -210,28 +210,28 @@ def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, s
     screenshot(page, "dashboard-print", full_page=True)
 
 
-@pytest.mark.parametrize(
-    ("values", "levels"),
-    [
-        ([100] * 5 + [110] * 5, [(0, 5, 100), (5, 10, 110)]),
-        ([100] * 3, []),  # too few
-        ([100, 100, 150, 100, 100, 100], [(0, 6, 100)]),  # one odd run
-        ([100, 100, 100, 100, 150], [(0, 5, 100)]),  # the latest alone is no level yet
-        ([100, 100, 100, 100, 150, 150], [(0, 4, 100), (4, 6, 150)]),
-        ([100] * 6 + [101] * 6, [(0, 12, 100.5)]),  # less than 2 %
-        ([100, 106] * 6, [(0, 12, 103)]),  # noise, even though neighbours differ
-        ([100] * 4 + [120] * 4 + [100] * 4, [(0, 4, 100), (4, 8, 120), (8, 12, 100)]),
-        ([100, 0, 100, 100], []),  # no logarithm
-    ],
-)
-def test_levels_are_stretches_that_lie_together(opened, values, levels):
-    found = opened.page.evaluate("values => nsyspipe.levels.find(values)", values)
-    assert [(one["from"], one["to"], one["height"]) for one in found] == levels
+LEVELS = [
+    ([100] * 5 + [110] * 5, [(0, 5, 100), (5, 10, 110)]),
+    ([100] * 3, []),  # too few
+    ([100, 100, 150, 100, 100, 100], [(0, 6, 100)]),  # one odd run
+    ([100, 100, 100, 100, 150], [(0, 5, 100)]),  # the latest alone is no level yet
+    ([100, 100, 100, 100, 150, 150], [(0, 4, 100), (4, 6, 150)]),
+    ([100] * 6 + [101] * 6, [(0, 12, 100.5)]),  # less than 2 %
+    ([100, 106] * 6, [(0, 12, 103)]),  # noise, even though neighbours differ
+    ([100] * 4 + [120] * 4 + [100] * 4, [(0, 4, 100), (4, 8, 120), (8, 12, 100)]),
+    ([100, 0, 100, 100], []),  # no logarithm
+]
 
 
-def test_names_on_the_axis_break_where_their_parts_meet(opened):
-    wrapped = opened.page.evaluate("nsyspipe.axes.wrapped('ddp-4gpu-shm-bucket100', 62)")
+def test_levels_are_stretches_that_lie_together(kept):
+    found = kept.page.evaluate("all => all.map(values => nsyspipe.levels.find(values))", [runs for runs, _ in LEVELS])
+    levels = [[(one["from"], one["to"], one["height"]) for one in of_runs] for of_runs in found]
+    assert levels == [expected for _, expected in LEVELS]
+
+
+def test_names_on_the_axis_break_where_their_parts_meet(kept):
+    wrapped = kept.page.evaluate("nsyspipe.axes.wrapped('ddp-4gpu-shm-bucket100', 62)")
     # 62 pixels hold 9 letters.
     assert wrapped.split("\n") == ["ddp-4gpu-", "shm-", "bucket100"]
-    long = opened.page.evaluate("nsyspipe.axes.wrapped('x'.repeat(100), 62)")
+    long = kept.page.evaluate("nsyspipe.axes.wrapped('x'.repeat(100), 62)")
     assert long.split("\n") == ["x" * 9, "x" * 9, "x" * 8 + "…"]

@@ -86,37 +86,22 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
 
 def test_buttons_zoom_in_out_and_back(timeline):
     buttons = timeline.page.locator(f"#{TIMELINE} .zoom button")
-    buttons.nth(0).click()
-    start, end = timeline.zoom(TIMELINE)
     # A step of 1.6 around the middle: 62.5 % of the axis.
-    assert (start, end) == pytest.approx((18.75, 81.25))
-    buttons.nth(1).click()
-    assert timeline.zoom(TIMELINE) == pytest.approx((0, 100))
-    buttons.nth(0).click()
-    buttons.nth(2).click()
-    assert timeline.zoom(TIMELINE) == (0, 100)
+    for button, zoom in ((0, (18.75, 81.25)), (1, (0, 100)), (0, (18.75, 81.25)), (2, (0, 100))):
+        buttons.nth(button).click()
+        assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
 
 
-def test_keys_zoom_and_pan_a_focused_chart(timeline):
-    page = timeline.page
-    page.locator(f"#{TIMELINE} .chart-area").focus()
-    page.keyboard.press("+")
-    assert timeline.zoom(TIMELINE) == pytest.approx((18.75, 81.25))
-    page.keyboard.press("ArrowRight")
-    # 15 % of 62.5.
-    assert timeline.zoom(TIMELINE) == pytest.approx((28.125, 90.625))
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("-")
-    page.keyboard.press("0")
-    assert timeline.zoom(TIMELINE) == (0, 100)
-
-
-def test_panning_stops_at_the_ends(timeline):
+def test_keys_zoom_and_pan_a_focused_chart_up_to_its_ends(timeline):
     timeline.page.locator(f"#{TIMELINE} .chart-area").focus()
-    timeline.page.keyboard.press("+")
-    for _ in range(5):
-        timeline.page.keyboard.press("ArrowLeft")
-    assert timeline.zoom(TIMELINE) == pytest.approx((0, 62.5))
+    # 15 % of 62.5 are 9.375.
+    for keys, zoom in (
+        ("+", (18.75, 81.25)), ("ArrowRight", (28.125, 90.625)), ("ArrowLeft", (18.75, 81.25)), ("-", (0, 100)),
+        ("+ 0", (0, 100)), ("+" + 5 * " ArrowLeft", (0, 62.5)),
+    ):  # fmt: skip
+        for key in keys.split():
+            timeline.page.keyboard.press(key)
+        assert timeline.zoom(TIMELINE) == pytest.approx(zoom)
 
 
 def test_the_wheel_scrolls_the_page_until_the_chart_is_clicked(timeline):
@@ -180,9 +165,7 @@ def test_tab_reaches_everything_in_the_order_of_the_page(written, open_page):
     assert kinds[:5] == ["skip", "brand", "nav", "theme", "evidence"]
     assert kinds.index("zoom of chart-timeline") < kinds.index("chart chart-timeline")
     assert "chart-step-bars" in kinds
-    outline = "getComputedStyle(document.activeElement).outlineStyle"
-    assert page.evaluate(outline) == "solid"
-
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.locator(".skip").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
@@ -228,14 +211,17 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
     assert page.locator(".finding details").evaluate_all("all => all.every(one => !one.open)")
 
 
-def test_figures_in_tooltips_are_written_as_everywhere_else(straggler):
-    times = [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]
-    shares = [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]
-    sizes = [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]
-    assert straggler.page.evaluate("all => all.map(nsyspipe.ms)", times) == [*map(ms_text, times)]
-    assert straggler.page.evaluate("all => all.map(one => nsyspipe.percent(one))", shares) == [*map(percent_text, shares)]  # fmt: skip
-    assert straggler.page.evaluate("all => all.map(nsyspipe.bytes)", sizes) == [*map(bytes_text, sizes)]  # fmt: skip
-    assert straggler.page.evaluate("all => all.map(nsyspipe.bandwidth)", sizes) == [*map(bandwidth_text, sizes)]  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "write", "values"),
+    [
+        ("ms", ms_text, [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]),
+        ("percent", percent_text, [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]),
+        ("bytes", bytes_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+        ("bandwidth", bandwidth_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+    ],
+)
+def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, write, values):
+    assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [*map(write, values)]
 
 
 def test_the_page_of_another_size_is_redrawn(written, open_page):
@@ -252,7 +238,9 @@ def test_the_page_of_another_size_is_redrawn(written, open_page):
 MOST_BYTES, MOST_MS = 2_500_000, 15_000
 
 
-@pytest.fixture(scope="module", params=[(8, 100_000, 100), (64, 9_000, 300)], ids=["deep", "wide"])
+@pytest.fixture(
+    scope="module", params=[(8, 20_000, 20), (64, 3_000, 100), (2, 12_000, 400)], ids=["deep", "wide", "long"]
+)
 def large(request, tmp_path_factory):
     """Return the page of a run with as many bars, ranks or steps as a page ever draws."""
     n_ranks, n_kernels, n_steps = request.param
@@ -270,25 +258,18 @@ def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out
     assert opened.page.evaluate("performance.now()") < MOST_MS
     opened.draw()
     n_ranks = opened.page.evaluate("nsyspipe.data('timeline').n_ranks")
-    button = opened.page.locator("#all-ranks")
+    button, area = opened.page.locator("#all-ranks"), opened.page.locator("#chart-timeline .chart-area")
     assert button.count() == (n_ranks > 8)
     screenshot(opened.page, f"large-{n_ranks}", full_page=True)
-    if not button.count():
-        return
-    area = opened.page.locator("#chart-timeline .chart-area")
-    before = area.bounding_box()["height"]
-    assert button.inner_text() == "Show 56 more ranks"
-    button.click()
-    assert area.bounding_box()["height"] > 6 * before
-    assert opened.chart("chart.getHeight()", "chart-timeline") == area.bounding_box()["height"]
-    button.click()
-    assert area.bounding_box()["height"] == before
-
-
-@pytest.mark.slow
-def test_a_bar_among_thousands_can_be_pointed_at(large, open_page):
-    opened = open_page(large)
-    opened.draw()
+    if button.count():
+        before = area.bounding_box()["height"]
+        assert button.inner_text() == "Show 56 more ranks"
+        button.click()
+        assert area.bounding_box()["height"] > 6 * before
+        assert opened.chart("chart.getHeight()", "chart-timeline") == area.bounding_box()["height"]
+        button.click()
+        assert area.bounding_box()["height"] == before
+    # A bar among thousands can be pointed at.
     opened.show("chart-timeline")
     top = opened.page.evaluate("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top")
     if top < 60:  # taller than the screen: bring its beginning below the bar

@@ -6,14 +6,12 @@ import re
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
 import nsyspipe
-from nsyspipe.cli.app import app
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
 from nsyspipe.report.html.page import run_id_of_page
-from tests.cli.tools import nsyspipe_here, terminal_run
+from tests.cli.tools import nsyspipe_here
 from tests.dashboard_store import add_run, file_of
 
 
@@ -25,15 +23,16 @@ def store(tmp_path):
     return path
 
 
-def dashboard(*arguments):
-    return CliRunner().invoke(app, ["dashboard", *map(str, arguments)])
+@pytest.fixture
+def dashboard(call):
+    return lambda *arguments: call("dashboard", *arguments)
 
 
 def is_dashboard(path):
     return identity_of_page(path, STORE) == DASHBOARD
 
 
-def test_a_page_is_written_and_what_was_is_said_unless_quiet(store, tmp_path):
+def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, tmp_path):
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"2 runs written to {tmp_path}/page.html\n"
@@ -47,7 +46,7 @@ def test_a_page_is_written_and_what_was_is_said_unless_quiet(store, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "notes", '<meta name="nsyspipe-store" content="dashboard">'])
-def test_another_file_is_replaced_by_force_only(store, tmp_path, content):
+def test_another_file_is_replaced_by_force_only(dashboard, store, tmp_path, content):
     path = tmp_path / "page.html"
     path.write_text(content)
     done = dashboard(store, "-o", path)
@@ -87,7 +86,7 @@ def links(path):
     return re.findall(r'<a href="(\./[^"]*)"', path.read_text(encoding="utf-8"))
 
 
-def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(saved, tmp_path):
+def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(dashboard, saved, tmp_path):
     store, (later, earlier) = saved
     site, pages = tmp_path / "site", tmp_path / "run pages"
     site.mkdir()
@@ -101,7 +100,6 @@ def test_pages_of_runs_are_written_and_linked_also_without_being_asked_for(saved
     assert links(site / "index.html") == [f"./pages/{later}.html"]
 
 
-@pytest.mark.slow
 def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path):
     store, (later, earlier) = saved
     file_of(store, "steps", earlier).resolve().write_bytes(b"")
@@ -109,13 +107,3 @@ def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path):
     assert done.returncode == 0
     assert done.stderr.startswith(f"warning: {earlier}: page ")
     assert links(tmp_path / "index.html") == [f"./pages/{later}.html"]
-
-
-@pytest.mark.slow
-def test_progress_is_for_terminals(store, tmp_path):
-    code, shown = terminal_run("dashboard", store, "-o", tmp_path / "page.html")
-    assert code == 0
-    assert "reading runs" in shown
-    code, shown = terminal_run("dashboard", store, "-o", tmp_path / "page.html", "--no-progress")
-    assert code == 0
-    assert shown.startswith("2 runs written to ")

@@ -28,13 +28,15 @@ def document(done):
 # --- diff -----------------------------------------------------------------------------------------
 
 
-def test_two_runs_give_a_verdict_and_exit_with_0(diff):
+def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("Improvement: step time 131.0 ms -> 101.0 ms (-22.9 %)")
     # Both runs are labelled `run`: their arguments tell them apart.
     assert "baseline: slow | 2 ranks" in done.stdout
     assert "candidate: fast | 2 ranks" in done.stdout
+    assert "baseline: base | 2 ranks" in diff("base=reports/slow/run_*.sqlite", "fast").stdout
+    assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
 
 
 def test_reports_and_the_saved_runs_give_the_same_json(diff):
@@ -43,12 +45,6 @@ def test_reports_and_the_saved_runs_give_the_same_json(diff):
     # The document says what the runs say of themselves.
     found = json.loads(saved)
     assert (found["baseline"]["label"], found["candidate"]["label"]) == ("run", "run")
-
-
-def test_a_run_may_have_a_label_and_be_of_one_rank(diff):
-    done = diff("base=reports/slow/run_*.sqlite", "fast")
-    assert "baseline: base | 2 ranks" in done.stdout
-    assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -75,12 +71,8 @@ def test_the_gate_sets_the_exit_code_and_says_why(diff, tmp_path, arguments, cod
     done = diff(*arguments.split(), "--json", tmp_path / "diff.json", "-q")
     assert (done.exit_code, done.stdout) == (code, "")
     assert len(done.stderr.splitlines()) == (1 if code else 0)
-    gate = document_of(tmp_path / "diff.json")["gate"]
+    gate = json.loads((tmp_path / "diff.json").read_text())["gate"]
     assert (gate["exit_code"] if gate else 0) == code
-
-
-def document_of(path):
-    return json.loads(path.read_text())
 
 
 def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, tmp_path):
@@ -107,15 +99,12 @@ def test_several_captures_of_a_side_share_a_label(diff):
 # --- compare --------------------------------------------------------------------------------------
 
 
-def test_runs_give_a_sentence_and_a_table_and_exit_with_0(compare):
+def test_runs_give_a_sentence_and_a_table_and_those_of_one_label_are_one(compare):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x of base (")
     assert "improvement" in done.stdout
     assert "base and c are the same capture" in done.stdout
-
-
-def test_arguments_with_one_label_are_one_run(compare):
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]
     assert [(one["label"], one["n_captures"]) for one in runs] == [("a", 2), ("b", 1)]
 

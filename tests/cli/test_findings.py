@@ -32,44 +32,15 @@ def section(invoke, monkeypatch):
     return run
 
 
-def ids(lines):
-    return [name for line in lines for word in line.split() if (name := word.rstrip(":")) in ALL]
+# --- how many, and how wide -----------------------------------------------------------------------
 
 
-# --- how many -------------------------------------------------------------------------------------
-
-
-def test_five_findings_are_shown_a_line_each(sick, section):
-    title, *lines = section(sick, *LINK)
-    assert title == "What to change first (most it gives back per step; 2 more, and why: --findings all)"
-    assert ids(lines) == ALL[:5]
-    assert len(lines) == 5
-    assert lines[0].split()[:5] == ["<=", "<0.001", "ms", "38.5", "%"]
-    assert [re.findall(r"[\d.]+ %", line) for line in lines] == [
-        [f"{share} %"] for share in (38.5, 30.0, 30.0, 29.8, 30.0)
-    ]
-
-
-@pytest.mark.parametrize(("n", "shown"), [("2", 2), ("99", 7), (" 3 ", 3)])
-def test_as_many_are_shown_as_asked_for(sick, section, n, shown):
-    title, *lines = section(sick, *LINK, "--findings", n)
-    assert ids(lines) == ALL[:shown]
-    assert len(lines) == shown
-    assert (f"{7 - shown} more" in title) == (shown < 7)
-    assert "--findings all" in title
-
-
-def test_all_are_shown_with_the_whole_advice(sick, section):
-    lines = section(sick, *LINK, "--findings", "ALL")
-    assert lines[0] == "What to change first (most it gives back per step)"
-    assert ids(lines) == ALL
-    text = " ".join(line.strip() for line in lines)
-    assert "The gradients go in one all-reduce after the backward pass" in text
-    assert "Lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default" in text
-
-
-def test_none_are_shown(sick, section):
-    assert section(sick, *LINK, "--findings", "0") == []
+def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(sick, section, pinned):
+    asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
+    found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
+    pinned("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
+    titles = [re.findall("|".join(ALL), " ".join(lines[1:])) for lines in found.values()]
+    assert [list(dict.fromkeys(names)) for names in titles] == [ALL[:n] for n in (5, 0, 2, 3, 7, 7)]
 
 
 def test_a_run_without_findings_has_no_such_section(tmp_path, section):
@@ -77,9 +48,6 @@ def test_a_run_without_findings_has_no_such_section(tmp_path, section):
     for at in range(0, 4000, 1000):
         builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 1100, launch=at + 80)
     assert section(builder.write(tmp_path / "a.sqlite")) == []
-
-
-# --- how wide -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("columns", "n"), [(80, "5"), (79, "all"), (40, "all")])
@@ -144,10 +112,7 @@ def link_line(done):
     [
         ([], None),
         (LINK[:2], f"{SHM}; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
-        (
-            LINK[2:],
-            f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal",
-        ),
+        (LINK[2:], f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal"),
         (LINK, f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
         ([*LINK, "--nccl-log", LOG], f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
     ],
@@ -286,7 +251,4 @@ def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_documen
     (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
     assert slow["action"] == "unset NCCL_P2P_DISABLE: data goes over host memory"
     assert slow["evidence"]["nccl_settings"] == {"NCCL_P2P_DISABLE": "1"}
-
-
-def test_without_a_log_there_is_nothing_of_nccl(sick, invoke):
-    assert answer(invoke, sick, *LINK[2:])[0]["nccl"] is None
+    assert answer(invoke, real / DDP, *LINK[2:])[0]["nccl"] is None

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import os
-import subprocess
 
 import pytest
 
@@ -75,30 +74,26 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
         assert path.read_bytes() == before, (first, second)
 
 
-@pytest.mark.parametrize(
-    ("option", "content"),
-    [
-        ("--json", b""),
-        ("--json", b"[]"),
-        ("--json", b'{"run": 1}'),
-        ("--json", b'{"run": {"run_id": "other"}}'),
-        ("--json", b'{"run": {"run_id": null}}'),
-        ("--json", b"[" * 100_000),
-        ("--json", b"\xff\x00<html>"),
-        ("--markdown", b""),
-        ("--html", b"mine"),
-        ("--html", b"\xff"),
-        ("--perfetto", b"{}"),
+CONTENTS = {
+    "--json": [
+        b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000,
+        b"\xff\x00<html>",
     ],
-    ids=itertools.count(),
-)
-def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option, content):
+    "--markdown": [b""],
+    "--html": [b"mine", b"\xff"],
+    "--perfetto": [b"{}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CONTENTS)
+def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results, invoke, option):
     target = results / "file"
-    target.write_bytes(content)
-    done = invoke(made / "slow", option, target, "--out", results / "runs")
-    refused(done, "exists, and is not of this run", "--force")
-    assert target.read_bytes() == content
-    assert listed(results) == ["file"]
+    for content in CONTENTS[option]:
+        target.write_bytes(content)
+        done = invoke(made / "slow", option, target, "--out", results / "runs")
+        refused(done, "exists, and is not of this run", "--force")
+        assert target.read_bytes() == content
+        assert listed(results) == ["file"]
 
 
 def test_a_document_of_a_machine_or_of_reports_is_replaced_by_force_only(steady, tmp_path, call):
@@ -168,11 +163,16 @@ def test_a_report_is_never_an_output(steady, beside, call, words):
     assert report.read_bytes() == before
 
 
-def test_a_log_is_never_an_output(sick, tmp_path, call):
+def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, call):
     log = tmp_path / "nccl.log"
     log.write_bytes(LOG.read_bytes())
     refused(call("doctor", sick, "--nccl-log", log, "--json", log, "--force"))
     assert log.read_bytes() == LOG.read_bytes()
+    (target,) = (made / "slow").glob("steps/run_id=*/part-0.parquet")
+    before = target.read_bytes()
+    for option in ("--json", "--perfetto"):
+        refused(call("analyze", made / "slow", option, target, "--force"), "is a file of a dataset")
+    assert target.read_bytes() == before
 
 
 @pytest.mark.parametrize("start", [*(f"analyze {{}} {option}" for option in FILES), "dashboard {} -o"])
@@ -185,30 +185,19 @@ def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path, options):
+def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
     target = tmp_path / "pipe"
     os.mkfifo(target)
-    try:
-        done = nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20)
-    except subprocess.TimeoutExpired:
-        pytest.fail("the program waits for somebody to write into its own output")
-    assert_refused(done)
-    assert target.is_fifo()
+    for options in ([], ["--force"]):
+        # Else it would wait for somebody to write into its own output.
+        assert_refused(nsyspipe_run("analyze", made / "slow", "--json", target, *options, timeout=20))
+        assert target.is_fifo()
 
 
 def test_a_dataset_does_not_go_where_the_reports_lie(steady, invoke):
     before = listed(steady)
     refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
     assert listed(steady) == before
-
-
-@pytest.mark.parametrize("option", ["--json", "--perfetto"])
-def test_a_file_of_a_dataset_is_never_replaced(made, invoke, option):
-    (target,) = (made / "slow").glob("steps/run_id=*/part-0.parquet")
-    before = target.read_bytes()
-    refused(invoke(made / "slow", option, target, "--force"), "is a file of a dataset")
-    assert target.read_bytes() == before
 
 
 # --- saved runs -----------------------------------------------------------------------------------

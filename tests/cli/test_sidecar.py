@@ -16,17 +16,10 @@ from tests.cli.conftest import refused
 SECRET = "Zx81-plant3d"
 LINE = "torch 2.9.0, NCCL 2.27.3, driver 580.159.04, commit 0123456789 with changes"
 HOST = Surroundings(
-    host="node0",
-    gpus=(),
-    driver_version="580.159.04",
-    topology=TOPOLOGY,
-    torch_version="2.9.0",
-    cuda_version="13.0",
-    nccl_version="2.27.3",
-    python_version="3.11.9",
-    git_commit="0123456789abcdef0123456789abcdef01234567",
+    host="node0", gpus=(), driver_version="580.159.04", topology=TOPOLOGY, torch_version="2.9.0", cuda_version="13.0",
+    nccl_version="2.27.3", python_version="3.11.9", git_commit="0123456789abcdef0123456789abcdef01234567",
     git_is_dirty=True,
-)
+)  # fmt: skip
 
 
 def capture(folder, **more):
@@ -90,12 +83,9 @@ def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(captured
 
 def test_hostile_texts_drive_no_terminal_and_break_no_page(tmp_path, invoke):
     capture(tmp_path, torch_version="\x1b[2J<script>alert(1)</script>|`", git_commit=None)
-    page = tmp_path / "page.html"
-    text = invoke(tmp_path, "--html", page).stdout
-    assert "\x1b" not in text
-    markdown = invoke(tmp_path, "--markdown", "-").stdout
-    assert "<script>" not in markdown
-    assert "<script>alert" not in page.read_text()
+    assert "\x1b" not in invoke(tmp_path, "--html", tmp_path / "page.html").stdout
+    assert "<script>" not in invoke(tmp_path, "--markdown", "-").stdout
+    assert "<script>alert" not in (tmp_path / "page.html").read_text()
 
 
 def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke):

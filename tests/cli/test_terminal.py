@@ -7,10 +7,8 @@ import re
 import unicodedata
 
 import pytest
-from typer.testing import CliRunner
 
 import nsyspipe
-from nsyspipe.cli.app import app
 from tests.build.programs import program
 from tests.build.tools import edit
 from tests.build.trace import RUNTIME, TraceBuilder, steady_rank
@@ -23,19 +21,23 @@ RANK_ROW = re.compile(r" *\d+ +[\d.]+ ms ")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 
 
-def summary(*arguments, columns=100):
-    """Return the summary that a pipe gets, made in this process."""
-    done = CliRunner().invoke(
-        app, ["analyze", *map(str, arguments)], env={"COLUMNS": str(columns)}, catch_exceptions=False
-    )
-    assert (done.exit_code, done.stderr) == (0, "")
-    return done.stdout
+@pytest.fixture
+def summary(call, monkeypatch):
+    """Return a function that returns the summary that a pipe gets."""
+
+    def run(*arguments, columns=100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        done = call("analyze", *arguments)
+        assert (done.exit_code, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
 
 
 # --- layout -------------------------------------------------------------------------------------
 
 
-def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(steady):
+def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(summary, steady):
     text = summary(steady)
     lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
@@ -52,7 +54,7 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
 @pytest.mark.parametrize(
     ("columns", "what"), [(60, "steady"), (200, "long names"), (80, "long names"), (60, "no ranks"), (80, "problems")]
 )
-def test_the_summary_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, columns, what):
+def test_the_summary_fits_the_terminal_and_never_exceeds_100_columns(summary, tmp_path, columns, what):
     without = ("NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU") if what == "problems" else ()
     name = "a" * 120 if what == "long names" else "a"
     for rank in range(2):
@@ -64,7 +66,7 @@ def test_the_summary_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, c
 
 
 @pytest.mark.parametrize(("columns", "n_left_out"), [(100, 0), (91, 2), (45, 6)])
-def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(steady, columns, n_left_out):
+def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(summary, steady, columns, n_left_out):
     lines = summary(steady, columns=columns).splitlines()
     rows = [line.split() for line in lines if RANK_ROW.match(line)]
     assert {len(row) for row in rows} == {3 + 2 * (9 - n_left_out)}  # rank, step time; the shares
@@ -73,7 +75,7 @@ def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(steady, columns
     assert max(map(len, lines)) <= columns
 
 
-def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
+def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path):
     for rank in range(20):
         steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")
     text = summary(tmp_path, "-j", 1)
@@ -84,7 +86,6 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 # --- colour -------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):
     printed = nsyspipe_here("analyze", steady, TERM="xterm-256color", COLUMNS="80").stdout
     assert ESCAPE not in printed
@@ -106,11 +107,21 @@ def test_no_color_is_respected_on_a_terminal_and_a_dumb_one_gets_plain_text(stea
 
 
 @pytest.mark.slow
-def test_progress_is_drawn_on_a_terminal_unless_quiet(steady):
-    shown = terminal_run("analyze", steady)[1]
-    assert "reading reports" in shown
-    assert "exporting" not in shown  # they are exports already
-    assert terminal_run("analyze", steady, "-q") == (0, "")
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
+        ("dashboard {made}/store -o {out}.html", ["reading runs"]),
+        ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
+        ("redact {made}/reports/slow {out}", ["copying MiB"]),
+    ],
+)
+def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_path, words, stages):
+    known = {"reading reports", "reading runs", "writing pages", "copying MiB", "exporting reports"}
+    for at, (options, drawn) in enumerate([([], stages), (["--no-progress"], []), (["-q"], [])]):
+        code, shown = terminal_run(*words.format(made=made, out=tmp_path / f"out{at}").split(), *options)
+        assert (code, {one for one in known if one in shown}) == (0, set(drawn))
+        assert not shown or options != ["-q"]
 
 
 # --- names from traces --------------------------------------------------------------------------

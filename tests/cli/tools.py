@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -51,27 +52,57 @@ def nsyspipe_here(*arguments, cwd=None, **variables):
     if taken := [name for name in variables if name == "timeout" or name.startswith("PYTHON")]:
         message = f"{taken} need a process: nsyspipe_run"
         raise TypeError(message)
-    command = ["nsyspipe", *map(str, arguments)]
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as changed:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
         # Appended to: native code writes to the same files.
-        streams = [changed.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape")) for path in paths]
+        streams = [opened.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape")) for path in paths]
+        returncode = _exit_code(arguments, streams, cwd or Path.cwd(), environment(**variables))
+        found = [path.read_text("utf-8", "surrogateescape") for path in paths]
+    return subprocess.CompletedProcess(arguments, returncode, *found)
+
+
+def terminal_run(*arguments, columns=100, **variables):
+    """Run the program with both streams on one terminal; return exit code and what the terminal got."""
+    ours, theirs = pty.openpty()
+    received = bytearray()
+
+    def receive():
+        with contextlib.suppress(OSError):  # EIO: the other end was closed
+            while chunk := os.read(ours, 65536):
+                received.extend(chunk)
+
+    reader = threading.Thread(target=receive, daemon=True)
+    reader.start()
+    with open(theirs, "w", encoding="utf-8", errors="surrogateescape") as terminal:  # noqa: PTH123 - a descriptor
+        settings = environment(COLUMNS=str(columns), **{"TERM": "xterm-256color"} | variables)
+        code = _exit_code(arguments, [terminal, terminal], Path.cwd(), settings)
+    reader.join(timeout=10)
+    os.close(ours)
+    return code, received.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+
+
+def _exit_code(arguments, streams, folder, variables):
+    """Run the program in this process, as if it were one of its own."""
+    with contextlib.ExitStack() as changed:
         for number, stream in enumerate(streams, start=1):
             changed.enter_context(_descriptor_at(number, stream.fileno()))
         changed.enter_context(contextlib.redirect_stdout(streams[0]))
         changed.enter_context(contextlib.redirect_stderr(streams[1]))
-        changed.enter_context(mock.patch.object(sys, "argv", command))
-        changed.enter_context(mock.patch.dict(os.environ, environment(**variables), clear=True))
+        changed.enter_context(mock.patch.object(sys, "argv", ["nsyspipe", *map(str, arguments)]))
+        changed.enter_context(mock.patch.dict(os.environ, variables, clear=True))
         # Other tests of this process need pandas.
         changed.enter_context(mock.patch.object(app, "without_other_frames"))
         # What the program makes of its options once.
         changed.enter_context(mock.patch.object(typer.main, "get_command", _command_of))
-        changed.enter_context(contextlib.chdir(cwd or Path.cwd()))
-        returncode = _exit_code(app.run)
-        for stream in streams:
-            stream.flush()
-        found = [path.read_text("utf-8", "surrogateescape") for path in paths]
-    return subprocess.CompletedProcess(command, returncode, *found)
+        changed.enter_context(contextlib.chdir(folder))
+        try:
+            app.run()
+        except SystemExit as end:
+            return end.code or 0
+        finally:
+            for stream in streams:
+                stream.flush()
+    return 0
 
 
 _command_of = functools.cache(typer.main.get_command)
@@ -89,14 +120,6 @@ def _descriptor_at(number, other):
         os.close(kept)
 
 
-def _exit_code(run):
-    try:
-        run()
-    except SystemExit as end:
-        return end.code or 0
-    return 0
-
-
 def assert_refused(done):
     """Check the contract of unusable input: exit code 2, one line that says why, no result, no traceback."""
     assert done.returncode == 2, done
@@ -106,18 +129,3 @@ def assert_refused(done):
     assert lines[0].startswith("error: ")
     assert sum(line.lower().startswith("error") for line in lines) == 1
     assert all(line.startswith(("  found: ", "  fix: ")) for line in lines[1:]), lines
-
-
-def terminal_run(*arguments, columns=100, **variables):
-    """Run the program with both streams on one terminal; return exit code and what the terminal got."""
-    ours, theirs = pty.openpty()
-    settings = environment(COLUMNS=str(columns), **{"TERM": "xterm-256color"} | variables)
-    with subprocess.Popen(program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as started:
-        os.close(theirs)
-        received = bytearray()
-        with contextlib.suppress(OSError):  # EIO: the other end was closed
-            while chunk := os.read(ours, 65536):
-                received += chunk
-        started.wait(timeout=60)
-    os.close(ours)
-    return started.returncode, received.decode("utf-8", "surrogateescape").replace("\r\n", "\n")

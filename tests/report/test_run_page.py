@@ -31,29 +31,20 @@ def reports(tmp_path_factory):
     return [steady_rank(rank).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]
 
 
-@pytest.fixture(scope="module")
-def text(reports):
-    return run_page(load(reports, run_id='a"<b>'))
-
-
 def test_the_same_run_gives_the_same_bytes_saved_or_not(reports, tmp_path):
     run = load(reports)
     save(run, tmp_path / "store")
     assert run_page(load(tmp_path / "store")) == run_page(run) == run_page(load(reports))
 
 
-def test_the_page_says_which_run_it_is_of(text, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(text, encoding="utf-8")
-    assert run_id_of_page(path) == 'a"<b>'
-
-
-def test_the_page_is_complete_small_and_fetches_nothing(text):
+def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(reports, tmp_path):
+    text = run_page(load(reports, run_id='a"<b>'))
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    assert run_id_of_page(tmp_path / "page.html") == 'a"<b>'
     assert len(text.encode()) < 1_400_000
     text = without_library(text)
-    links = re.findall(r'<li><a href="#([a-z-]+)">', text)
+    links, ids = re.findall(r'<li><a href="#([a-z-]+)">', text), re.findall(r'\bid="([^"]+)"', text)
     assert len(links) == 12
-    ids = re.findall(r'\bid="([^"]+)"', text)
     assert set(links) < set(ids)
     assert len(ids) == len(set(ids))
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text)
@@ -152,9 +143,7 @@ def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
 )
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
-
-
-def test_a_number_keeps_its_unit_on_its_line():
+    # A number keeps its unit on its line.
     assert str(_unbroken("45 % of <b> 3.5 ms per step")) == "45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step"
 
 
@@ -242,11 +231,9 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
 
 
 def ranks_of(times, late=()):
-    names = ("rank", "length_ns", "lateness_ns_per_step", "exposed_comm_share")
-    return [
-        dict(zip(names, (rank, time, 9.0 if rank in late else 0.0, 0.0), strict=True))
-        for rank, time in enumerate(times)
-    ]
+    zeros = {"lateness_ns_per_step": 0.0, "exposed_comm_share": 0.0}
+    rows = [{"rank": rank, "length_ns": time} | zeros for rank, time in enumerate(times)]
+    return [row | ({"lateness_ns_per_step": 9.0} if row["rank"] in late else {}) for row in rows]
 
 
 def test_of_many_ranks_stragglers_slowest_and_fastest_are_chosen():

@@ -17,7 +17,7 @@ from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.figures import shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import write_text
-from nsyspipe.report.html.page import Page, cut, render, run_id_of_page
+from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
 from nsyspipe.store.layout import RUNS_FILE, published
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from nsyspipe.store.saved_run import StoredRuns
 
 
-_VENDOR = "NVIDIA "
-_LINKS = {"nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network"}
 NOT_RECORDED = "not recorded"
+_LINKS = {
+    "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
+    None: NOT_RECORDED, "unknown": NOT_RECORDED,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Facet:
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
     """Return the GPU models of a run, without the vendor that all of them share."""
-    names = [name.removeprefix(_VENDOR) for name in run["gpu_names"].split(", ") if name]
+    names = [name.removeprefix("NVIDIA ") for name in run["gpu_names"].split(", ") if name]
     return ", ".join(names) or "GPU not recorded"
 
 
@@ -92,28 +94,23 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[Facet]:
     Labels come by their number of runs, the rest in their own order.
     """
     n_by_label = Counter(run["label"] for run in runs)
-    sizes = [(run["world_size"] is None, run["world_size"] or 0) for run in runs]
+    links = [_LINKS.get(run["link_kind"], run["link_kind"]) for run in runs]
+    sizes = [run["world_size"] for run in runs]
     hosts = [len([host for host in run["hosts"].split(", ") if host]) for run in runs]
-    return [
-        _facet("label", "Label", [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs]),
-        _facet("world", "World size", [(key, NOT_RECORDED if key[0] else str(key[1])) for key in sizes]),
-        _facet("gpu", "GPU", [(_gpu_name(run), _gpu_name(run)) for run in runs]),
-        _facet("hosts", "Hosts", [(n, str(n) if n else NOT_RECORDED) for n in hosts]),
-        _facet("link", "Slowest link", [_link(run["link_kind"]) for run in runs]),
-    ]  # fmt: skip
-
-
-def _link(kind: str | None) -> tuple[Any, str]:
-    words = _LINKS.get(kind or "", NOT_RECORDED if kind in (None, "unknown") else str(kind))
-    return (words == NOT_RECORDED, words), words
-
-
-def _facet(name: str, title: str, found: Sequence[tuple[Any, str]]) -> Facet:
-    """Return a facet of one (sort key, words) per run."""
-    keys = sorted({key for key, _ in found})
-    words = dict(found)
-    codes = {key: at for at, key in enumerate(keys)}
-    return Facet(name, title, [words[key] for key in keys], [codes[key] for key, _ in found])
+    # Of each run the place among the others, and the words.
+    values: dict[tuple[str, str], list[tuple[Any, str]]] = {
+        ("label", "Label"): [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs],
+        ("world", "World size"): [((n is None, n or 0), NOT_RECORDED if n is None else str(n)) for n in sizes],
+        ("gpu", "GPU"): [(_gpu_name(run), _gpu_name(run)) for run in runs],
+        ("hosts", "Hosts"): [(n, str(n or NOT_RECORDED)) for n in hosts],
+        ("link", "Slowest link"): [((link == NOT_RECORDED, link), link) for link in links],
+    }
+    found = []
+    for (name, title), of_runs in values.items():
+        words = dict(sorted(dict(of_runs).items()))
+        codes = {place: code for code, place in enumerate(words)}
+        found.append(Facet(name, title, [*words.values()], [codes[place] for place, _ in of_runs]))
+    return found
 
 
 FOLLOWED = shown("dashboard")
@@ -135,7 +132,6 @@ def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     return NOT_RECORDED
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -153,11 +149,6 @@ class DashboardRun:
     hint: str | None
     page: str | None  # URL of the run's own page, relative to the dashboard; None when there is none
 
-    @property
-    def finding_text(self) -> str:
-        """The rule and what it could bring, in one line."""
-        return f"{self.finding}, {self.most}" if self.most else self.finding
-
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[DashboardRun]:
     """Return the runs by time of capture, as the store gives them."""
@@ -167,39 +158,24 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[Dashboa
     unknown = {damaged.run_id for damaged in stored.unreadable}
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
-        run_id = row["run_id"]
-        is_known = captured_us is not None and 0 <= captured_us <= _MOST_US
-        none = {"id": NOT_RECORDED if run_id in unknown else "none", "saving_ns_per_step": None, "action": None}
-        first = firsts.get(run_id, none)
+        captured_ms, captured = None, NOT_RECORDED
+        if captured_us is not None and 0 <= captured_us <= _MOST_US:
+            at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=captured_us)
+            captured_ms = captured_us // 1000
+            captured = f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"  # whatever the locale
+        none = {"id": NOT_RECORDED if row["run_id"] in unknown else "none", "saving_ns_per_step": None, "action": None}
+        first, page = firsts.get(row["run_id"], none), pages.get(row["run_id"])
         saving = first["saving_ns_per_step"]
         most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
-        captured_ms, captured = (captured_us // 1000, _moment(captured_us)) if is_known else (None, NOT_RECORDED)
-        page = pages.get(run_id)
         runs.append(DashboardRun(row, group_name(row), captured_ms, captured, first["id"], most, first["action"], page))
     return runs
-
-
-def _moment(microseconds: int) -> str:
-    """Return a time as ``20 Nov 2026 22:17``, whatever the locale."""
-    at = _EPOCH + timedelta(microseconds=microseconds)
-    return f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"
 
 
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
-_SCRIPTS = (
-    "dashboard_board.js",
-    "dashboard_levels.js",
-    "dashboard_words.js",
-    "dashboard_axes.js",
-    "dashboard_pointer.js",
-    "dashboard_trend.js",
-    "dashboard_headline.js",
-    "dashboard_series.js",
-    "dashboard_filters.js",
-    "dashboard_table.js",
-)
+_PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
+_SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
 _STYLES = ("dashboard.css", "dashboard_table.css")
 # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
 _FEW, _MOST = 6, 40
@@ -216,28 +192,21 @@ def dashboard_page(
     if unreadable:
         sections.append(("problems", "Problems"))
     texts = [[(_text(run.row, figure), value_of(run.row, figure) is None) for figure in FOLLOWED] for run in runs]
-    return render(
-        Page(
-            template="dashboard.html.j2",
-            title=f"{title}: nsyspipe dashboard",
-            identity=(STORE, DASHBOARD),
-            context={
-                "sections": [*sections, ("reading", "How to read it")],
-                "store": title,
-                "figures": FOLLOWED,
-                "facets": choices,
-                "n_few": _FEW,
-                "n_most": _MOST,
-                "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
-                "has_pages": any(run.page for run in runs),
-                "unreadable": unreadable,
-                "formulas": {column.name: column.doc for column in RUNS.columns},
-            },
-            data={"dashboard": _data(runs, choices)},
-            scripts=_SCRIPTS,
-            styles=_STYLES,
-        )
-    )
+    context = {
+        "sections": [*sections, ("reading", "How to read it")],
+        "store": title,
+        "figures": FOLLOWED,
+        "facets": choices,
+        "n_few": _FEW,
+        "n_most": _MOST,
+        "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
+        "has_pages": any(run.page for run in runs),
+        "unreadable": unreadable,
+        "formulas": {column.name: column.doc for column in RUNS.columns},
+    }
+    data = {"dashboard": _data(runs, choices)}
+    title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
+    return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
 
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
@@ -268,7 +237,7 @@ def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, A
             "time": [run.captured_ms for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [run.finding_text for run in runs],
+            "finding": [f"{run.finding}, {run.most}" if run.most else run.finding for run in runs],
             "page": [run.page for run in runs],
         },
         "values": values,
@@ -282,25 +251,22 @@ def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, A
 
 
 def write_pages(
-    store: Path,
-    run_ids: Sequence[str],
-    pages: Path,
-    *,
-    force: bool = False,
+    store: Path, run_ids: Sequence[str], pages: Path, *, force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[Unreadable]:
+) -> list[Unreadable]:  # fmt: skip
     """Write the page of each run as ``<run id>.html``; one that is newer than its run stays as it is.
 
-    Returns
-    -------
-    list
-        The runs of which there is no page, because a table of theirs cannot be read.
+    Returns the runs of which there is no page, because a table of theirs cannot be read.
     """
     try:
         pages.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = f"cannot be made ({error.strerror})"
         raise OutputError(str(pages), problem, fix="--pages with another directory") from error
+
+    def may_replace(path: Path, run_id: str) -> bool:
+        return force or run_id_of_page(path) == run_id
+
     failed = []
     for n_done, run_id in enumerate(run_ids, start=1):
         path = pages / f"{run_id}.html"
@@ -310,15 +276,10 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-                may_replace = partial(_may_replace, path, run_id, force=force)
-                write_text(path, text, (), may_replace=may_replace, is_named=False)
+                write_text(path, text, (), may_replace=partial(may_replace, path, run_id), is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
     return failed
-
-
-def _may_replace(path: Path, run_id: str, *, force: bool) -> bool:
-    return force or run_id_of_page(path) == run_id
 
 
 def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
@@ -326,15 +287,12 @@ def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
     if path.is_symlink() or run_id_of_page(path) != run_id:
         return False
     try:
-        saved = (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
-        return path.lstat().st_mtime_ns >= saved
+        return path.lstat().st_mtime_ns >= (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
     except OSError:  # replaced at this moment
         return False
 
 
-def page_links(
-    store: Path, run_ids: Iterable[str], beside: Path, pages: Path | None = None
-) -> dict[str, str]:  # fmt: skip
+def page_links(store: Path, run_ids: Iterable[str], beside: Path, pages: Path | None = None) -> dict[str, str]:
     """Return the URL of each run's page, relative to a directory, of those that have one in one of a few directories.
 
     A file counts only if it says itself that it is the page of that run.

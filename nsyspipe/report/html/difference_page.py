@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,7 +43,7 @@ from nsyspipe.report.difference import (
 )
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
-from nsyspipe.report.html.timeline import timeline_data, timeline_table
+from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import (
     absent,
     count_text,
@@ -66,10 +65,6 @@ if TYPE_CHECKING:
 
 _SCRIPTS = (
     "difference_waterfall.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "difference_timelines.js",
-)  # fmt: skip
-_LANES = (
-    ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
-    ("transfer", "transfer"),
 )  # fmt: skip
 
 
@@ -117,30 +112,25 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return a judged figure as tiles: both sides, their difference, how sure it is."""
-    name, unit, why = metric_label(row["metric"]), row["unit"], row["why"] or "not decided"
+    name, unit, why = metric_label(row["metric"]).capitalize(), row["unit"], row["why"] or "not decided"
     relative = percent_change(row)
+
+    def tile(name: str, value: float | None, text: str, meaning: str, missing: str = "not recorded") -> Tile:
+        number, _, unit = text.rpartition(" ")
+        if value is None:
+            return Tile(name, "", "", why, missing)
+        return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
+
+    def over(n_steps: int) -> str:
+        return "of one step" if n_steps == 1 else f"{row['statistic'] or MEDIAN} of {n_steps} steps"
+
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{percent_text(row['confidence'], 0)} interval"
     return [
-        *(
-            _tile(f"{name.capitalize()}, {side}", row[side], value_text(unit, row[side]), _over(row, side), why)
-            for side in SIDES
-        ),
-        _tile("Change", row["delta"], delta_text(unit, row["delta"]), below, why),
-        _tile(sure, row["ci_low"], interval_text(row), "of the change", why),
+        *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), over(row[f"n_{side}"])) for side in SIDES),
+        tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
+        tile(sure, row["ci_low"], interval_text(row), "of the change", "none"),
     ]
-
-
-def _tile(name: str, value: float | None, text: str, meaning: str, why: str) -> Tile:
-    number, _, unit = text.rpartition(" ")
-    if value is None:
-        return Tile(name, "", "", why, "not recorded" if "interval" not in name else "none")
-    return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
-
-
-def _over(row: Mapping[str, Any], side: str) -> str:
-    n_steps = row[f"n_{side}"]
-    return "of one step" if n_steps == 1 else f"{row['statistic'] or MEDIAN} of {n_steps} steps"
 
 
 # A part that a side did not record; and a colour that stands for no part.
@@ -172,48 +162,36 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
-    """Return the bars of the chart.
+    """Return the bars of the chart; None where a side has no steps.
 
-    Returns
-    -------
-    dict or None
-        ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole one. ``bars``: each
-        with ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are the sum so far without and with it),
-        ``baseline``, ``candidate`` and ``delta``. The first is the baseline, the last the candidate, and between them
-        every bar begins where the one before ends, exactly. A part that a side did not record is in the bar
-        ``not split``. None where a side has no steps.
+    ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole one. ``bars``: each with
+    ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are the sum so far without and with it),
+    ``baseline``, ``candidate`` and ``delta``. The first is the baseline, the last the candidate, and between them every
+    bar begins where the one before ends, exactly. A part that a side did not record is in the bar ``not split``.
     """
     before, after, delta = difference.mean_step_time
     if before is None or after is None or delta is None:
         return None
-    bars, at = [_bar("baseline", _NEUTRAL, 0.0, before)], before
-    for name, category, row in _parts(difference):
-        bars.append(_bar(name, category, at, at + row["delta_ns"], row))
-        at = bars[-1]["end"]
-    if at != after or difference.step_time_parts["delta_ns"].null_count:
-        bars.append(_bar(_REST, _NEUTRAL, at, after, {"delta_ns": after - at}))
-    bars.append(_bar("candidate", _NEUTRAL, 0.0, after))
-    return {"from": _axis_start([bar["end"] for bar in bars]), "bars": bars}
 
+    def bar(name: str, category: str, start: float, end: float, row: Mapping[str, Any]) -> dict[str, Any]:
+        sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
+        return {"name": name, "category": category, "start": start, "end": end} | sides
 
-def _bar(
-    name: str, category: str, start: float, end: float, row: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:  # fmt: skip
-    sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
-    return {"name": name, "category": category, "start": start, "end": end} | sides
-
-
-def _parts(difference: RunDifference) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return name, colour and row of each part that both sides recorded; idle by cause, if causes are known."""
+    bars, at = [bar("baseline", _NEUTRAL, 0.0, before, {})], before
+    # Idle time by cause, if causes are known.
     rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
     has_causes = any("cause" in row for row in rows)
-    found = []
     for row in rows:
+        if has_causes and row.get("part") == "idle":
+            continue
         figure = metric_figure(row.get("part", "idle"))
         name = f"idle: {row['cause']}" if "cause" in row else row["name"]
-        if not (has_causes and row.get("part") == "idle"):
-            found.append((name, figure.category if figure and figure.category else _NEUTRAL, row))
-    return found
+        bars.append(bar(name, (figure and figure.category) or _NEUTRAL, at, at + row["delta_ns"], row))
+        at = bars[-1]["end"]
+    if at != after or difference.step_time_parts["delta_ns"].null_count:
+        bars.append(bar(_REST, _NEUTRAL, at, after, {"delta_ns": after - at}))
+    bars.append(bar("candidate", _NEUTRAL, 0.0, after, {}))
+    return {"from": _axis_start([one["end"] for one in bars]), "bars": bars}
 
 
 def _axis_start(ends: list[float]) -> float:
@@ -239,8 +217,7 @@ _LONGEST_LABEL = 60
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     """Yield the representative step of each side, on the rank whose window of it is the longest (tie: the lowest).
 
-    Of several captures of a side the first one's. Times count from the start of that rank's window, so that both sides
-    begin together.
+    Of several captures of a side the first one's. Times count from the start of that rank's window: both begin together.
     """
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
@@ -266,7 +243,6 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     table = timeline_table(bars, windows)
     rows = [[step.name, str(step.step), str(step.rank), *row[1:]] for step, row in zip(drawn, table.rows, strict=True)]
     columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
-    has_comm = any("comm" in row["lanes"] for row in ranks)
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     return Chart(
@@ -279,12 +255,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
         f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
         "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond.",
-        [
-            ("compute", "compute"),
-            *(_LANES if has_comm else ()),
-            ("copies", "copies"),
-            ("backward", "phases, as the device ran them"),
-        ],
+        lane_legend(has_comm=any("comm" in row["lanes"] for row in ranks)),
         has_zoom=True,
     )
 
@@ -312,28 +283,20 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     windows = steps.filter(pc.is_in(steps["rank"], pc.unique(bars["rank"])))
     window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
     rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
-    return _Drawn(
-        name=name,
-        # The label comes last: where there is no room, it is cut.
-        title=f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, _LONGEST_LABEL)}",
-        step=step,
-        rank=rank,
-        timeline=_moved(bars.filter(pc.equal(bars["rank"], rank)), start, place),
-        window=_moved(window.drop_columns("length"), start, place),
-    )
 
+    def moved(table: pa.Table) -> pa.Table:
+        """Return a table whose times count from a start, and whose rank and step say which side it is."""
+        columns = {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
+        for column, value in (("rank", place), ("step", 0)):
+            columns[column] = pa.array([value] * table.num_rows, table.schema.field(column).type)
+        for column, values in columns.items():
+            table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
+        return table
 
-def _moved(table: pa.Table, start: int, place: int) -> pa.Table:
-    """Return a table whose times count from a start, and whose rank and step say which side it is."""
-    columns = {
-        "start_ns": pc.subtract(table["start_ns"], start),
-        "end_ns": pc.subtract(table["end_ns"], start),
-        "rank": pa.array([place] * table.num_rows, table.schema.field("rank").type),
-        "step": pa.array([0] * table.num_rows, table.schema.field("step").type),
-    }
-    for name, column in columns.items():
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
-    return table
+    # The label comes last: where there is no room, it is cut.
+    title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, _LONGEST_LABEL)}"
+    timeline = moved(bars.filter(pc.equal(bars["rank"], rank)))
+    return _Drawn(name, title, step, rank, timeline, moved(window.drop_columns("length")))
 
 
 # Ends of a scale, so that ticks are numbers that one reads at a glance.
@@ -365,8 +328,14 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     ]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
     mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
+
+    def why(row: Mapping[str, Any]) -> str | None:
+        """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
+        settles = settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
+        return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
+
     verdicts = [
-        [replace(cell, why=_why(row, mostly)) if isinstance(cell, Word) else cell for cell in cells]
+        [replace(cell, why=why(row)) if isinstance(cell, Word) else cell for cell in cells]
         for cells, row in zip(table.rows, rows, strict=True)
     ]
     note = (
@@ -375,35 +344,19 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     )
     if mostly:
         note += f" Inconclusive for no reason told beside it: {mostly}."
-    at = len(table.columns) - 1
-    table = with_column(
-        replace(table, rows=verdicts, note=note), at, Column(f"-{limit:g} to +{limit:g} %", "track"), tracks
-    )
+    track = Column(f"-{limit:g} to +{limit:g} %", "track")
+    table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
     steps = Column("steps", hint="summary steps that have the figure: baseline, candidate")
-    return with_column(table, len(table.columns), steps, [_numbers(row) for row in rows])
+    numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
+    return with_column(table, len(table.columns), steps, numbers)
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return difference, interval and what is no change of one figure, in per cent; of ratios in points."""
     base = row["baseline"]
     unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
-    values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"]}
-    values["band"] = row["min_effect"]
+    values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"], "band": row["min_effect"]}
     return {name: None if value is None or unit is None else 100 * value / unit for name, value in values.items()}
-
-
-def _numbers(row: Mapping[str, Any]) -> str:
-    before, after = (count_text(row[f"n_{side}"]) for side in SIDES)
-    return before if before == after else f"{before}, {after}"
-
-
-def _why(row: Mapping[str, Any], mostly: str | None) -> str | None:
-    """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
-    why = None if row["why"] == mostly else row["why"]
-    return (
-        "; ".join(filter(None, [why, settle_text(row) if row["settle_steps"] or row["settle_captures"] else None]))
-        or None
-    )
 
 
 def kernel_table(difference: RunDifference, table: Table) -> Table:

@@ -7,9 +7,11 @@ import functools
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from nsyspipe.model.names import printable
 from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
@@ -22,13 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jinja2 import Environment
-    from markupsafe import Markup
 
 
 LIBRARY = "echarts.min.js"
-SHELL_STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
+_STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
-SHELL_SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
+_SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
 _START = "start.js"
 
 
@@ -38,35 +39,20 @@ def read_asset(name: str) -> str:
     return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
-def styles(names: tuple[str, ...] = ()) -> str:
-    """Return the shell's styles, then those of the page."""
-    return "\n".join(read_asset(name) for name in (*SHELL_STYLES, *names))
-
-
-def script(names: tuple[str, ...] = ()) -> str:
-    """Return the shell's scripts, then those of the page, then what starts them."""
-    return "\n".join(read_asset(name) for name in (*SHELL_SCRIPTS, *names, _START))
-
-
 def csp(scripts: tuple[str, ...]) -> str:
     """Return a content security policy under which these scripts run and nothing else, and nothing is fetched."""
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-@functools.cache
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 # Name of the meta element that says which run a page shows.
 RUN_ID = "nsyspipe-run-id"
 # A name may be megabytes long; nobody reads more of it than this.
 MOST_LETTERS = 400
-_MOST_IDENTITY = 2000
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -90,12 +76,9 @@ def _shown(value: object) -> object:
         return {cut(str(key)): _shown(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         # Long arrays hold numbers only; looking at each of them costs more than writing them.
-        return [_shown(one) for one in value] if _has_parts(value) else value
+        has_parts = any(isinstance(one, str | dict | list | tuple) for one in value)
+        return [_shown(one) for one in value] if has_parts else value
     return value
-
-
-def _has_parts(values: list[Any] | tuple[Any, ...]) -> bool:
-    return any(isinstance(one, str | dict | list | tuple) for one in values)
 
 
 def run_id_of_page(path: Path) -> str | None:
@@ -112,59 +95,45 @@ _CODE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Page:
-    """What makes one page."""
-
-    template: str  # file in `templates/` that extends ``base.html.j2``
-    title: str  # of the browser's tab
-    identity: tuple[str, str]  # name and content of the meta element that says whose page it is
-    context: Mapping[str, Any]  # what the template shows, beside `title`
-    # by name what the charts draw: plain values that JSON can hold. ``nsyspipe.data(name)`` in a script.
-    data: Mapping[str, Any]
-    # files of `assets/` that this page needs beside the shell's
-    scripts: tuple[str, ...] = ()
-    styles: tuple[str, ...] = field(default=())
-    has_charts: bool = True
+# Longer than any sentence of ours.
+_MOST_SHOWN = 2000
 
 
-def render(page: Page) -> str:
-    """Return the page as text: the same page gives the same bytes, and no clock, locale or network is asked."""
-    library, own = (_closed(read_asset(LIBRARY) if page.has_charts else ""), _closed(script(page.scripts)))
-    markup = _markup()
+def render(
+    template: str, title: str, identity: tuple[str, str], context: Mapping[str, Any], data: Mapping[str, object], *,
+    scripts: Sequence[str] = (), styles: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Return a page as text: the same values give the same bytes, and no clock, locale or network is asked.
+
+    `template` is a file in `templates/` that extends ``base.html.j2``, `context` what it shows; `identity` is name and
+    content of the meta element that says whose page it is; `data` is what the charts draw, by name: plain values that
+    JSON can hold (``nsyspipe.data(name)`` in a script). `scripts` and `styles` are in `assets/`, beside every page's.
+    """
+    library = read_asset(LIBRARY) if data else ""
+    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, _START)))
+    if any("</script" in text.lower() for text in (library, script)):
+        message = "a script of ours would end its own element"
+        raise ValueError(message)
     text: str = (
         _environment()
-        .get_template(page.template)
+        .get_template(template)
         .render(
-            **page.context,
-            title=page.title,
-            identity=page.identity,
+            **context,
+            title=title,
+            identity=identity,
             tool_version=__version__,
-            has_charts=page.has_charts,
-            csp=csp((library, own)),
-            styles=markup(styles(page.styles)),
-            data={name: markup(as_json(value)) for name, value in page.data.items()},
-            library=markup("@@LIBRARY@@"),
-            script=markup("@@SCRIPT@@"),
+            has_charts=bool(data),
+            csp=csp((library, script)),
+            styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
+            data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
+            library="@@LIBRARY@@",
+            script="@@SCRIPT@@",
         )
     )
     # Put in last: nobody has to look through a megabyte of library for blank lines.
     head, _, tail = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
     before, _, after = tail.rpartition("@@SCRIPT@@")
-    return f"{head}{library}{before}{own}{after}"
-
-
-def _closed(text: str) -> str:
-    if "</script" in text.lower():
-        message = "a script of ours would end its own element"
-        raise ValueError(message)
-    return text
-
-
-def _markup() -> type[Markup]:
-    from markupsafe import Markup  # noqa: PLC0415 - comes with jinja2, which only pages need
-
-    return Markup
+    return f"{head}{library}{before}{script}{after}"
 
 
 @functools.cache
@@ -177,34 +146,23 @@ def _environment() -> Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalize,
+        # Every text is made fit to be shown, wherever it comes from.
+        finalize=lambda value: cut(value, _MOST_SHOWN) if type(value) is str else value,
     )
-    environment.filters["code"] = _code
-    environment.filters["unbroken"] = _unbroken
+    environment.filters |= {"code": _code, "unbroken": _unbroken}
     return environment
-
-
-def _finalize(value: object) -> object:
-    """Make every text that a template shows fit to be shown, wherever it comes from."""
-    return cut(value, _MOST_SHOWN) if type(value) is str else value
-
-
-# Longer than any sentence of ours.
-_MOST_SHOWN = 2000
 
 
 def _unbroken(text: str) -> Markup:
     """Return a sentence in which no line breaks between a number and its unit."""
-    return _markup()("&nbsp;").join(_NUMBER_AND_UNIT.split(cut(text, _MOST_SHOWN)))
+    return Markup("&nbsp;").join(_NUMBER_AND_UNIT.split(cut(text, _MOST_SHOWN)))
 
 
 def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
-    markup, text = _markup(), cut(text, _MOST_SHOWN)
-    parts, at = markup(), 0
+    parts, at, text = Markup(), 0, cut(text, _MOST_SHOWN)
     for found in _CODE.finditer(text):
-        parts += text[at : found.start()]
-        parts += markup("<code>{}</code>").format(found[0])
+        parts += text[at : found.start()] + Markup("<code>{}</code>").format(found[0])
         at = found.end()
     return parts + text[at:]
 
@@ -229,51 +187,32 @@ PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 
 def blocks_page(
-    blocks: Iterable[Any],
-    title: str,
-    identity: tuple[str, str],
-    *,
-    scripts: tuple[str, ...] = (),
-    styles: tuple[str, ...] = (),
-    brand: str | None = None,
-    n_beside: int = 0,
-) -> str:
+    blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
+    scripts: Sequence[str] = (), brand: str | None = None, n_beside: int = 0,
+) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
     The first `n_beside` sections stand beside each other where there is room. A block that only one subject has is drawn
     by its name in the template, as the others are.
     """
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
-    charts = []
+    data = {}
     for block in blocks:
         section = _section(block)
         if section and section != parts[-1][0]:
             parts.append((section, []))
         parts[-1][1].append((type(block).__name__, block))
-        charts += [block] if isinstance(block, Chart) else []
+        if isinstance(block, Chart):
+            data[block.name] = block.data
     (_, head), *rest = parts
-    return render(
-        Page(
-            template="blocks.html.j2",
-            title=title,
-            identity=identity,
-            context={
-                "brand": brand or title,
-                "n_beside": n_beside,
-                "head": head,
-                "sections": [(_anchor(name), name) for name, _ in rest],
-                "parts": [part for _, part in rest],
-            },
-            data={chart.name: chart.data for chart in charts},
-            scripts=scripts,
-            styles=("run.css", "blocks.css", *styles),
-            has_charts=bool(charts),
-        )
-    )
-
-
-def _anchor(name: str) -> str:
-    return re.sub(r"\W+", "-", name.lower()).strip("-")
+    context = {
+        "brand": brand or title,
+        "n_beside": n_beside,
+        "head": head,
+        "sections": [(re.sub(r"\W+", "-", name.lower()).strip("-"), name) for name, _ in rest],
+        "parts": [part for _, part in rest],
+    }
+    return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=("run.css", "blocks.css"))
 
 
 def _section(block: object) -> str | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model.figures import FIGURES
-from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
 
@@ -27,7 +27,6 @@ _PARTS = (
     ("idle", "idle", "nothing runs"),
 )
 _WITHOUT_COMM = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
-_COMM = [("waiting", "waiting"), ("transfer", "transfer")]
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
@@ -64,45 +63,25 @@ def rank_chart(
     summed = steps.group_by("rank").aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
-    drawn = [row for row in rows if row["rank"] in set(ranks)]
+    drawn = [
+        {"rank": row["rank"], "parts": parts_of(row)}
+        | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
+        for row in rows
+        if row["rank"] in set(ranks)
+    ]
     if not drawn:
         return None
     n_steps = pc.count_distinct(steps["step"]).as_py()
     label = "Where the time of the capture goes, per rank" if is_capture else "Where each step's time goes, per rank"
-    return Chart(
-        name="step-bars",
-        section="Time",
-        label=label,
-        height=36 + 46 * len(drawn),
-        data={
-            "n_steps": n_steps,
-            "whole": "capture" if is_capture else "step",
-            "ranks": [
-                {
-                    "rank": row["rank"],
-                    "wall": row["wall_ns"],
-                    "parts": parts_of(row),
-                    **{name: row[f"{name}_ns"] for name in ("comm", "wait", "transfer")},
-                }
-                for row in drawn
-            ],
-        },
-        table=_rank_table(label, rows, n_steps, "capture" if is_capture else "step"),
-        caption=caption,
-        legend=[*legend(has_comm=has_comm), *(_COMM if has_comm else [])],
-    )
+    whole = "capture" if is_capture else "step"
 
-
-def _rank_table(title: str, rows: Sequence[Mapping[str, Any]], n_steps: int, whole: str) -> Table:
     def mean(total: int | None) -> str:
         return ms_text(None if total is None else total / n_steps)
 
     def part(name: str) -> Callable[[Mapping[str, Any]], str]:
         def cell(row: Mapping[str, Any]) -> str:
-            time = (parts_of(row) or {}).get(name)
-            return (
-                f"{mean(time)} ({percent_text(None if time is None or not row['wall_ns'] else time / row['wall_ns'])})"
-            )
+            time, wall = (parts_of(row) or {}).get(name), row["wall_ns"]
+            return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
 
         return cell
 
@@ -114,7 +93,16 @@ def _rank_table(title: str, rows: Sequence[Mapping[str, Any]], n_steps: int, who
         Field("of it waiting", lambda row: mean(row["wait_ns"])),
         Field("of it transfer", lambda row: mean(row["transfer_ns"])),
     ]
-    return table_of(title, rows, fields)
+    return Chart(
+        name="step-bars",
+        section="Time",
+        label=label,
+        height=36 + 46 * len(drawn),
+        data={"n_steps": n_steps, "whole": whole, "ranks": drawn},
+        table=table_of(label, rows, fields),
+        caption=caption,
+        legend=[*legend(has_comm=has_comm), *([("waiting", "waiting"), ("transfer", "transfer")] if has_comm else [])],
+    )
 
 
 # More columns than that are narrower than a pixel or two.
@@ -124,47 +112,29 @@ MOST_COLUMNS = 400
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS`, the fastest rank, and a mark.
 
-    Returns
-    -------
-    list of dict
-        The columns of the slowest rank (tie: the lowest), ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and
-        ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
+    Beside the columns of the slowest rank (tie: the lowest) ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and
+    ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
     """
     if not steps.num_rows:
         return []
     step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
     order = np.lexsort((rank, -wall, step))
     first = np.flatnonzero(np.diff(step[order], prepend=step[order[0]] - 1))
-    last = np.append(first[1:], step.size) - 1
-    on_ranks = np.diff(np.append(first, step.size))
-    begins = np.minimum.reduceat(start[order], first)
+    ends = np.append(first[1:], step.size)
+    fastest = order[ends - 1]
+
+    def mark(row: Mapping[str, Any], n: int) -> str:
+        if row["step"] in skipped:
+            return "skipped"
+        return "" if row["in_summary"] else "cut off" if n == n_ranks else "not on every rank"
+
     slowest = steps.take(pa.array(order[first])).to_pylist()
+    columns = (rank[fastest], wall[fastest], np.minimum.reduceat(start[order], first), ends - first)
     rows = [
-        {
-            **row,
-            "fastest_rank": int(rank[order[at]]),
-            "fastest_wall_ns": int(wall[order[at]]),
-            "begin_ns": int(begin),
-            "mark": _mark(row, skipped, is_everywhere=n == n_ranks),
-        }
-        for row, at, n, begin in zip(slowest, last, on_ranks, begins, strict=True)
+        row | {"fastest_rank": other, "fastest_wall_ns": ns, "begin_ns": begin, "mark": mark(row, n)}
+        for row, other, ns, begin, n in zip(slowest, *(one.tolist() for one in columns), strict=True)
     ]
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
-
-
-def _mark(row: dict[str, Any], skipped: Sequence[int], *, is_everywhere: bool) -> str:
-    if row["step"] in skipped:
-        return "skipped"
-    if row["in_summary"]:
-        return ""
-    return "cut off" if is_everywhere else "not on every rank"
-
-
-def _reduced(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Return the slowest of each few steps that follow, as many as there are columns, and of how many."""
-    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
-    shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
-    return shown, per_column
 
 
 def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Chart | None:
@@ -174,7 +144,8 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     """
     if not rows:
         return None
-    shown, per_column = _reduced(rows)
+    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
+    shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
     parts = [parts_of(row) for row in shown]
     columns = {
         "step": "step", "wall": "wall_ns", "rank": "rank", "fastest": "fastest_wall_ns",
@@ -215,23 +186,41 @@ _RANK_COLUMNS = 8
 
 
 def collective_charts(medians: Medians) -> list[Chart]:
-    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any."""
+    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any.
+
+    The table has the wait of each of few ranks, of many the longest.
+    """
     rows = medians.rows
     if not rows:
         return []
 
-    def column(name: str, of_rows: Sequence[Mapping[str, Any]] = rows) -> list[Any]:
-        return [row[name] for row in of_rows]
+    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: ms_text(row["wait"].get(rank))
 
-    in_order = {name: column(name) for name in ("seq", "collective", "transfer", "duration")}
-    waits = [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]
+    def columns(of_rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in of_rows] for name in names}
+
+    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
+    messages = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
+    fields = [
+        Field("place", of("seq")),
+        Field("collective", of("collective"), "text"),
+        Field("duration", of("duration", ms_text)),
+        Field("transfer", of("transfer", ms_text)),
+        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
+        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
+        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(messages if any(row["bytes"] for row in rows) else []),
+    ]
+    label = "Collectives in the order of a step"
     order = Chart(
         name="collectives",
         section="Collectives",
-        label="Collectives in the order of a step",
+        label=label,
         height=260,
-        data={**in_order, "ranks": medians.ranks, "wait": waits},
-        table=_collective_table(medians),
+        data=columns(rows, "seq", "collective", "transfer", "duration")
+        | {"ranks": medians.ranks, "wait": [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]},
+        table=table_of(label, rows, fields, collective_note(medians)),
         legend=[("transfer", "transfer"), ("waiting", "longest wait of a rank")],
         has_zoom=len(rows) > _ZOOMED_FROM,
     )
@@ -241,7 +230,7 @@ def collective_charts(medians: Medians) -> list[Chart]:
         section="Collectives",
         label="Message size against bus bandwidth of each collective",
         height=260,
-        data={name: column(name, sized) for name in ("seq", "collective", "bytes", "busbw", "transfer")},
+        data=columns(sized, "seq", "collective", "bytes", "busbw", "transfer"),
         table=None,
         caption="Message size against bus bandwidth. The same figures are in the table above.",
     )
@@ -264,28 +253,6 @@ def collective_note(medians: Medians) -> str:
         which = "that" if medians.n_complete == medians.n_matched else "of which some"
         note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
     return f"{note}."
-
-
-def _collective_table(medians: Medians) -> Table:
-    """Return the collectives in words: of few ranks the wait of each, of many the longest."""
-
-    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: ms_text(row["wait"].get(rank))
-
-    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
-    has_bytes = any(row["bytes"] for row in medians.rows)
-    sizes = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
-    fields = [
-        Field("place", of("seq")),
-        Field("collective", of("collective"), "text"),
-        Field("duration", of("duration", ms_text)),
-        Field("transfer", of("transfer", ms_text)),
-        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
-        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
-        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
-        *(sizes if has_bytes else []),
-    ]  # fmt: skip
-    return table_of("Collectives in the order of a step", medians.rows, fields, collective_note(medians))
 
 
 def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
@@ -330,18 +297,13 @@ def collective_medians(collectives: pa.Table) -> Medians:
         n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
         used = [steps[at * len(steps) // n_used] for at in range(n_used)]
         table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
-    matched = set(table["step"].filter(table["is_matched"]).unique().to_pylist())
-    unmatched = set(table["step"].filter(pc.invert(table["is_matched"])).unique().to_pylist())
-    rows, n_all = _rows(table) if table.num_rows else ([], 0)
-    return Medians(
-        rows=rows,
-        ranks=sorted(table["rank"].unique().to_pylist()),
-        n_all=n_all,
-        n_steps=len(steps),
-        n_used=n_used,
-        n_matched=len(matched),
-        n_complete=len(matched - unmatched),
+    is_matched = table["is_matched"]
+    matched, unmatched = (
+        set(table["step"].filter(mask).unique().to_pylist()) for mask in (is_matched, pc.invert(is_matched))
     )
+    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    ranks = sorted(table["rank"].unique().to_pylist())
+    return Medians(rows, ranks, n_all, len(steps), n_used, len(matched), len(matched - unmatched))
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES, TIMELINE
+from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
+from nsyspipe.report import words
 from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
-from nsyspipe.report.html.run_charts import (
-    collective_charts,
-    collective_medians,
-    collective_note,
-    legend,
-    rank_chart,
-    step_chart,
-    step_rows,
-)
-from nsyspipe.report.html.timeline import timeline_data, timeline_table
+from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
 from nsyspipe.report.run import (
     SHARES,
     chosen_ranks,
@@ -32,16 +25,6 @@ from nsyspipe.report.run import (
     rank_rows,
 )
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
-from nsyspipe.report.words import (
-    capture_rows,
-    few,
-    idle_cause,
-    idle_text,
-    link_text,
-    subject_parts,
-    troubles,
-    verdict_of,
-)
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -84,7 +67,7 @@ _SCRIPTS = (
     "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
 )  # fmt: skip
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-SHOWN_RANKS, TIMELINE_RANKS, _SHOWN_HOSTS = 12, 8, 64
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_HOSTS = 12, 8, 64
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 # From this share of step time on, idle time is worth a line on the first screen.
 _MUCH_IDLE = 0.05
@@ -103,9 +86,9 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     summary = run.summary().to_pylist()[0]
     tiles = key_figures(run, _FIGURES)
     whole = "the capture" if run.is_capture else "a step"
-    yield Sentence(verdict_of(run).replace("\n", " "), "bold")
+    yield Sentence(words.verdict_of(run).replace("\n", " "), "bold")
     yield Facts(_facts(run, summary), "Run")
-    yield from (Sentence(text) for text in _why(run, summary))
+    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
     yield Tiles(tiles)
     if run.host_steps().num_rows:
         yield Heading("Host steps")
@@ -130,13 +113,14 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         else "Not known: no collective could be matched across ranks, or there is none."
     )  # fmt: skip
     yield Heading("Phases")
-    phases = phase_table(run.phase_summary())
-    yield (
-        replace(phases, is_close=True) if phases else Sentence("No NVTX range inside the steps is named like a phase.")
-    )
+    if phases := phase_table(run.phase_summary()):
+        yield replace(phases, is_close=True)
+    else:
+        yield Sentence("No NVTX range inside the steps is named like a phase.")
     yield idle_table(summary) or Sentence("Idle time by cause is not known, or there is none.")
-    if calls := idle_call_table(run.idle_calls()):
-        yield calls
+    if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
+        fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
+        yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
     yield Heading("Kernels")
     yield kernel_table(run.kernels()) or Sentence("No kernels were recorded.")
     yield Heading("Link")
@@ -145,7 +129,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     )
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", _nccl(run.nccl))
-    rows = troubles(run.problems.to_pylist())
+    rows = words.troubles(run.problems.to_pylist())
     yield Heading("Problems")
     yield Sentence(
         "What could not be read or answered, and what would bring it back." if rows
@@ -158,8 +142,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
-    yield from (_definition(DESCRIBED[name]) for name in _DEFINED if name in DESCRIBED)
-    yield _definition(TIMELINE)
+    yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
     yield Heading("Provenance")
     yield _pairs("Provenance", provenance(run))
     yield report_table(run)
@@ -169,14 +152,13 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
     return Table(caption, [Column("what", "text"), Column(caption, "name")], rows, is_close=True)
 
 
-def _why(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return what stands behind the verdict: the link, why devices idle, and that one step is not much."""
-    texts = [link_text(run.link)]
+def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
+    """Yield what stands behind the verdict: the link, why devices idle, and that one step is not much."""
+    yield words.link_text(run.link)
     if (summary["idle_share"] or 0.0) >= _MUCH_IDLE:
-        texts.append(idle_text(run.breakdown(), run.idle_calls()))
+        yield words.idle_text(run.breakdown(), run.idle_calls())
     if summary["n_summary_steps"] == 1:
-        texts.append(_ONE_STEP)
-    return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
+        yield _ONE_STEP
 
 
 def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -184,49 +166,42 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     hosts, captured = run.header.hosts, run.header.captured_at_utc
     more = [f"{len(hosts)} hosts" if len(hosts) > 2 else ", ".join(hosts)] if hosts else []  # noqa: PLR2004 - two fit
     more += [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    return [*subject_parts(run, summary), *more]
+    return [*words.subject_parts(run, summary), *more]
 
 
 # --- charts ----------------------------------------------------------------------------------
-
-_COMM_LANES = [
-    ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
-    ("transfer", "transfer"),
-]  # fmt: skip
 
 
 def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives."""
     ranks, rows = run.ranks["rank"].to_pylist(), rank_rows(run)
-    medians = collective_medians(run.collectives())
-    collectives = collective_charts(medians)
+    medians = charts.collective_medians(run.collectives())
+    collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
-    drawn = chosen_ranks(rows, SHOWN_RANKS)
+    drawn = chosen_ranks(rows, _SHOWN_RANKS)
     note = left_out_note(len(drawn), len(ranks))
     yield Heading("Time")
-    bars = rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
+    bars = charts.rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
     if bars:
-        split = "Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = (
-            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
-        )
-        yield Sentence(f"Where the time of {whole} goes per rank, {over}. {split if has_comm else ''}".strip())
+        split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
+        over = "mean of the steps in the figures"
+        if run.is_capture:
+            over = "from the first operation to the end of the last"
+        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
     yield Heading("Timeline")
-    yield from _timeline(run, chosen_ranks(rows, TIMELINE_RANKS), has_comm=has_comm)
+    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS), has_comm=has_comm)
     yield Heading("Steps")
-    steps = step_chart(
-        [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks)), has_comm=has_comm
-    )
-    if steps:
-        column = "the slowest of some consecutive steps" if steps.caption else "a step"
+    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(ranks))
+    if columns := charts.step_chart(steps, has_comm=has_comm):
+        column = "the slowest of some consecutive steps" if columns.caption else "a step"
         yield Sentence(
             f"Each column is {column} on its slowest rank; the mark in it is the fastest rank. Striped columns are not "
             "in the figures."
         )
-        yield steps
+        yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
         yield Sentence(f"There are no steps{rest}")
@@ -234,7 +209,7 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     if has_comm:
         yield Sentence(
             f"In the order of {whole}: transfer with all ranks there, and the longest that a rank waits in it for the "
-            f"others. {collective_note(medians)}"
+            f"others. {charts.collective_note(medians)}"
         )
         yield from collectives
     else:
@@ -262,12 +237,9 @@ def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Blo
         caption="Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip "
         "says how many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as "
         f"in the table.{left_out}",
-        legend=[
-            legend(has_comm=False)[0], *(_COMM_LANES if has_comm else []), ("copies", "copies"),
-            ("backward", "phases, as the device ran them"),
-        ],
+        legend=lane_legend(has_comm=has_comm),
         has_zoom=True,
-    )  # fmt: skip
+    )
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -309,7 +281,7 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
 
 def idle_table(summary: Mapping[str, Any]) -> Table | None:
     """Return idle time per step by cause, the largest first; None where it is not known."""
-    causes = [(idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
+    causes = [(words.idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
     idle, share = sum(ns for _, ns in rows), summary["idle_share"]
     fields = [
@@ -321,14 +293,7 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
     return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
 
-def idle_call_table(idle_calls: pa.Table) -> Table | None:
-    """Return the calls that hosts were blocked in while devices idled; None without any."""
-    rows = idle_calls.to_pylist()[:_SHOWN_CALLS]
-    fields = [Field("call", itemgetter("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
-    return table_of("Calls that hosts were blocked in", rows, fields, is_close=True) if rows else None
-
-
-SHOWN_KERNELS = 15
+_SHOWN_KERNELS = 15
 # Longer names differ in their template arguments, which nobody reads in a table.
 _LONGEST_NAME = 160
 _SUMMED = ("n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns")
@@ -344,10 +309,10 @@ def kernel_table(kernels: pa.Table) -> Table | None:
         .sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
     )
     whole = pc.sum(kernels["total_ns"]).as_py()
-    rows = of_names.slice(0, SHOWN_KERNELS).to_pylist()
+    rows = of_names.slice(0, _SHOWN_KERNELS).to_pylist()
 
-    def ratio(part: float, whole: float) -> float | None:
-        return part / whole if whole else None
+    def beside(row: Mapping[str, Any]) -> float | None:
+        return row["overlapped_ns_sum"] / row["total_ns_sum"] if row["total_ns_sum"] else None
 
     def slowdown(row: Mapping[str, Any]) -> str:
         n, slowed, free = (row[f"{name}_sum"] for name in ("n_slowed", "slowed_ns", "free_ns"))
@@ -358,9 +323,9 @@ def kernel_table(kernels: pa.Table) -> Table | None:
         Field("phase", of("phase"), "text"),
         Field("number", of("n_kernels_sum", count_text)),
         barred(rows, "total", itemgetter("total_ns_sum"), "accent", "sum of durations over all ranks and the whole capture, its cut-off steps included"),
-        Field("of all kernels", lambda row: percent_text(ratio(row["total_ns_sum"], whole))),
+        Field("of all kernels", lambda row: percent_text(row["total_ns_sum"] / whole if whole else None)),
         Field("mean", lambda row: ms_text(row["total_ns_sum"] / row["n_kernels_sum"])),
-        barred(rows, "beside comm", lambda row: ratio(row["overlapped_ns_sum"], row["total_ns_sum"]), "hidden", "share of its time with communication under way", write=percent_text),
+        barred(rows, "beside comm", beside, "hidden", "share of its time with communication under way", write=percent_text),
         Field("slower beside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared"),
     ]  # fmt: skip
     left = of_names.num_rows - len(rows)
@@ -387,7 +352,7 @@ def link_table(links: pa.Table) -> Table | None:
         Field("nominal", of("nominal_bytes_per_s", bandwidth_text), hint="what the data sheet promises per direction"),
         Field("source", of("nominal_source"), "text"),
         Field("edges", lambda row: str(len(row["edges"]))),
-        Field("from and to rank", lambda row: few(row["edges"], _SHOWN_EDGES), "text"),
+        Field("from and to rank", lambda row: words.few(row["edges"], _SHOWN_EDGES), "text"),
     ]
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
 
@@ -397,7 +362,9 @@ def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
     return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
 
 
-_DEFINED = ("summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings")  # fmt: skip
+_DEFINED = (
+    "summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings", "timeline",
+)  # fmt: skip
 _NS_PER_US = 1000
 
 
@@ -422,7 +389,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
         ("steps", run.step_family or ("none: a capture" if run.is_capture else "none marked")),
-        *capture_rows(header.capture),
+        *words.capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]
 

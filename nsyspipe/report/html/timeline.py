@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Int64
 
 
-# Drawn at once; a button shows the others.
-TIMELINE_RANKS = 8
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
@@ -29,16 +27,12 @@ _NONE = -1
 def timeline_data(
     timeline: pa.Table, steps: pa.Table, first: Sequence[int], others: Sequence[int]
 ) -> dict[str, Any] | None:
-    """Return the bars of the representative step.
+    """Return the bars of the representative step; None without a timeline.
 
-    Returns
-    -------
-    dict or None
-        ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns
-        ``start``, ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n``
-        (= 1), ``seq`` (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length
-        are what is drawn, gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. None
-        without a timeline.
+    ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns ``start``,
+    ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n`` (= 1), ``seq``
+    (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length are what is drawn,
+    gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact.
     """
     if not timeline.num_rows:
         return None
@@ -51,6 +45,7 @@ def timeline_data(
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
+    of_ranks = {rank: table.filter(pc.equal(table["rank"], rank)) for rank in kept}
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
@@ -62,9 +57,13 @@ def timeline_data(
                 "rank": rank,
                 "isFirst": rank in first,
                 "window": [time - origin for time in windows[rank]],
-                "lanes": _lanes(table.filter(pc.equal(table["rank"], rank)), origin),
+                "lanes": {
+                    lane: _bars(bars, origin)
+                    for lane in LANES
+                    if (bars := rows.filter(pc.equal(rows["lane"], lane))).num_rows
+                },
             }
-            for rank in kept
+            for rank, rows in of_ranks.items()
         ],
     }
 
@@ -81,27 +80,16 @@ def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int
     return sorted(kept)
 
 
-def _lanes(table: pa.Table, origin: int) -> dict[str, dict[str, list[int]]]:
-    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in LANES}
-    return {lane: _bars(rows, origin) for lane, rows in lanes.items() if rows.num_rows}
-
-
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
-    start, end = _ints(rows, "start_ns"), _ints(rows, "end_ns")
-    found = {"start": (start - origin).tolist(), "length": (end - start).tolist(), "name": _ints(rows, "name").tolist()}
+    columns = ("start_ns", "end_ns", "name", "busy_ns", "n_operations", "seq")
+    start, end, name, busy, n, seq = (_ints(rows, column) for column in columns)
+    bars = {"start": (start - origin).tolist(), "length": (end - start).tolist(), "name": name.tolist()}
     # Mostly bars are single operations, which need no more words.
-    busy, n, seq = (_ints(rows, name) for name in ("busy_ns", "n_operations", "seq"))
-    if (busy != end - start).any():
-        found["busy"] = busy.tolist()
-    if (n != 1).any():
-        found["n"] = n.tolist()
-    if (seq != _NONE).any():
-        found["seq"] = seq.tolist()
+    usual = {"busy": (busy, end - start), "n": (n, 1), "seq": (seq, _NONE)}
+    bars |= {column: values.tolist() for column, (values, most) in usual.items() if (values != most).any()}
     # Both are known of all bars of a lane, or of none.
-    for name in ("exposed", "wait"):
-        if not (column := rows[f"{name}_ns"]).null_count:
-            found[name] = column.to_pylist()
-    return found
+    known = {column: rows[f"{column}_ns"] for column in ("exposed", "wait")}
+    return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
 
 
 def _ints(rows: pa.Table, name: str) -> Int64:
@@ -110,63 +98,52 @@ def _ints(rows: pa.Table, name: str) -> Int64:
     return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
 
 
+def lane_legend(*, has_comm: bool) -> list[tuple[str, str]]:
+    """Return the lanes of a timeline: category of the palette, and words."""
+    comm = [
+        ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
+        ("transfer", "transfer"),
+    ]  # fmt: skip
+    phases = ("backward", "phases, as the device ran them")
+    return [("compute", "compute"), *(comm if has_comm else []), ("copies", "copies"), phases]
+
+
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
-    ("compute, busy", "compute", "compute_ns"),
-    ("communication, busy", "comm", "comm_ns"),
-    ("exposed of it", "exposed", "exposed_comm_ns"),
-    ("waiting in it", "wait", "wait_ns"),
+    ("compute, busy", "compute", "compute_ns"), ("communication, busy", "comm", "comm_ns"),
+    ("exposed of it", "exposed", "exposed_comm_ns"), ("waiting in it", "wait", "wait_ns"),
     ("copies, busy", "memory", "exposed_memory_ns"),
-)
+)  # fmt: skip
 
 
 def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return per rank when its window begins and ends, how long its lanes are busy, and when its phases run.
 
-    Returns
-    -------
-    Table
-        Times count from the first rank's start. What was not recorded, or is not known, is a dash. A phase that runs
-        several times is shown from its first start to its last end.
+    Times count from the first rank's start. What was not recorded, or is not known, is a dash. A phase that runs
+    several times is shown from its first start to its last end.
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
-    busy, spans = _by_lane(timeline), _spans(timeline)
-    phases = [phase for phase in LOOP if any(phase in found for found in spans.values())]
-    whole = "capture" if is_capture else "step"
+    sums = timeline.group_by(["rank", "lane"]).aggregate([("busy_ns", "sum")]).to_pylist()
+    busy = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
+    ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"])
+    ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
+    spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
+    ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
+
+    def span(start: int, end: int) -> str:
+        return f"{ms_text(start - origin)} \N{EN DASH} {ms_text(end - origin)}"
 
     def lane_time(lane: str, known: str) -> Callable[[Mapping[str, Any]], str]:
         return lambda row: absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
     def phase_span(phase: str) -> Callable[[Mapping[str, Any]], str]:
-        def cell(row: Mapping[str, Any]) -> str:
-            found = spans.get(row["rank"], {}).get(phase)
-            return _span(*found, origin) if found else absent
-
-        return cell
+        return lambda row: span(*found) if (found := spans.get((row["rank"], phase))) else absent
 
     fields = [
         Field("rank", of("rank")),
-        Field(f"{whole}, from and to", lambda row: _span(row["start_ns"], row["end_ns"], origin)),
+        Field(f"{whole}, from and to", lambda row: span(row["start_ns"], row["end_ns"])),
         *(Field(heading, lane_time(lane, known)) for heading, lane, known in _BUSY),
-        *(Field(f"{phase}, from and to", phase_span(phase)) for phase in phases),
+        *(Field(f"{phase}, from and to", phase_span(phase)) for phase in LOOP if phase in ran),
     ]
     return table_of(f"Timeline of the {whole}, per rank", of_step.to_pylist(), fields)
-
-
-def _by_lane(timeline: pa.Table) -> dict[tuple[int, str], int]:
-    summed = timeline.group_by(["rank", "lane"]).aggregate([("busy_ns", "sum")]).to_pylist()
-    return {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in summed}
-
-
-def _spans(timeline: pa.Table) -> dict[int, dict[str, tuple[int, int]]]:
-    rows = timeline.filter(pc.equal(timeline["lane"], "phase"))
-    found = rows.group_by(["rank", "name"]).aggregate([("start_ns", "min"), ("end_ns", "max")])
-    spans: dict[int, dict[str, tuple[int, int]]] = {}
-    for row in found.to_pylist():
-        spans.setdefault(row["rank"], {})[row["name"]] = (row["start_ns_min"], row["end_ns_max"])
-    return spans
-
-
-def _span(start: int, end: int, origin: int) -> str:
-    return f"{ms_text(start - origin)} \N{EN DASH} {ms_text(end - origin)}"
