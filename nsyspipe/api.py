@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,11 +40,9 @@ if TYPE_CHECKING:
 class _AnsweredRun(ReportRun):
     """A run whose findings come with what a replay of their advice brings."""
 
-    def findings(self) -> pa.Table:
-        return self._expected
-
-    @cached_property
-    def _expected(self) -> pa.Table:
+    def _make(self, name: str) -> pa.Table:
+        if name != "findings":
+            return super()._make(name)
         from nsyspipe.replay.answer import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
 
         return with_expected_savings(self, self.judged_findings())
@@ -111,23 +108,13 @@ def load(
         If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
-    patterns = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-    }
+    phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
+    patterns = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options: dict[str, object] = {
-            **{f"--{name.replace('_', '-')}": pattern for name, pattern in patterns.items()},
-            "--skip-first": None if skip_first == AUTO else skip_first,
-            "--rank-map": rank_map,
-            "--nccl-log": nccl_log or None,
-            "--topology": topology,
-        }
-        return _saved_run(arguments, [name for name, value in options.items() if value is not None], label, run_id)
+        options: dict[str, object] = patterns | {"skip_first": None if skip_first == AUTO else skip_first}
+        options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
+        named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+        return _saved_run(arguments, named, label, run_id)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),

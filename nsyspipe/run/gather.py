@@ -16,29 +16,28 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.attribution import by_process, distinct
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.steps import TextFamilies, candidates, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_optimizer
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import Capture, read_capture
+from nsyspipe.reader.metadata import read_capture
 from nsyspipe.run.process import (
     HostDigest,
     ProcessDigest,
-    ProcessEvents,
     ReportContext,
     digest_hosts,
     digest_process,
     host_candidates,
+    process_events,
     step_members,
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -110,9 +109,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
-    events = _split(capture)
+    events = list(process_events(capture))
+    updates = [number for number, name in names.items() if is_optimizer(name)]
     own = [
-        candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names)) for one in events
+        candidates(one.ranges, families, one.operations, _launches(one.operations, updates) if updates else None)
+        for one in events
     ]
     hosts = {} if events else host_candidates(ranges, families)
     if not is_decided and not reading.is_capture:
@@ -153,36 +154,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     )
 
 
-def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
-    """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
-    ids = [number for number, name in names.items() if is_optimizer(name)]
-    if not ids:
-        return None
-    is_update = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
-    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_update]
+def _launches(operations: ProcessOperations, name_ids: Sequence[int]) -> Int64 | None:
+    """Return when kernels of some names were launched, sorted; None where there are none."""
+    is_named = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), name_ids)
+    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_named]
     return launches if launches.size else None
-
-
-def _split(capture: Capture) -> list[ProcessEvents]:
-    """Return the events of each process with device activity, in order of process id."""
-    kernels, copies = capture.operations.kernels, capture.operations.copies
-    processes = np.union1d(distinct(kernels["process_id"]), distinct(copies["process_id"])).tolist()
-    tables = {
-        "kernels": kernels,
-        "copies": copies,
-        "launches": capture.calls.launches,
-        "ranges": capture.ranges.table,
-        "payloads": capture.payloads.table,
-        "blocking_calls": capture.calls.blocking,
-        "waits": capture.calls.waits,
-        "calls": capture.calls.all,
-    }
-    nothing = [None] * len(processes)
-    split = [nothing if table is None else by_process(table, processes) for table in tables.values()]
-    return [
-        ProcessEvents.of(process, **dict(zip(tables, parts, strict=True)))
-        for process, *parts in zip(processes, *split, strict=True)
-    ]
 
 
 # Digest all reports of a run, agree on one step family, and digest again those that chose another.
