@@ -56,30 +56,22 @@ class ReportDigest:
 
     path: str
     facts: ReportFacts
-    # mpi_ranks, comm_ranks: rank by process, from MPI's thread names and from NCCL's payload
-    mpi_ranks: dict[int, int]
-    comm_ranks: dict[int, CommRank]
-    comm_sizes: dict[int, int]  # number of ranks by communicator, from the same
+    mpi_ranks: dict[int, int]  # rank by process, from MPI's thread names
+    comm_ranks: dict[int, CommRank]  # the same from NCCL's payload
+    comm_sizes: dict[int, int]  # number of ranks by communicator, also from that
     processes: tuple[ProcessDigest, ...]
-    # In a report without device activity the processes with ranges of their own
-    hosts: tuple[HostDigest, ...]
-    # The step family that the windows rest on, or the hosts' steps; None when the capture is one window
-    family: str | None
-    # The families of ranges that no step pattern names and their number of ranges, most time first
-    families: tuple[tuple[str, int], ...]
+    hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
+    family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
+    families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
-    # name_column, open_end_ns: what a second reading must not decide anew: where kernels' names come from, and when
-    # ranges that were never closed end
+    # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
     open_end_ns: int | None
     n_graphs: int  # CUDA graphs that were captured as a whole
-    # n_nccl_ranges, n_message_bytes: NVTX ranges of NCCL, and calls of NCCL whose message size can be read
-    n_nccl_ranges: int
-    n_message_bytes: int
-    # Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
-    has_communication: bool
-    # Why NCCL does not say how many bytes it sends: a key of `problems.SIZE_GAPS`; None where it does
-    size_gap: str | None
+    n_nccl_ranges: int  # NVTX ranges of NCCL
+    n_message_bytes: int  # calls of NCCL whose message size can be read
+    has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
+    size_gap: str | None  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
     problems: tuple[Problem, ...]
 
     @property
@@ -96,10 +88,9 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
 
 
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
-    """Read one report and reduce it to small tables.
+    """Read one report and reduce it to small tables; `InputError` if the file cannot be used.
 
-    It chooses the best step family of its own, unless the run has decided on one; None of it makes each rank's capture
-    one window. `InputError` if the file cannot be used.
+    It chooses the best step family of its own, unless the run has decided on one; None makes a rank's capture one window.
     """
     capture = read_capture(path, reading.comm_kernel)
     ranges, names = capture.ranges.table, capture.operations.names
@@ -120,9 +111,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         of_hosts = [[measured for _, measured in hosts.values()]]
         family = choose(own, [0] * len(own)) if events else choose_host(of_hosts, [0])
     members = [step_members(one.ranges, families, mine, family) for one, mine in zip(events, own, strict=True)]
-    between = [
-        between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in zip(events, members, strict=True)
-    ]
+    pairs = zip(events, members, strict=True)
+    between = [between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in pairs]
     capture = capture.without_events()  # most of the memory, not needed any more
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
@@ -161,9 +151,6 @@ def _launches(operations: ProcessOperations, name_ids: Sequence[int]) -> Int64 |
     return launches if launches.size else None
 
 
-# Digest all reports of a run, agree on one step family, and digest again those that chose another.
-
-
 # What a range of one step may be called.
 _ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
@@ -188,10 +175,9 @@ def gather(
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Gathered:
-    """Digest the reports of a run; what a sidecar names the steps goes before what is found.
+    """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found.
 
-    Raises the `InputError` of the first report that cannot be used, and an `OptionError` if a step pattern matches
-    nothing.
+    The `InputError` of the first report that cannot be used; `OptionError` if a step pattern matches nothing.
     """
     for path in paths:
         check_file(path)  # all of them, before any is read
@@ -234,22 +220,15 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
         if _ONE_STEP.search(name) and n_ranges == [len(digest.processes) for digest in own]:
-            pattern = name.replace("#", "[0-9]+")
-            return (
-                f"there is one range {name!r} on every rank, and one step does not show what is usual: capture 10 or more, "
-                f"or ask for it with --step '^{pattern}$'"
-            )
+            why = f"there is one range {name!r} on every rank, and one step does not show what is usual"
+            return f"{why}: capture 10 or more, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
     return "no family of NVTX ranges qualifies on every rank"
 
 
 def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
-    has_ranks = any(digest.processes for digest in digests)
-    wrong = [
-        at
-        for at, digest in enumerate(digests)
-        if digest.family != family and (digest.processes if has_ranks else digest.hosts)
-    ]
+    used = _used(digests)
+    wrong = [at for at, digest in enumerate(digests) if digest.family != family and used[at]]
     calls = [(digests[at].path, family) for at in wrong]
     again = dict(zip(wrong, _digest_all(running, calls, reading, None), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
@@ -262,6 +241,7 @@ def _digest_all(
     on_progress: Callable[[int, int], None] | None,
 ) -> list[ReportDigest]:
     """Digest reports by path, on a family where one is decided on."""
+    progress = on_progress or (lambda _n_done, _n_calls: None)
     works_at_once = isinstance(running, SerialExecutor)  # while submitting
     futures: list[Future[ReportDigest]] = []
     try:
@@ -270,11 +250,9 @@ def _digest_all(
                 futures.append(running.submit(digest_report, path, reading, *family, is_decided=bool(family)))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
-                    if on_progress:
-                        on_progress(len(futures), len(calls))
-            if on_progress and not works_at_once:
-                for n_done, _ in enumerate(as_completed(futures), start=1):
-                    on_progress(n_done, len(calls))
+                    progress(len(futures), len(calls))
+            for n_done, _ in enumerate(() if works_at_once else as_completed(futures), start=1):
+                progress(n_done, len(calls))
             return [future.result() for future in futures]
     except BaseException:
         for future in futures:
@@ -284,9 +262,8 @@ def _digest_all(
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     families: dict[str, int] = {}
-    for digest in digests:
-        for name, n_ranges in digest.families[:_LARGEST_FAMILIES]:
-            families[name] = families.get(name, 0) + n_ranges
+    for name, n_ranges in (one for digest in digests for one in digest.families[:_LARGEST_FAMILIES]):
+        families[name] = families.get(name, 0) + n_ranges
     shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     return OptionError(
@@ -295,9 +272,6 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
         found=shown or "no NVTX ranges at all",
         fix=f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'",
     )
-
-
-# The processes of a run that are its ranks, each with its place on the common clock.
 
 
 P = TypeVar("P", ProcessDigest, HostDigest)
@@ -341,6 +315,12 @@ def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -
     ]
 
 
+def _used(digests: Sequence[ReportDigest]) -> list[bool]:
+    """Flag the reports that hold ranks; in a run without device activity, those that may hold hosts' steps."""
+    has_ranks = any(digest.processes for digest in digests)
+    return [bool(digest.processes if has_ranks else digest.hosts) for digest in digests]
+
+
 def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     """Return what turns each report's time into aligned time: its session start less the earliest.
 
@@ -348,9 +328,7 @@ def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     holds steps does not.
     """
     starts = [digest.facts.session_start_utc_ns for digest in digests]
-    has_ranks = any(digest.processes for digest in digests)
-    counting = [digest.processes if has_ranks else digest.hosts for digest in digests]
-    if any(own and start is None for own, start in zip(counting, starts, strict=True)):
+    if any(used and start is None for used, start in zip(_used(digests), starts, strict=True)):
         return [0] * len(starts)
     first = min((start for start in starts if start is not None), default=0)
     return [0 if start is None else start - first for start in starts]

@@ -16,7 +16,7 @@ from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
-from nsyspipe.model.problems import problem
+from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsyspipe.model.options import Reading
-    from nsyspipe.model.problems import Problem
     from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 
 
@@ -40,17 +39,12 @@ def _links_of(
     log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
 ) -> tuple[pa.Table, list[Problem]]:
     """Return `schema.LINKS` of a run, and what is wrong with the topology."""
-    rows = {row["rank"]: row for row in ranks.to_pylist()}
-    known: dict[str, Any] = {
-        "n_ranks": world_size or len(rows),
-        "local_ranks": {
-            rank: row["device_id"] if row["local_rank"] is None else row["local_rank"] for rank, row in rows.items()
-        },
-        "hosts": {rank: row["host"] for rank, row in rows.items()},
-        "pids": [row["pid"] for row in rows.values()],
-    }
+    local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
+    of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
+    local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
+    known: dict[str, Any] = {"n_ranks": world_size or ranks.num_rows, "local_ranks": local_ranks, "hosts": hosts}
+    known["pids"] = ranks["pid"].to_pylist()
     lacking = ", ".join(map(str, absent_gpus(log, topology, **known)))
-    gpu_names = {rank: row["gpu_name"] for rank, row in rows.items()}
     problems = [problem("topology-of-another-machine", gpus=lacking)] if lacking else []
     return links(log, topology, gpu_names, **known), problems
 
@@ -74,9 +68,8 @@ class ReportRun(Run):
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        sources = map(source_of, self.paths)
-        given = (*self.paths, *sources, *self.nccl_logs, *filter(None, (self.topology,)))
-        return (*given, *self._sidecars.paths)
+        given = (*self.paths, *map(source_of, self.paths), *self.nccl_logs, *self._sidecars.paths)
+        return given if self.topology is None else (*given, self.topology)
 
     @cached_property
     def _sidecars(self) -> FoundSidecars:
@@ -91,8 +84,8 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        jobs, executor, on_progress = self.jobs, self.executor, self.on_progress
-        return gather(self.paths, self.reading, self._sidecars, jobs=jobs, executor=executor, on_progress=on_progress)
+        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor, "on_progress": self.on_progress}
+        return gather(self.paths, self.reading, self._sidecars, **running)
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
@@ -110,24 +103,22 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        return merge(
-            self._gathered, display_names(self.paths), rank_map=self.rank_map, skip_first=self.skip_first, log=self._log
-        )
+        names, rank_map, log = display_names(self.paths), self.rank_map, self._log
+        return merge(self._gathered, names, rank_map=rank_map, skip_first=self.skip_first, log=log)
 
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
         log, topology, problems = self._beside
-        table: pa.Table | None = None
-        of_topology: list[Problem] = []
-        if self._log is not None or topology is not None:
-            table, of_topology = _links_of(self._log, topology, self.ranks, self._tables.world_size)
         of_log = []
         if log is not None and self._log is None and self.ranks.num_rows:
             sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
             of_log = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes)))]
         elif self._log is not None and not self._log.communicators and self.ranks.num_rows > 1:
             of_log = [problem("log-without-communicators")]
+        if self._log is None and topology is None:
+            return None, [*of_log, *problems]
+        table, of_topology = _links_of(self._log, topology, self.ranks, self._tables.world_size)
         return table, [*of_log, *of_topology, *problems]
 
     @cached_property
@@ -180,7 +171,7 @@ class ReportRun(Run):
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
-            "findings": lambda: self._judged[0],
+            "findings": self.judged_findings,
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
@@ -199,8 +190,7 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        names = display_names(self.paths)
-        return header_of(self._gathered, self._tables, names, label=self.label, run_id=self.run_id)
+        return header_of(self._gathered, self._tables, display_names(self.paths), label=self.label, run_id=self.run_id)
 
     @property
     def nccl(self) -> NcclFacts | None:
