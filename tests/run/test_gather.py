@@ -18,15 +18,6 @@ def rows(run):
     return run.steps().to_pylist()
 
 
-def test_a_family_that_one_rank_lacks_is_not_the_runs_although_another_rank_prefers_it(tmp_path):
-    # Two "outer" ranges hold more time than the four steps, on rank 0 only.
-    first = steady_rank(0).range(-5, 1950, "outer 0").range(1995, 3950, "outer 2000")
-    run = run_of(tmp_path, first, steady_rank(1))
-    assert nsyspipe.load(tmp_path / "a_0.sqlite").step_family == "outer #"
-    assert run.step_family == "step #"
-    assert [row["step"] for row in rows(run)] == [0, 1, 2, 3] * 2
-
-
 def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
     builder = TraceBuilder().copy(100, 110, launch=5).copy(300, 320, launch=15)
     run = run_of(tmp_path, builder.range(0, 10, "step 1").range(10, 20, "step 2"))

@@ -48,7 +48,6 @@ def copied_by(copy):
         copy(without_environment(0).write(folder / "a.sqlite"), folder / "b.sqlite")
         return "same report twice"
 
-    make.__name__ = f"copied_by_{copy.__name__}"
     return make
 
 
@@ -60,7 +59,6 @@ def two(says, first, second):
             build().write(folder / f"{name}.sqlite")
         return says
 
-    make.__name__ = says.replace(" ", "_")
     return make
 
 
@@ -87,7 +85,6 @@ def captures(says, first, second):
             (folder / f"{name}.capture.json").write_text(json.dumps(document | content))
         return says
 
-    make.__name__ = says.replace(" ", "_")
     return make
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import sqlite3
 from contextlib import closing
 from itertools import pairwise
@@ -13,8 +12,6 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.export import document, dumps
-from tests.build.tools import run_of
-from tests.build.trace import steady_rank
 from tests.pairs import reports
 
 # Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
@@ -142,24 +139,6 @@ def test_two_exporters_give_one_document(runs):
                 del row["message"], row["fix"]
     assert dumps(old) == dumps(new)
     assert old["run"]["run_id"]
-
-
-def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_path):
-    builder = steady_rank(0).env(AWS_SECRET="hunter2", HOME="/home/hunter2", RANK_TOKEN="hunter2", XRANK="hunter2")
-    # The exporter writes the environment into StringIds as well.
-    builder.string('AWS_SECRET="hunter2"')
-    builder.add("META_DATA_CAPTURE", name="PROCESS_0:COMMAND_LINE", value="train --token hunter2")
-    builder.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='LOCALXRANK="hunter2"')
-    run = run_of(tmp_path, builder)
-    text = dumps(document(run))
-    assert json.loads(text)["ranks"][0]["rank_source"] == "env:RANK"
-    assert "hunter2" not in text
-    assert "AWS" not in text
-    for table in ("ranks", "problems", "steps", "phases", "summary"):
-        assert "hunter2" not in str(run.to_pandas(table).to_dict())
-    with pytest.raises(nsyspipe.NsyspipeError) as caught:
-        nsyspipe.load(tmp_path, step="nothing").steps()
-    assert "hunter2" not in "\n".join(caught.value.lines())
 
 
 # --- collectives ----------------------------------------------------------------------------------
