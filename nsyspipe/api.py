@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.comparison.difference import Side, check_captures
+from nsyspipe.comparison.difference import RunDifference, Side, check_captures
 from nsyspipe.comparison.gate import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT_PCT,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
 
     AnySide = Side | Run | str | os.PathLike[str]
@@ -237,16 +236,10 @@ def compare(
         or what `nsyspipe.load` takes. As a mapping, labels are its keys.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
-    min_effect_pct
-        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
-    confidence
-        Of the intervals, above 0.5 and below 1.
-    force
-        Give verdicts although world size, GPU model or ranks differ.
+    min_effect_pct, confidence, force, min_effect
+        As in `diff`, of step times.
     settings_file
         The file that the thresholds come from, which outputs name.
-    min_effect
-        Refused: a ratio once, which per cent could be taken for.
 
     Returns
     -------

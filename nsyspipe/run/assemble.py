@@ -16,26 +16,15 @@ from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
-from nsyspipe.model.table import TableSchema, conform
-from nsyspipe.run.collectives import (
-    CrossRank,
-    collective_figures,
-    collectives_table,
-    communicator_sizes,
-    cross_rank,
-    step_bytes,
-    step_waits,
-    stragglers_table,
-)
-from nsyspipe.run.gather import place, place_hosts
+from nsyspipe.model.table import Flags, Int64, TableSchema, conform
+from nsyspipe.run import collectives as comm
+from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nsyspipe.model.side_files import NcclLog
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest
     from nsyspipe.run.process import HostDigest, ProcessDigest
     from nsyspipe.run.sidecars import RunSidecars
 
@@ -56,7 +45,7 @@ class RunTables:
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
-    across: CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
@@ -79,7 +68,7 @@ def merge(
     size = world_size(digests, log, sidecars.world_size, launcher_size(placed or hosts, numbers, source))
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
-    across = cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))
+    across = comm.cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))
     ranks = across.placed
     numbers_in_order = [rank.number for rank in ranks]
 
@@ -95,10 +84,10 @@ def merge(
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
-    sizes = communicator_sizes(across, size)
+    sizes = comm.communicator_sizes(across, size)
     steps = _steps(windows, across, sizes, selection)
     of_collectives = (across, numbers_in_order, selection.steps, sizes)
-    collectives = collective_figures(*of_collectives)
+    collectives = comm.collective_figures(*of_collectives)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     told_size, n_processes = told_world_size(digests, sidecars.world_size), len(placed or hosts)
@@ -108,8 +97,8 @@ def merge(
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        all_collectives=functools.partial(collectives_table, *of_collectives),
-        stragglers=stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
+        all_collectives=functools.partial(comm.collectives_table, *of_collectives),
+        stragglers=comm.stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
         host_steps=_host_steps(_numbered(hosts, numbers if hosts else []), names, is_numbered=source != "order"),
@@ -214,15 +203,15 @@ def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) 
     return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
-def _steps(windows: pa.Table, across: CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
+def _steps(windows: pa.Table, across: comm.CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     counts = [rank.process.windows.num_rows for rank in across.placed]
     place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
     starts, ends = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
-    waits, exposed_waits, is_known = step_waits(across, place, step, starts, ends)
+    waits, exposed_waits, is_known = comm.step_waits(across, place, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
     is_known &= ~np.isin(step, step[pc.is_null(windows["comm_ns"]).to_numpy()])
-    n_bytes, is_sized = step_bytes(across, sizes, place, step)
+    n_bytes, is_sized = comm.step_bytes(across, sizes, place, step)
     has_comm = pc.is_valid(windows["comm_ns"])
     columns = {name: windows[name] for name in windows.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)

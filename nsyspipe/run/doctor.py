@@ -14,8 +14,8 @@ from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
-from nsyspipe.run.gather import gather, place, place_hosts
-from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, launched_size
+from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
+from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question, launched_size
 from nsyspipe.run.ranks import check_one_run, world_size
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
-
-    from nsyspipe.run.gather import Gathered
-    from nsyspipe.run.questions import Question
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
         together = gather(paths, reading, sidecars, executor=running)
     digests = together.digests
     try:
-        check_one_run(digests, place(digests) or place_hosts(digests), together.sidecars)
+        check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
     except RankConflictError:
         return together, [gather([path], reading, executor=running) for path in paths]
     return together, [replace(together, digests=(digest,)) for digest in digests]

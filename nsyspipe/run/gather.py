@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from nsyspipe.analysis.steps import TextFamilies, candidates, choose, choose_hos
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_optimizer
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import read_capture
+from nsyspipe.reader.metadata import ReportFacts, read_capture
 from nsyspipe.run.process import (
     HostDigest,
     ProcessDigest,
@@ -38,14 +38,12 @@ from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
     from nsyspipe.model.table import Int64
-    from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.payload import CommRank
     from nsyspipe.reader.sidecar import FoundSidecars
 
@@ -304,6 +302,11 @@ def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:
 def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
     """List the processes with steps of a run without device activity, in order of argument."""
     return _placed(digests, [digest.hosts_with_steps for digest in digests])
+
+
+def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
+    """List what is numbered: the ranks, in a run without any the processes with steps."""
+    return place(digests) or place_hosts(digests)
 
 
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:

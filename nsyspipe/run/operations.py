@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,23 +23,20 @@ from nsyspipe.analysis.operations import (
     phase_ranges_table,
 )
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
-from nsyspipe.analysis.steps import Members, Windows, check_steps
+from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.collectives import places_in_steps
-from nsyspipe.run.gather import text_families
+from nsyspipe.run.gather import Rank, text_families
 from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.steps import TextFamilies
     from nsyspipe.model.options import Reading
     from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.gather import Rank
     from nsyspipe.run.process import ProcessDigest
 
     Result = tuple[int, pa.Table, pa.Table]

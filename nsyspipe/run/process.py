@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
-from nsyspipe.analysis.clock import AGREED, device_clocks
+from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.communication import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import grouped_lengths, union
-from nsyspipe.analysis.kernels import comm_delays, kernels_table
+from nsyspipe.analysis.intervals import IntervalSet, grouped_lengths, union
+from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import Candidate, Members, candidates, capture_window, members_of, step_windows
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import Problem, Recorded, problem
 from nsyspipe.reader.report import pid_of
 
 if TYPE_CHECKING:
@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.analysis.clock import DeviceClock
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
     from nsyspipe.analysis.steps import TextFamilies, Windows
-    from nsyspipe.model.problems import Recorded
     from nsyspipe.model.table import Flags, Int64
     from nsyspipe.reader.metadata import Capture
 

@@ -15,7 +15,7 @@ from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDE
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
-from nsyspipe.run.gather import place, place_hosts
+from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
 from nsyspipe.run.ranks import launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.options import Reading
     from nsyspipe.model.side_files import NcclLog, Topology
     from nsyspipe.reader.metadata import Counts
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.ranks import Ranks
 
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -88,11 +86,6 @@ class Examined:
     is_several: bool = False  # whether there are several ranks, here or elsewhere
 
     @property
-    def rows(self) -> Mapping[str, int]:
-        """Rows by table; 0 for a table that is absent."""
-        return self.counts.rows
-
-    @property
     def pids(self) -> list[int]:
         """The processes that are ranks."""
         return [one.pid for one in (self.digest.hosts_with_steps if self.is_host_only else self.digest.processes)]
@@ -130,7 +123,7 @@ class Examined:
 def _steps(report: Examined) -> Answer:
     """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     digest, step, family = report.digest, report.reading.step, report.family
-    if not report.rows[versions.NVTX]:
+    if not report.counts.rows[versions.NVTX]:
         return _lack("no-nvtx", "NVTX ranges were not recorded")
     if not report.families and not digest.n_named_steps:
         return _lack("no-steps", "no NVTX range but libraries' own")
@@ -165,14 +158,14 @@ def _phases(report: Examined) -> Answer:
 
 
 def _kernels(report: Examined) -> Answer:
-    n_kernels = report.rows[versions.KERNEL]
-    if not n_kernels and report.rows[versions.GRAPH]:
+    n_kernels = report.counts.rows[versions.KERNEL]
+    if not n_kernels and report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", "CUDA graphs as a whole, no kernel of its own", status=PARTLY)
     if not n_kernels and report.has("no-kernels"):
         return _lack("no-kernels", "kernels were launched, but not recorded")
     if not n_kernels:
         return _lack("no-gpu-activity", "no kernel")
-    if not report.rows[versions.STRINGS]:
+    if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "no kernel has a name")
     whose = "of them NCCL's" if report.reading.comm_kernel is None else "of them communication"
     counts = (("kernels", n_kernels), (whose, report.n_comm))
@@ -187,7 +180,7 @@ def _copies(report: Examined) -> Answer:
     if lacking:
         status = NO if len(lacking) == len(kinds) else PARTLY
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
-    counts = tuple((noun, report.rows[table]) for noun, table in kinds.values())
+    counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
     if report.digest.n_graphs:
         return _lack("graphs-as-a-whole", "those inside CUDA graphs as a whole are not seen", counts, status=PARTLY)
     return Answer(YES, counts)
@@ -207,7 +200,7 @@ def _message_bytes(report: Examined) -> Answer:
 
 
 def _idle_causes(report: Examined) -> Answer:
-    waits = ("waits", report.rows[versions.SYNCHRONIZATION])
+    waits = ("waits", report.counts.rows[versions.SYNCHRONIZATION])
     if n_calls := report.counts.n_timed_calls:
         return Answer(YES, (("timed calls", n_calls), waits))
     return _lack("no-launches", counts=(waits,), status=PARTLY) if waits[1] else _lack("no-launches", _NO_CALLS)
@@ -229,8 +222,8 @@ def _compared(report: Examined) -> float | None:
 
 
 def _kernel_shapes(report: Examined) -> Answer:
-    has_kernels = bool(report.rows[versions.KERNEL])
-    if report.rows[versions.GRAPH] and not has_kernels:
+    has_kernels = bool(report.counts.rows[versions.KERNEL])
+    if report.counts.rows[versions.GRAPH] and not has_kernels:
         return _lack("graphs-as-a-whole", "not known inside CUDA graphs as a whole")
     if not (report.counts.has_shapes and has_kernels):
         return _lack("no-kernels", "not recorded")
@@ -242,21 +235,15 @@ def _kernel_shapes(report: Examined) -> Answer:
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    nouns = {"graphs as a whole": report.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
+    nouns = {"graphs as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
     counts = tuple((noun, n) for noun, n in nouns.items() if n)
-    if report.rows[versions.GRAPH]:
+    if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _placed(reports: Sequence[Examined]) -> Ranks:
-    """Return the processes that are ranks, as the analysis has them."""
-    digests = [report.digest for report in reports]
-    return place(digests) or place_hosts(digests)
 
 
 def _pids(reports: Sequence[Examined]) -> list[int]:
@@ -271,12 +258,13 @@ def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
-    numbered = _numbered(_placed(reports), beside)
+    numbered = _numbered([report.digest for report in reports], beside)
     without = _lack("no-gpu-activity", "no GPU activity")
     return [numbered if report.pids else without for report in reports]
 
 
-def _numbered(ranks: Ranks, beside: Beside) -> Answer:
+def _numbered(digests: Sequence[ReportDigest], beside: Beside) -> Answer:
+    ranks = ranks_or_hosts(digests)
     if beside.rank_map is not None:
         return Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
@@ -296,7 +284,7 @@ def _numbered(ranks: Ranks, beside: Beside) -> Answer:
 
 def launched_size(reports: Sequence[Examined], sidecars: RunSidecars) -> int | None:
     """Return how many ranks the launcher started that numbered them; None if another source did."""
-    ranks = _placed(reports)
+    ranks = ranks_or_hosts([report.digest for report in reports])
     named = named_ranks(ranks, sidecars)
     return launcher_size(ranks, *named) if named else None
 
@@ -398,7 +386,7 @@ def _counted(
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:
-    return _counted(lambda report: report.rows[table], noun, flag and f"capture with nsys profile {flag}")
+    return _counted(lambda report: report.counts.rows[table], noun, flag and f"capture with nsys profile {flag}")
 
 
 _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)

@@ -35,20 +35,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 
 
-def _links_of(
-    log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
-) -> tuple[pa.Table, list[Problem]]:
-    """Return `schema.LINKS` of a run, and what is wrong with the topology."""
-    local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
-    of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
-    local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
-    known: dict[str, Any] = {"n_ranks": world_size or ranks.num_rows, "local_ranks": local_ranks, "hosts": hosts}
-    known["pids"] = ranks["pid"].to_pylist()
-    lacking = ", ".join(map(str, absent_gpus(log, topology, **known)))
-    problems = [problem("topology-of-another-machine", gpus=lacking)] if lacking else []
-    return links(log, topology, gpu_names, **known), problems
-
-
 @dataclass(frozen=True, repr=False)
 class ReportRun(Run):
     """A run captured by one report per rank, or by fewer reports with several ranks; each is read once."""
@@ -109,17 +95,22 @@ class ReportRun(Run):
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
-        log, topology, problems = self._beside
-        of_log = []
-        if log is not None and self._log is None and self.ranks.num_rows:
+        (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
+        if given is not None and log is None and ranks.num_rows:
             sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
-            of_log = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes)))]
-        elif self._log is not None and not self._log.communicators and self.ranks.num_rows > 1:
-            of_log = [problem("log-without-communicators")]
-        if self._log is None and topology is None:
-            return None, [*of_log, *problems]
-        table, of_topology = _links_of(self._log, topology, self.ranks, self._tables.world_size)
-        return table, [*of_log, *of_topology, *problems]
+            problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
+        elif log is not None and not log.communicators and ranks.num_rows > 1:
+            problems = [problem("log-without-communicators"), *problems]
+        if log is None and topology is None:
+            return None, problems
+        local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
+        local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
+        known: dict[str, Any] = {"n_ranks": self._tables.world_size or ranks.num_rows, "pids": ranks["pid"].to_pylist()}
+        known |= {"local_ranks": local_ranks, "hosts": hosts}
+        if lacking := ", ".join(map(str, absent_gpus(log, topology, **known))):
+            problems = [problem("topology-of-another-machine", gpus=lacking), *problems]
+        return links(log, topology, gpu_names, **known), problems
 
     @cached_property
     def _evidence(self) -> Evidence:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest
-from nsyspipe.analysis.summary import evenness, step_times
+from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import NcclFacts, RunCapture
     from nsyspipe.run.assemble import RunTables

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import RunCapture
+from nsyspipe.model.side_files import CapturedRank, RunCapture, Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nsyspipe.model.side_files import CapturedRank, Sidecar
     from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest
 
