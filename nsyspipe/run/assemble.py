@@ -121,12 +121,8 @@ def merge(
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES}
-_WINDOWS = TableSchema(
-    "windows",
-    "Steps before selection.",
-    schema.STEPS.key,
-    tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED),
-)
+_COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
+_WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
@@ -257,9 +253,8 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
         for call, blocked in rank.process.blocked_ns_by_call.items():
             totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
     ordered = sorted((-total, call) for call, total in totals.items() if total)
-    return schema.IDLE_CALLS.from_rows(
-        [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
-    )
+    rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
+    return schema.IDLE_CALLS.from_rows(rows)
 
 
 _FEW_STEPS = 3

@@ -75,9 +75,8 @@ def process_events(capture: Capture) -> Iterator[ProcessEvents]:
     processes = np.union1d(*(distinct(table["process_id"]) for table in of_device)).tolist()
     tables = *of_device, calls.launches, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits
     parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in (*tables, calls.all))
-    for process_id, kernels, copies, launches, ranges, payloads, blocking, waits, own_calls in zip(
-        processes, *parts, strict=True
-    ):
+    shares = zip(processes, *parts, strict=True)
+    for process_id, kernels, copies, launches, ranges, payloads, blocking, waits, own_calls in shares:
         chunks = kernels["device_id"].chunks + copies["device_id"].chunks
         devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null())
         counts = {row["values"]: row["counts"] for row in devices.to_pylist()}
@@ -170,12 +169,9 @@ def digest_process(
     phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
     has_copies = recorded.memcpy and recorded.kinds
-    counts, firsts, lasts = launched_in(
-        members.starts,
-        members.ends,
-        (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
-        (operations.copy_launch, operations.copy_start, operations.copy_end),
-    )
+    kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
+    copies = operations.copy_launch, operations.copy_start, operations.copy_end
+    counts, firsts, lasts = launched_in(members.starts, members.ends, kernels, copies)
     launched = {"device_start_ns": firsts, "device_end_ns": lasts}
     launched = {name: pa.array(values, mask=counts == 0) for name, values in launched.items()}
     digest = ProcessDigest(
