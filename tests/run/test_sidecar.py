@@ -331,27 +331,18 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
     reports = tmp_path / "reports"
     reports.mkdir()
     two(reports)
-    assert document(nsyspipe.load(reports))["run"]["capture"] is None
+    before = document(nsyspipe.load(reports))
+    assert before["run"]["capture"] is None
     sidecar(reports, *SWAPPED, **FACTS)
     run = nsyspipe.load(reports)
     found = document(run)
     assert found["run"]["capture"] == SAID
+    assert [found["run"]["run_id"], found["summary"]] == [before["run"]["run_id"], before["summary"]]
     assert (found["run"]["label"], nsyspipe.load(reports, label="x").header.label) == ("ddp", "x")
+    # A single report has the capture's name too.
+    assert nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"
     save(run, tmp_path / "store")
     assert document(nsyspipe.load(tmp_path / "store")) == found
-
-
-def test_the_sidecar_changes_neither_run_id_nor_figures_but_the_name(tmp_path):
-    write(tmp_path, r0=bare(0))
-    before = nsyspipe.load(tmp_path)
-    before.steps()
-    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), **FACTS)
-    after = nsyspipe.load(tmp_path)
-    assert after.header.run_id == before.header.run_id
-    assert after.steps().equals(before.steps())
-    assert after.summary().equals(before.summary())
-    # A single report has the capture's name.
-    assert (before.header.label, after.header.label) == ("ddp_0", "ddp")
 
 
 def test_several_nodes_are_joined(tmp_path):
