@@ -255,12 +255,6 @@ def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -
     return sorted({n_ranks, world_size(digests, of_sidecars=of_sidecars) or n_ranks, *possible})
 
 
-def log_of_run(digests: Sequence[ReportDigest], log: NcclLog, of_sidecars: int | None = None) -> NcclLog | None:
-    """Return what NCCL logged of a run; None when the log is of another one."""
-    pids = {process.pid for digest in digests for process in digest.processes}
-    return log.of_run(pids, run_sizes(digests, of_sidecars))
-
-
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
     match = _STEM_RANK.search(Path(path).stem)

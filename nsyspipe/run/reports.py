@@ -23,7 +23,7 @@ from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.gather import Gathered, gather
-from nsyspipe.run.ranks import log_of_run, run_sizes
+from nsyspipe.run.ranks import run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class ReportRun(Run):
     def _log(self) -> NcclLog | None:
         """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
-        return log and log_of_run(gathered.digests, log, gathered.sidecars.world_size)
+        pids = {process.pid for digest in gathered.digests for process in digest.processes}
+        return log and log.of_run(pids, run_sizes(gathered.digests, gathered.sidecars.world_size))
 
     @cached_property
     def _tables(self) -> RunTables:

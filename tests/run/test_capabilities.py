@@ -45,9 +45,6 @@ def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns)
     return {one.name: one for one in found.capabilities}
 
 
-# --- built reports ------------------------------------------------------------------------------------
-
-
 def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
     for rank in range(n_ranks):
         builder = steady_rank(rank, version=version, **{"world_size": n_ranks} | sizes)
@@ -297,8 +294,6 @@ def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path):
             capabilities(tmp_path, rank_map=rank_map)
 
 
-# --- link -----------------------------------------------------------------------------------------
-
 P2P = "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"
 INIT = "ncclCommInitRank comm 0x1 rank {} nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x7 - Init"
 NETWORK = "".join(
@@ -345,9 +340,6 @@ def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, n_ran
     files = {"log": file("nccl.log", log, ".nccl.log"), "topology": file("topo.txt", topology, ".txt")}
     found = capabilities(built(tmp_path, n_ranks=n_ranks), **files)["link"]
     assert (found.status, found.found, found.fix) == (status, text, fix)
-
-
-# --- tables that only a look in Nsight Systems uses, versions, bad input ------------------------------
 
 
 def test_other_tables_are_told_with_their_flag(tmp_path):

@@ -62,9 +62,6 @@ def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and
     assert (row["n_summary_steps"], row["step_time_ns"], row["comm_share"]) == (0, None, 240 / 3250)
 
 
-# --- what else reports say of their operations ------------------------------------------------------
-
-
 def test_copies_of_unified_memory_lack_no_launch(tmp_path):
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).kernel(0, 9, launch=0)
     for kind in (11, 12, 13, 14):

@@ -28,9 +28,6 @@ def clocks(run):
     return [tuple(row.values()) for row in run.ranks.select(names).to_pylist()]
 
 
-# --- one collective per step ----------------------------------------------------------------------
-
-
 def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
     # In each step rank 0 arrives at 300, rank 1 at 340, both are done at 400.
     run = load(every_step(reports(2), 300, 340, end=400), tmp_path)
@@ -84,9 +81,6 @@ def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
     assert run.collectives().num_rows == 0
 
 
-# --- what is told apart from waiting --------------------------------------------------------------
-
-
 def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(tmp_path):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
     builders[0].nccl(1300, 1330, launch=1020)
@@ -111,9 +105,6 @@ def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
     assert said_of_clocks_and_matching(run) == []
 
 
-# --- several collectives, streams, communicators --------------------------------------------------
-
-
 def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names(tmp_path):
     # Ranks 0 and 1 gather, rank 2 does not: that may be a subgroup, or a rank that lost its part.
     builders = every_step(reports(3), 300, 310, 340, end=400)
@@ -129,9 +120,6 @@ def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names
     # The lateness of what was matched stands: 340 - 310 in steps 1 and 2.
     assert [row[1:4] for row in stragglers(run)] == [(0, 0, 0), (0, 0, 0), (2, 60, 60)]
     assert run.summary()["wait_share"].to_pylist() == [None]
-
-
-# --- a capture that lacks some --------------------------------------------------------------------
 
 
 def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
@@ -151,9 +139,6 @@ def test_without_steps_the_captures_are_matched_as_one(tmp_path):
     expected = [(seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)]
     assert collectives(run, "seq", "rank", "wait_ns", "in_summary", step=0) == expected
     assert waits(run) == [[160], [0]]
-
-
-# --- clocks ------------------------------------------------------------------------------------------
 
 
 def late(n_ranks=2, **more):

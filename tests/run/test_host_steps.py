@@ -73,9 +73,6 @@ def expected(rank, step):
     }  # fmt: skip
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
 def test_each_step_of_each_rank_is_a_row_with_its_phases_on_one_clock(two):
     run = nsyspipe.load(two)
     assert rows(run) == [expected(rank, step) for rank in range(2) for step in range(3)]
@@ -118,9 +115,6 @@ def test_reports_that_do_not_all_say_when_they_began_keep_their_own_times(tmp_pa
     assert column(run_of(tmp_path, host_rank(0), second), "host_start_ns") == [0, 1000, 2000] * 2
 
 
-# --- which ranges are steps ----------------------------------------------------------------------
-
-
 def test_all_reports_take_one_family_although_one_of_them_alone_would_take_another(tmp_path):
     first = host_rank(0).range(-5, 1950, "outer 0").range(1995, 3950, "outer 2000")
     run = run_of(tmp_path, first, host_rank(1), executor=ThreadPoolExecutor(1))
@@ -155,9 +149,6 @@ def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
     # A worker of the data loader; RANK is that of the only process with steps.
     run = run_of(tmp_path, host_rank(0).range(0, 20, "load 0", pid=77).range(500, 520, "load 500", pid=77))
     assert (column(run, "pid"), column(run, "rank")) == ([1000] * 3, [0] * 3)
-
-
-# --- which rank ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -197,9 +188,6 @@ def test_reports_of_two_runs_and_a_map_without_a_report_with_steps_are_refused(t
     builders = (host_rank(0, builder=TraceBuilder(pid=pid)) for pid in (0, 1))
     with pytest.raises(RankConflictError, match="captured RANK is 0 in both"):
         run_of(folder, *builders).host_steps()
-
-
-# --- outputs -------------------------------------------------------------------------------------
 
 
 def text_of(run, width=100):
@@ -247,9 +235,6 @@ def test_hostile_names_of_reports_and_steps_stay_text(tmp_path):
 
 def test_captures_of_one_second_have_ids_of_their_own(tmp_path):
     assert len({run_of(tmp_path, host_rank(0, n_steps=n_steps)).header.run_id for n_steps in (3, 4, 3)}) == 2
-
-
-# --- saved ---------------------------------------------------------------------------------------
 
 
 def test_a_saved_run_has_the_same_rows_and_texts_but_where_its_version_wrote_none(two, tmp_path):

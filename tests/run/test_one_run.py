@@ -40,9 +40,6 @@ def conflict(first, second, **options):
     return str(caught.value)
 
 
-# --- reports that cannot be one run ---------------------------------------------------------------
-
-
 def copied_by(copy):
     def make(folder):
         copy(without_environment(0).write(folder / "a.sqlite"), folder / "b.sqlite")
@@ -140,9 +137,6 @@ def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
     assert run.ranks["rank_source"].to_pylist() == ["sidecar"] * 2
 
 
-# --- reports that may be of different runs --------------------------------------------------------
-
-
 def strangers(folder, **environment):
     """Write two ranks that have no collective in common: one reduces, the other gathers."""
     for rank, name in enumerate(("AllReduce", "AllGather")):
@@ -211,9 +205,6 @@ def test_equal_ranks_of_other_variables_and_times_of_no_common_clock_are_no_conf
     assert run.ranks["rank_source"].to_pylist() == ["file_name"] * 2
 
 
-# --- several processes, several devices, some ranks -----------------------------------------------
-
-
 def test_several_processes_of_one_report_are_several_ranks(tmp_path):
     # The environment is the launcher's: what it says of a rank holds for none of them.
     builder = one_report(steady_rank(0), shift(steady_rank(1), 50), shift(steady_rank(2), 90))
@@ -242,9 +233,6 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
     run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
     assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": 0, "device_ids": "0,1"}]
     assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
-
-
-# --- the size of the world ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

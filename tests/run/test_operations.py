@@ -35,9 +35,6 @@ def plain(tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("plain"), steady_rank(0), steady_rank(1))
 
 
-# --- by hand --------------------------------------------------------------------------------
-
-
 def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(plain):
     # Step 1 runs from 1000; rank 1's session starts 1 ns later, but all collectives end as late, so both shifts are 0.
     events, _ = read(plain, (1, 1))[1]
@@ -54,9 +51,6 @@ def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(plain
                   "end_ns": 1350, "dur_ns": 10, "launch_ns": 1090, "correlation_id": 8, "bytes": 64,
                   "collective": None, "seq": None},
     ]  # fmt: skip
-
-
-# --- kinds of reports -----------------------------------------------------------------------
 
 
 def test_graphs_are_compute_and_memsets_memory(tmp_path):
@@ -147,9 +141,6 @@ def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(t
     assert set(ranges["phase"].to_pylist()) == {None, "forward"}
 
 
-# --- several ranks --------------------------------------------------------------------------
-
-
 def test_the_processes_of_one_report_are_told_apart(tmp_path):
     path = one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "both.sqlite")
     edit(path, f"UPDATE {KERNEL} SET streamId = 3 WHERE globalPid = {(1 << 48) + (1001 << 24)}")
@@ -187,9 +178,6 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
     assert ends == {0: 1330, 1: 1510, 2: 1520}
 
 
-# --- whole runs -----------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler", "fsdp-4gpu"])
 def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
@@ -202,9 +190,6 @@ def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
             runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
             expected = events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))
             assert some[row["rank"]] == expected
-
-
-# --- who reads, and what goes wrong ---------------------------------------------------------
 
 
 class Counting(Executor):

@@ -33,9 +33,6 @@ def write(tmp_path, **builders):
     return tmp_path
 
 
-# --- each source, in its order ------------------------------------------------------------------
-
-
 def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = ["x_0.sqlite=7", "x_1.sqlite=3"]
@@ -118,9 +115,6 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     assert problem_of(run, "undecoded-payload")["message"].startswith("1 NVTX payloads")
 
 
-# --- order --------------------------------------------------------------------------------------
-
-
 def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(tmp_path):
     write(tmp_path, first=bare(0), second=bare(1))
     paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
@@ -147,9 +141,6 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
     ]
 
 
-# --- the size that comes with a number ----------------------------------------------------------------
-
-
 BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
 
 
@@ -174,9 +165,6 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
     assert set(run.ranks["rank_source"].to_pylist()) == {f"env:{source}"}
     assert (run.ranks["rank"].to_pylist(), run.header.world_size) == (ranks, size)
     assert ("ranks-missing" in codes(run)) == bool(size)
-
-
-# --- the map's own errors ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,6 @@ def test_two_exporters_give_one_document(runs):
     assert old["run"]["run_id"]
 
 
-# --- collectives ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def by_collective(captures):
     """Return a function that gives the rows of each collective of a run by (step, seq)."""
@@ -233,9 +230,6 @@ def test_ranks_alike_are_late_by_less_than_a_hundredth_of_the_step(runs):
     for row in run.stragglers().to_pylist():
         assert row["lateness_ns"] < 0.01 * figures["step_time_ns"] * figures["n_summary_steps"]
     assert figures["wait_share"] < 0.01
-
-
-# --- what calls and kernels take in the steps that the figures rest on --------------------------------
 
 
 def test_calls_sum_to_the_blocked_time(runs):

@@ -102,9 +102,6 @@ def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, 
     assert numbered(nsyspipe.load(tmp_path, **options)) == (numbers, source)
 
 
-# --- host, GPU, world -----------------------------------------------------------------------------
-
-
 def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
     ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]
     sidecar(tmp_path, *ranks, host="n7", world_size=64)
@@ -135,9 +132,6 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
         # A name for one of them only says nothing of the other.
         expected = names if all(names) else [None, None]
         assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
-
-
-# --- steps ----------------------------------------------------------------------------------------
 
 
 def with_batches(builder):
@@ -173,9 +167,6 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, p
     assert messages(run, "step-pattern-ignored") == ([("info", told)] if why else [])
     if why:
         assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
-
-
-# --- not believed ---------------------------------------------------------------------------------
 
 
 OTHER_DAY = "written for {}, over a day from the report's session"
@@ -225,9 +216,6 @@ def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
     assert after | {"problems": before["problems"]} == before
 
 
-# --- completeness ---------------------------------------------------------------------------------
-
-
 def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(tmp_path):
     write(tmp_path, r0=bare(0))
     ranks = [rank(0, "ddp_0"), rank(1, None), rank(2, None)]
@@ -262,9 +250,6 @@ def test_ranks_that_failed_are_told(tmp_path):
         sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
         run = nsyspipe.load(tmp_path)
         assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
-
-
-# --- NCCL's logs and the topology -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -312,8 +297,6 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
         assert code in codes(run)
         assert bool(run.links().num_rows) == ("nccl_log_files" in said)
 
-
-# --- what outputs say ---
 
 FACTS = {
     "command": ["torchrun", "train.py", "--token", "abc"], "git_commit": "0123456789abcdef", "git_is_dirty": True,
