@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.comparison import gate
 from nsyspipe.comparison.difference import RunDifference, Side, check_captures
-from nsyspipe.comparison.gate import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    check_confidence,
-    check_metrics,
-    effect_ratio,
-)
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, parse_skip_first
 from nsyspipe.nsys.find_reports import exported_reports
@@ -149,8 +143,8 @@ def diff(
     baseline: AnySide,
     candidate: AnySide,
     *,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
+    min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
     force: bool = False,
     min_effect: object = None,
@@ -202,10 +196,10 @@ def diff(
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
 
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence)
+    least = gate.effect_ratio(min_effect_pct, min_effect)
+    gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = check_metrics(given or (DEFAULT_METRIC,))
+    judged = gate.check_metrics(given or (DEFAULT_METRIC,))
     sides = _as_side(baseline), _as_side(candidate)
     for side in sides:
         check_captures(side)
@@ -216,8 +210,8 @@ def compare(
     runs: Iterable[AnySide] | Mapping[str, AnySide],
     *,
     sort: str | None = None,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
+    min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = gate.DEFAULT_CONFIDENCE,
     force: bool = False,
     settings_file: str | None = None,
     min_effect: object = None,
@@ -261,8 +255,8 @@ def compare(
     """
     from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence)
+    least = gate.effect_ratio(min_effect_pct, min_effect)
+    gate.check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)
     sides = _sides(runs)

@@ -9,18 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
-from nsyspipe.analysis.collectives import (
-    PER_RANK,
-    UNGROUPED,
-    Waiting,
-    bus_factor,
-    held_up_by_step,
-    match,
-    waited_until,
-    waiting,
-    whole_message,
-)
 from nsyspipe.analysis.communication import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
 from nsyspipe.model import schema
@@ -77,7 +67,7 @@ class CommRows:
         A group is a communicator within a step, and a sequence number where NCCL gave one to all.
         A communicator that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
         """
-        group = np.full(len(self), UNGROUPED)
+        group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step
         if not chosen.any():
             return group, np.empty(0, np.int64)
@@ -187,7 +177,7 @@ class CrossRank:
     placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
     offsets: tuple[ClockOffset, ...]  # one per report
     rows: CommRows  # all communication operations, times aligned
-    waiting: Waiting | None  # what matched operations say; None in a run of one rank, or without a common clock
+    waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
 
     @property
@@ -203,7 +193,7 @@ def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_r
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     group, n_required = rows.groups(len(ranks))
-    matched = match(group, rows.rank, n_required)
+    matched = matching.match(group, rows.rank, n_required)
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
     used = {rank.argument for rank in ranks}
@@ -218,13 +208,13 @@ def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_r
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock:
         errors = [_UNKNOWN_ERROR if one.error_ns is None else one.error_ns for one in offsets]
-        known = waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
         problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     return CrossRank(tuple(placed), tuple(offsets), rows, known, tuple(problems))
 
 
-def _matching_problems(rows: CommRows, known: Waiting, *, may_differ: bool) -> Iterator[Problem]:
+def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: bool) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(rows.in_step & ~known.is_matched)):
         total = int(np.count_nonzero(rows.in_step))
         if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
@@ -260,7 +250,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     waits, exposed = np.zeros((2, rank.size), np.int64)
     if across.waiting is None:
         return waits, exposed, np.zeros(rank.size, np.bool_)
-    until = waited_until(rows.start_ns, rows.end_ns, across.waiting.wait_ns)
+    until = matching.waited_until(rows.start_ns, rows.end_ns, across.waiting.wait_ns)
     is_wait = across.is_matched & (until > rows.start_ns)
     width = len(across.placed)
     edges = np.searchsorted(rows.rank, np.arange(width + 1))
@@ -300,9 +290,9 @@ def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
     known = rows.message_bytes != ABSENT
     for code, name in enumerate(COLLECTIVES):
         own = known & (rows.collective == code)
-        whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
-        message[own] = np.where((n_ranks[own] == 0) & (name in PER_RANK), ABSENT, whole)
-        bus[own] = whole * bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
+        whole = matching.whole_message(name, rows.message_bytes[own], n_ranks[own])
+        message[own] = np.where((n_ranks[own] == 0) & (name in matching.PER_RANK), ABSENT, whole)
+        bus[own] = whole * matching.bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
     return message, bus, known & (message != ABSENT) & (n_ranks > 0)
 
 
@@ -362,7 +352,7 @@ def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(words, pa.string()))
 
 
-def _waiting_columns(known: Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
+def _waiting_columns(known: matching.Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if known is None:
         return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
     return {name: pa.array(getattr(known, name)[order], mask=~known.is_matched[order]) for name in names}
@@ -406,7 +396,7 @@ def stragglers_table(
     largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
     sums = in_figures.group_by("rank").aggregate([("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
-    held_up = held_up_by_step(chosen, steps)
+    held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
     held_up_ranks, held_up_ns = held_up["rank"].to_numpy(), held_up["held_up_ns"].to_numpy()
     rows: list[dict[str, object]] = [{"rank": number, "wait_ns": waits.get(number)} for number in ranks]
