@@ -38,19 +38,6 @@ def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_wind
     assert run.summary()["comm_share"].to_pylist() == [None]
 
 
-@pytest.mark.parametrize("text", ["Batch {}", "epoch 1 step {}", "step {}, seq = {}"])
-def test_steps_are_numbered_by_the_one_integer_in_their_text_or_else_in_order(tmp_path, text):
-    builder = TraceBuilder()
-    for at in range(4):
-        number = at + 40
-        builder.range(1000 * at, 1000 * at + 900, text.format(number, number)).kernel(
-            1000 * at + 100, 1000 * at + 200, launch=1000 * at + 10
-        )
-    run = run_of(tmp_path, builder)
-    expected = [0, 1, 2, 3] if text.startswith("epoch") else [40, 41, 42, 43]
-    assert [row["step"] for row in rows(run)] == expected
-
-
 @pytest.mark.slow
 def test_any_executor_gives_the_same_rows(steady):
     expected = rows(nsyspipe.load(steady))

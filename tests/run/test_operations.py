@@ -12,7 +12,7 @@ from nsyspipe.analysis.timeline import representative_step
 from nsyspipe.errors import DamagedReportError, OptionError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.run.operations import run_operations
-from tests.build.tools import blank, edit, one_report, run_of
+from tests.build.tools import bare, blank, edit, one_report, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, TraceBuilder, steady_rank
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -155,10 +155,7 @@ def test_the_processes_of_one_report_are_told_apart(tmp_path):
 def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
     names = []
     for place, numbers in enumerate(((0, 3), (1, 2), (4,))):
-        builders = [steady_rank(number) for number in numbers]
-        for builder in builders:
-            builder.rows.pop("META_DATA_CAPTURE")
-        one_report(*builders).write(tmp_path / f"r{place}.sqlite")
+        one_report(*map(bare, numbers)).write(tmp_path / f"r{place}.sqlite")
         pids = {number: f":{1000 + number}" if len(numbers) > 1 else "" for number in numbers}
         names += [f"r{place}.sqlite{pid}={number}" for number, pid in pids.items()]
     run = nsyspipe.load(tmp_path, rank_map=",".join(names))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.run.ranks import stem_rank
-from tests.build.tools import STEADY, codes, figures, problem_of
-from tests.build.trace import TraceBuilder, steady_rank
+from tests.build.tools import STEADY, bare as nameless, codes, figures, problem_of
+from tests.build.trace import TraceBuilder
 
 NEW = "3.25.0 2026.2.1 mfu"
+bare = functools.partial(nameless, version=NEW)
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
-
-
-def bare(number, /, *, version=NEW, **environment):
-    """Return a rank whose report names it nowhere but in what is given."""
-    builder = steady_rank(number, version=version)
-    builder.rows.pop("META_DATA_CAPTURE")
-    return builder.env(**environment)
 
 
 def numbers(run):

@@ -12,21 +12,14 @@ from nsyspipe.nsys.find_reports import remember_source
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
-from tests.build.tools import STEADY, codes, figures, one_report, problem_of
-from tests.build.trace import DEFAULT, TraceBuilder, steady_rank
+from tests.build.tools import STEADY, bare, codes, figures, one_report, problem_of
+from tests.build.trace import TraceBuilder, steady_rank
 from tests.conftest import REAL
 
 # The session of `steady_rank` starts 10^18 ns after 1970.
 AT = "2001-09-09T01:46:40Z"
 LOGS = REAL / "logs"
 WITH_PAYLOADS = "3.25.0 2026.2.1 mfu"
-
-
-def bare(number, version=DEFAULT, **environment):
-    """Return a rank whose report does not name it; its process is 1000 + number."""
-    builder = steady_rank(number, version=version)
-    builder.rows.pop("META_DATA_CAPTURE")
-    return builder.env(**environment) if environment else builder
 
 
 def write(folder, name="ddp", /, **builders):
