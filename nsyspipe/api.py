@@ -5,18 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.comparison.difference import Side, check_captures
-from nsyspipe.comparison.gate import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    check_confidence,
-    check_metrics,
-    effect_ratio,
-)
+from nsyspipe.comparison import gate
+from nsyspipe.comparison.difference import RunDifference, Side, check_captures
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, parse_skip_first
 from nsyspipe.nsys.find_reports import exported_reports
@@ -31,7 +24,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
 
     AnySide = Side | Run | str | os.PathLike[str]
@@ -41,11 +33,9 @@ if TYPE_CHECKING:
 class _AnsweredRun(ReportRun):
     """A run whose findings come with what a replay of their advice brings."""
 
-    def findings(self) -> pa.Table:
-        return self._expected
-
-    @cached_property
-    def _expected(self) -> pa.Table:
+    def _make(self, name: str) -> pa.Table:
+        if name != "findings":
+            return super()._make(name)
         from nsyspipe.replay.answer import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
 
         return with_expected_savings(self, self.judged_findings())
@@ -111,23 +101,13 @@ def load(
         If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
-    patterns = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-    }
+    phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
+    patterns = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options: dict[str, object] = {
-            **{f"--{name.replace('_', '-')}": pattern for name, pattern in patterns.items()},
-            "--skip-first": None if skip_first == AUTO else skip_first,
-            "--rank-map": rank_map,
-            "--nccl-log": nccl_log or None,
-            "--topology": topology,
-        }
-        return _saved_run(arguments, [name for name, value in options.items() if value is not None], label, run_id)
+        options: dict[str, object] = patterns | {"skip_first": None if skip_first == AUTO else skip_first}
+        options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
+        named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+        return _saved_run(arguments, named, label, run_id)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
@@ -163,8 +143,8 @@ def diff(
     baseline: AnySide,
     candidate: AnySide,
     *,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
+    min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
     force: bool = False,
     min_effect: object = None,
@@ -216,10 +196,10 @@ def diff(
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
 
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence)
+    least = gate.effect_ratio(min_effect_pct, min_effect)
+    gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = check_metrics(given or (DEFAULT_METRIC,))
+    judged = gate.check_metrics(given or (DEFAULT_METRIC,))
     sides = _as_side(baseline), _as_side(candidate)
     for side in sides:
         check_captures(side)
@@ -230,8 +210,8 @@ def compare(
     runs: Iterable[AnySide] | Mapping[str, AnySide],
     *,
     sort: str | None = None,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
+    min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = gate.DEFAULT_CONFIDENCE,
     force: bool = False,
     settings_file: str | None = None,
     min_effect: object = None,
@@ -250,16 +230,10 @@ def compare(
         or what `nsyspipe.load` takes. As a mapping, labels are its keys.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
-    min_effect_pct
-        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
-    confidence
-        Of the intervals, above 0.5 and below 1.
-    force
-        Give verdicts although world size, GPU model or ranks differ.
+    min_effect_pct, confidence, force, min_effect
+        As in `diff`, of step times.
     settings_file
         The file that the thresholds come from, which outputs name.
-    min_effect
-        Refused: a ratio once, which per cent could be taken for.
 
     Returns
     -------
@@ -281,8 +255,8 @@ def compare(
     """
     from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence)
+    least = gate.effect_ratio(min_effect_pct, min_effect)
+    gate.check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)
     sides = _sides(runs)

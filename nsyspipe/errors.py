@@ -7,12 +7,12 @@ a bug of nsyspipe and ends with exit code 1.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
 
 # How much of two names must be the same for one to be meant by the other.
 _ALIKE = 0.8
@@ -37,23 +37,16 @@ class NsyspipeError(Exception):
 
     def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")
-        self.subject = subject
-        self.problem = problem
-        self.found = found
-        self.fix = fix
+        self.subject, self.problem, self.found, self.fix = subject, problem, found, fix
 
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross process borders: rebuild them with their facts."""
-        return _rebuild, (type(self), self.subject, self.problem, self.found, self.fix)
+        return functools.partial(type(self), found=self.found, fix=self.fix), (self.subject, self.problem)
 
     def lines(self) -> list[str]:
         """Return the message as the terminal shows it, without the word ``error``."""
         extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
         return [str(self), *extra]
-
-
-def _rebuild(cls: type[NsyspipeError], subject: str, problem: str, found: str | None, fix: str | None) -> NsyspipeError:
-    return cls(subject, problem, found=found, fix=fix)
 
 
 class InputError(NsyspipeError):
@@ -103,10 +96,7 @@ class OptionError(NsyspipeError):
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
         """Return the error for a name that is none of those there are: it lists them, and its fix is the nearest.
 
-        Parameters
-        ----------
-        given
-            The option with its value, as users wrote it.
+        `given` is the option with its value, as users wrote it.
         """
         import difflib  # noqa: PLC0415 - only where something is wrong
 
@@ -128,21 +118,12 @@ _NO_MEMORY = (
 
 def shortage(error: BaseException) -> InputError | None:
     """Return the error for what a machine, or a limit, had too little of; None for any other error."""
-    is_memory = isinstance(error, MemoryError) or _errno(error) == errno.ENOMEM
+    number = error.errno if isinstance(error, OSError) else None
+    is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
     if is_memory or any(words in str(error) for words in _NO_MEMORY):
-        return InputError(
-            "analysis",
-            "no memory was left, or a limit (ulimit -v) allows no more",
-            fix="fewer at once (-j 1, or jobs=1 from Python), or more memory",
-        )
-    if _errno(error) in {errno.EMFILE, errno.ENFILE}:
-        return InputError(
-            "analysis",
-            f"no more files can be opened at once ({os.strerror(errno.EMFILE)})",
-            fix="ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python",
-        )
+        fix = "fewer at once (-j 1, or jobs=1 from Python), or more memory"
+        return InputError("analysis", "no memory was left, or a limit (ulimit -v) allows no more", fix=fix)
+    if number in {errno.EMFILE, errno.ENFILE}:
+        fix = "ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python"
+        return InputError("analysis", f"no more files can be opened at once ({os.strerror(errno.EMFILE)})", fix=fix)
     return None
-
-
-def _errno(error: BaseException) -> int | None:
-    return error.errno if isinstance(error, OSError) else None

@@ -16,50 +16,36 @@ from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
-from nsyspipe.model.table import TableSchema, conform
-from nsyspipe.run.collectives import (
-    CrossRank,
-    collective_figures,
-    collectives_table,
-    communicator_sizes,
-    cross_rank,
-    step_bytes,
-    step_waits,
-    stragglers_table,
-)
-from nsyspipe.run.gather import place, place_hosts
+from nsyspipe.model.table import Flags, Int64, TableSchema, conform
+from nsyspipe.run import collectives as comm
+from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nsyspipe.model.side_files import NcclLog
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest
     from nsyspipe.run.process import HostDigest, ProcessDigest
     from nsyspipe.run.sidecars import RunSidecars
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """The tables of one run, and how its steps were selected."""
+    """The tables of one run, by their names in `schema`, and how its steps were selected."""
 
-    # ranks, steps, phases, stragglers, kernels, idle_calls, host_steps: the tables of `schema` by the same names;
-    # kernels are `schema.KERNEL_COSTS`
     ranks: pa.Table
     steps: pa.Table
     phases: pa.Table
     collectives: pa.Table  # as `collectives.collective_figures` returns them
-    # Returns `collectives.collectives_table`, which few ask for
-    all_collectives: Callable[[], pa.Table]
+    all_collectives: Callable[[], pa.Table]  # makes `collectives.collectives_table`, which few ask for
     stragglers: pa.Table
-    kernels: pa.Table
+    kernels: pa.Table  # `schema.KERNEL_COSTS`
     idle_calls: pa.Table
     host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
-    across: CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
@@ -71,29 +57,23 @@ def merge(
     skip_first: int | None,
     log: NcclLog | None = None,
 ) -> RunTables:
-    """Join the digests of a run's reports; `names` is what to call each.
+    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
 
-    NCCL's log tells the size of the world when nothing else does. Raises what `ranks.number_ranks` and
-    `steps.select_steps` raise.
+    Raises what `ranks.number_ranks` and `steps.select_steps` raise.
     """
     digests, sidecars = gathered.digests, gathered.sidecars
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
     size = world_size(digests, log, sidecars.world_size, launcher_size(placed or hosts, numbers, source))
-    told_size = told_world_size(digests, sidecars.world_size)
     is_capture = bool(placed) and gathered.why_no_steps is not None
-    across = cross_rank(
-        _numbered(placed, numbers if placed else [], is_capture=is_capture),
-        len(digests),
-        is_one_run=is_surely_one_run(digests, sidecars),
-    )
+    numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
+    across = comm.cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))
     ranks = across.placed
     numbers_in_order = [rank.number for rank in ranks]
 
-    windows = pa.concat_tables(
-        [_WINDOWS.empty(), *(_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks)]
-    )
+    of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
+    windows = pa.concat_tables([_WINDOWS.empty(), *of_ranks])
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
     is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
     # A CUDA graph may hold communication where several ranks run, or NCCL or MPI is in use.
@@ -101,29 +81,24 @@ def merge(
     # A run of several ranks without any communication kernel has some under names that are not known.
     is_unnamed = not is_graph.any() and _lacks_comm(ranks, size)
     hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
-    windows = _without(_without(windows, _HIDDEN, hidden), _COPIES_IN_GRAPHS, is_graph)
-    selection = select_steps(
-        windows["step"].to_numpy(),
-        windows["start_ns"].to_numpy(),
-        np.asarray(windows["is_complete"], np.bool_),
-        len(ranks),
-        skip_first,
-    )
-    sizes = communicator_sizes(across, size)
+    windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
+    step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
+    selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
+    sizes = comm.communicator_sizes(across, size)
     steps = _steps(windows, across, sizes, selection)
     of_collectives = (across, numbers_in_order, selection.steps, sizes)
-    collectives = collective_figures(*of_collectives)
+    collectives = comm.collective_figures(*of_collectives)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    n_processes = len(placed or hosts)
+    told_size, n_processes = told_world_size(digests, sidecars.world_size), len(placed or hosts)
     is_more = told_size is not None and n_processes > told_size
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        all_collectives=functools.partial(collectives_table, *of_collectives),
-        stragglers=stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
+        all_collectives=functools.partial(comm.collectives_table, *of_collectives),
+        stragglers=comm.stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
         host_steps=_host_steps(_numbered(hosts, numbers if hosts else []), names, is_numbered=source != "order"),
@@ -146,22 +121,16 @@ def merge(
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES_OF_RANKS}
-_WINDOWS = TableSchema(
-    "windows",
-    "Steps before selection.",
-    schema.STEPS.key,
-    tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED),
-)
+_COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
+_WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 
 
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
     """Give each rank its number and its steps', in ascending order; the one window of a run without steps is step 0."""
     steps = step_numbers([rank.process.members["number"] for rank in ranks])
     if is_capture:
-        steps = [np.zeros(1, np.int64) for _ in ranks]
-    numbered = [
-        replace(rank, number=number, steps=own) for rank, number, own in zip(ranks, numbers, steps, strict=True)
-    ]
+        steps = [np.zeros(1, np.int64)] * len(ranks)
+    numbered = map(lambda rank, number, own: replace(rank, number=number, steps=own), ranks, numbers, steps)
     return sorted(numbered, key=lambda rank: rank.number)
 
 
@@ -208,10 +177,8 @@ def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_n
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 _HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_collectives", "comm_delay_ns")
 # What copies inside CUDA graphs that were captured as a whole make unknown.
-_COPIES_IN_GRAPHS = (
-    "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns", "grad_copy_ns", "exposed_grad_copy_ns",
-    "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
-)  # fmt: skip
+_DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
+_GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
 
 
 def _without(table: pa.Table, names: Iterable[str], hidden: Flags) -> pa.Table:
@@ -232,15 +199,15 @@ def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) 
     return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
-def _steps(windows: pa.Table, across: CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
+def _steps(windows: pa.Table, across: comm.CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     counts = [rank.process.windows.num_rows for rank in across.placed]
     place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
     starts, ends = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
-    waits, exposed_waits, is_known = step_waits(across, place, step, starts, ends)
+    waits, exposed_waits, is_known = comm.step_waits(across, place, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
     is_known &= ~np.isin(step, step[pc.is_null(windows["comm_ns"]).to_numpy()])
-    n_bytes, is_sized = step_bytes(across, sizes, place, step)
+    n_bytes, is_sized = comm.step_bytes(across, sizes, place, step)
     has_comm = pc.is_valid(windows["comm_ns"])
     columns = {name: windows[name] for name in windows.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
@@ -285,26 +252,24 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
         counts = _in_summary(rank, selection)
         for call, blocked in rank.process.blocked_ns_by_call.items():
             totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
-    ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
-    rows = [{"call": call, "blocked_ns_per_step": total / chosen.num_rows} for call, total in ordered if total]
+    ordered = sorted((-total, call) for call, total in totals.items() if total)
+    rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
     return schema.IDLE_CALLS.from_rows(rows)
 
 
 _FEW_STEPS = 3
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
-# Where payloads say sizes, and none of them belongs to a kernel.
-_UNMATCHED_SIZES = (
-    "NCCL's payloads fit no communication kernel",
-    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
-)
+# Where payloads say sizes, and none of them belongs to a kernel: why, and what helps.
+_UNMATCHED = "NCCL's payloads fit no communication kernel"
+_WHOLE_STEPS = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
 _SHOWN = 8
 
 
 def _of_reports(
     gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
 ) -> Iterator[Problem]:
-    """Place the reports' own problems, and name reports without GPU activity, which is none if none was to be traced.
+    """Place the reports' own problems; name reports without GPU activity, unless none was to be traced.
 
     `is_hidden`: communication may have run in the figures' steps that was not seen.
     """
@@ -346,18 +311,16 @@ def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
 
 def _absent(present: set[int], size: int, sidecars: RunSidecars) -> Iterator[Problem]:
     """State which ranks of the world have no report here, and which of those were left out of the capture on purpose."""
-    left_out = {
-        rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None and rank.rank < size
-    } - present
-    known = present | left_out
+    without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
+    left_out = sorted(number for number in without - present if number < size)
+    known = present.union(left_out)
     if n_missing := size - sum(number < size for number in known):
         missing = _shown((number for number in range(size) if number not in known), n_missing)
         if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
             missing += f"; captured as {', '.join(files[:_SHOWN])}"
         yield problem("ranks-missing", n=n_missing, world_size=size, missing=missing)
-    if left_out:
-        missing = _shown(sorted(left_out), len(left_out))
-        yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
+    if n := len(left_out):
+        yield problem("ranks-not-captured", n=n, world_size=size, missing=_shown(left_out, n))
 
 
 def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
@@ -369,7 +332,7 @@ def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDi
         yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
         return
     gaps = {digest.size_gap for digest in digests}
-    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), _UNMATCHED_SIZES)
+    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), (_UNMATCHED, _WHOLE_STEPS))
     yield problem("no-message-size", why=why, how=how)
 
 
@@ -407,8 +370,7 @@ def _above_any_rank(table: pa.Table, selection: Selection) -> float:
     if not counted.num_rows:
         return 0.0
     wall = counted["wall_ns"].to_numpy().astype(np.float64)
-    _, step = np.unique(counted["step"].to_numpy(), return_inverse=True)
-    _, rank = np.unique(counted["rank"].to_numpy(), return_inverse=True)
+    step, rank = (np.unique(counted[name].to_numpy(), return_inverse=True)[1] for name in ("step", "rank"))
     largest = np.zeros(int(step.max()) + 1)
     np.maximum.at(largest, step, wall)
     of_rank = np.bincount(rank, wall).max()
@@ -433,10 +395,8 @@ def _shown(numbers: Iterable[int], n_numbers: int) -> str:
 
 def problems_table(problems: Iterable[Problem]) -> pa.Table:
     """Return `schema.PROBLEMS`, the gravest first; equal ones once."""
-
-    def key(one: Problem) -> tuple[int, str, int, str, str]:
-        rank = -1 if one.rank is None else one.rank
-        return SEVERITIES.index(one.severity), one.code, rank, one.report or "", one.message
-
-    ordered = sorted(set(problems), key=key)
+    ordered = sorted(
+        set(problems), key=lambda one: (one.code, -1 if one.rank is None else one.rank, one.report or "", one.message)
+    )
+    ordered.sort(key=lambda one: SEVERITIES.index(one.severity))
     return schema.PROBLEMS.from_rows([{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in ordered])

@@ -9,18 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
-from nsyspipe.analysis.collectives import (
-    PER_RANK,
-    UNGROUPED,
-    Waiting,
-    bus_factor,
-    held_up_by_step,
-    match,
-    waited_until,
-    waiting,
-    whole_message,
-)
 from nsyspipe.analysis.communication import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
 from nsyspipe.model import schema
@@ -28,7 +18,7 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nsyspipe.model.table import Flags, Float64, Int64
     from nsyspipe.run.gather import Rank
@@ -41,9 +31,7 @@ ABSENT = np.iinfo(np.int64).min
 _UNKNOWN_ERROR = 2**62
 _SEND_RECV = COLLECTIVES.index("send_recv")
 # Columns of what is known of matched operations.
-_NEEDED = (
-    "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant",
-)  # fmt: skip
+_NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
 
 
 @dataclass(frozen=True)
@@ -54,18 +42,15 @@ class CommRows:
     report: Int64  # place of its report among the arguments
     step: Int64  # step number; meaningless where `in_step` is false
     in_step: Flags
-    # start_ns, end_ns: on the clocks that sessions started by
-    start_ns: Int64
+    start_ns: Int64  # on the clocks that sessions started by, as end_ns
     end_ns: Int64
-    # Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
-    kind: Int64
+    kind: Int64  # index into `kinds`, where sends and receives that NCCL made are what was called, if that is known
     kinds: tuple[CommKind, ...]
     collective: Int64  # index into `names.COLLECTIVES`
     communicator: Int64  # index into `communicators`, the names of the run's communicators
     communicators: tuple[str, ...]
-    # seq_number, message_bytes: from NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them
-    seq_number: Int64
-    message_bytes: Int64
+    seq_number: Int64  # from NCCL's payload, `ABSENT` where there is none
+    message_bytes: Int64  # as NCCL reports them, `ABSENT` as well
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
 
     def __len__(self) -> int:
@@ -82,7 +67,7 @@ class CommRows:
         A group is a communicator within a step, and a sequence number where NCCL gave one to all.
         A communicator that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
         """
-        group = np.full(len(self), UNGROUPED)
+        group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step
         if not chosen.any():
             return group, np.empty(0, np.int64)
@@ -131,8 +116,11 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
     if has_ids:
         ids, communicator = np.unique(comm_id, return_inverse=True)
         names = tuple(map(_communicator_name, ids.tolist()))
-    else:
-        names, communicator = _by_order(collective, column("stream_order"))
+    else:  # by kind and order of first use
+        order = column("stream_order")
+        width = int(order.max(initial=0)) + 1
+        codes, communicator = np.unique(collective * width + order, return_inverse=True)
+        names = tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in codes.tolist())
     message_bytes, called = column("message_bytes"), column("called")
     is_called = called != ABSENT
     if is_called.any() and has_ids:
@@ -168,11 +156,11 @@ def _joined(arrays: Iterable[Int64]) -> Int64:
 
 def _as_called(kinds: tuple[CommKind, ...], kind: Int64, called: Int64) -> tuple[tuple[CommKind, ...], Int64]:
     """Put what was called in the place of the sends and receives that it ran as."""
-    pairs, index = np.unique(kind * (len(COLLECTIVES) + 1) + called.clip(-1) + 1, return_inverse=True)
-    named = [
-        replace(kinds[at], collective=COLLECTIVES[code - 1]) if code else kinds[at]
-        for at, code in (divmod(pair, len(COLLECTIVES) + 1) for pair in pairs.tolist())
-    ]
+    width = len(COLLECTIVES) + 1
+    pairs, index = np.unique(kind * width + called.clip(-1) + 1, return_inverse=True)
+    named = [kinds[pair // width] for pair in pairs.tolist()]
+    for at, code in enumerate((pairs % width).tolist()):
+        named[at] = replace(named[at], collective=COLLECTIVES[code - 1]) if code else named[at]
     known = tuple(dict.fromkeys(named))
     return known, np.array([known.index(one) for one in named], np.int64)[index]
 
@@ -182,23 +170,20 @@ def _communicator_name(number: int) -> str:
     return f"{number & (2**64 - 1):#x}"
 
 
-def _by_order(collective: Int64, order: Int64) -> tuple[tuple[str, ...], Int64]:
-    width = int(order.max(initial=0)) + 1
-    codes, index = np.unique(collective * width + order, return_inverse=True)
-    return tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in codes.tolist()), index
-
-
 @dataclass(frozen=True)
 class CrossRank:
     """A run's ranks on one clock, and its communication operations on it."""
 
-    # The ranks in ascending order, with their shifts corrected by the clock offsets
-    placed: tuple[Rank[ProcessDigest], ...]
+    placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
     offsets: tuple[ClockOffset, ...]  # one per report
     rows: CommRows  # all communication operations, times aligned
-    # What matched operations say; None in a run of one rank, or without a common clock
-    waiting: Waiting | None
+    waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
+
+    @property
+    def is_matched(self) -> Flags:
+        """Which operations are matched."""
+        return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
 
 
 def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool) -> CrossRank:
@@ -208,7 +193,7 @@ def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_r
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     group, n_required = rows.groups(len(ranks))
-    matched = match(group, rows.rank, n_required)
+    matched = matching.match(group, rows.rank, n_required)
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
     used = {rank.argument for rank in ranks}
@@ -218,35 +203,28 @@ def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_r
     has_all_errors = all(offsets[argument].error_ns is not None for argument in used)
     # Times of different ranks can be compared by session starts, or by collectives.
     has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
-    found, problems = None, []
+    known, problems = None, []
     if len(ranks) > 1 and any(rank.process.n_comm for rank in ranks) and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock:
         errors = [_UNKNOWN_ERROR if one.error_ns is None else one.error_ns for one in offsets]
-        found = waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
-        problems += _matching_problems(rows, found, may_differ=not (is_one_run or matched))
-    return CrossRank(
-        placed=tuple(replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks),
-        offsets=tuple(offsets),
-        rows=rows,
-        waiting=found,
-        problems=tuple(problems),
-    )
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
+        problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
+    placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
+    return CrossRank(tuple(placed), tuple(offsets), rows, known, tuple(problems))
 
 
-def _matching_problems(rows: CommRows, found: Waiting, *, may_differ: bool) -> list[Problem]:
-    problems = []
-    if n_unmatched := int(np.count_nonzero(rows.in_step & ~found.is_matched)):
+def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: bool) -> Iterator[Problem]:
+    if n_unmatched := int(np.count_nonzero(rows.in_step & ~known.is_matched)):
         total = int(np.count_nonzero(rows.in_step))
         if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
-            problems.append(problem("different-runs", total=total))
+            yield problem("different-runs", total=total)
         else:
-            problems.append(problem("unmatched-collectives", n=n_unmatched, total=total))
+            yield problem("unmatched-collectives", n=n_unmatched, total=total)
     # A send may end before its receiver comes: NCCL has room for what it sends.
-    is_early = found.is_matched & (rows.end_ns < found.last_start_ns) & (rows.collective != _SEND_RECV)
+    is_early = known.is_matched & (rows.end_ns < known.last_start_ns) & (rows.collective != _SEND_RECV)
     if n_early := int(np.count_nonzero(is_early)):
-        problems.append(problem("ended-before-last-arrived", n=n_early))
-    return problems
+        yield problem("ended-before-last-arrived", n=n_early)
 
 
 def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
@@ -254,15 +232,11 @@ def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
 
     It is what NCCL's payload says; else the ranks seen using it, when no rank of the world is missing.
     """
-    rows, n_ranks = across.rows, len(across.placed)
+    names, n_ranks = across.rows.communicators, len(across.placed)
     is_whole = world_size is None or world_size <= n_ranks
-    sizes = rows.n_users(n_ranks) if is_whole else np.zeros(len(rows.communicators), np.int64)
-    told = {
-        _communicator_name(number): size for rank in across.placed for number, size in rank.report.comm_sizes.items()
-    }
-    return np.array(
-        [told.get(name, size) for name, size in zip(rows.communicators, sizes.tolist(), strict=True)], np.int64
-    )
+    sizes = across.rows.n_users(n_ranks).tolist() if is_whole else [0] * len(names)
+    told = {_communicator_name(id_): n for rank in across.placed for id_, n in rank.report.comm_sizes.items()}
+    return np.array([told.get(name, size) for name, size in zip(names, sizes, strict=True)], np.int64)
 
 
 def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:
@@ -272,12 +246,12 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     not known where an operation of the step is unmatched. One value per window: place of the rank, step number, aligned
     times; windows of a rank stand together.
     """
-    rows, found = across.rows, across.waiting
+    rows = across.rows
     waits, exposed = np.zeros((2, rank.size), np.int64)
-    if found is None:
+    if across.waiting is None:
         return waits, exposed, np.zeros(rank.size, np.bool_)
-    until = waited_until(rows.start_ns, rows.end_ns, found.wait_ns)
-    is_wait = found.is_matched & (until > rows.start_ns)
+    until = matching.waited_until(rows.start_ns, rows.end_ns, across.waiting.wait_ns)
+    is_wait = across.is_matched & (until > rows.start_ns)
     width = len(across.placed)
     edges = np.searchsorted(rows.rank, np.arange(width + 1))
     for place in np.unique(rank).tolist():
@@ -287,7 +261,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
         waits[windows] = covered.lengths(starts[windows], ends[windows])
         beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
         exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
-    unmatched = rows.in_step & ~found.is_matched
+    unmatched = rows.in_step & ~across.is_matched
     bad = np.unique(rows.step[unmatched] * width + rows.rank[unmatched])
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
@@ -316,17 +290,17 @@ def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
     known = rows.message_bytes != ABSENT
     for code, name in enumerate(COLLECTIVES):
         own = known & (rows.collective == code)
-        whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
-        message[own] = np.where((n_ranks[own] == 0) & (name in PER_RANK), ABSENT, whole)
-        bus[own] = whole * bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
+        whole = matching.whole_message(name, rows.message_bytes[own], n_ranks[own])
+        message[own] = np.where((n_ranks[own] == 0) & (name in matching.PER_RANK), ABSENT, whole)
+        bus[own] = whole * matching.bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
     return message, bus, known & (message != ABSENT) & (n_ranks > 0)
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
     """Return one row per operation that belongs to a step, sorted by (step, seq, rank).
 
-    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost. Ranks are numbers
-    in ascending order; sizes are the ranks of each communicator, 0 where that is not known.
+    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost. Ranks are in
+    ascending order; `sizes` are those of the communicators, 0 where not known.
     """
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
@@ -338,13 +312,10 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
         "comm_id": _words(rows.communicator[order], rows.communicators),
         **_waiting_columns(across.waiting, order, ("is_significant",)),
     }
-    numbers = {
-        name: pc.cast(columns[name], pa.float64(), safe=False) for name in ("transfer_ns", "message_bytes", "bus_bytes")
-    }
-    seconds = pc.divide(numbers["transfer_ns"], 1e9)
+    seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
     seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
-    columns["algbw_bytes_per_s"] = pc.divide(numbers["message_bytes"], seconds)
-    columns["busbw_bytes_per_s"] = pc.divide(numbers["bus_bytes"], seconds)
+    for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
+        columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
     return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
 
 
@@ -360,9 +331,8 @@ def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: I
 def _columns(
     across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
 ) -> dict[str, pa.Array | Int64 | Flags]:
-    rows, found = across.rows, across.waiting
+    rows = across.rows
     message, bus, is_sized = _bytes(rows, sizes)
-    is_matched = np.zeros(len(rows), np.bool_) if found is None else found.is_matched
     return {
         "step": rows.step[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
@@ -370,9 +340,9 @@ def _columns(
         "datatype": _words(rows.kind[order], [kind.datatype for kind in rows.kinds]),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
-        "is_matched": is_matched[order],
+        "is_matched": across.is_matched[order],
         "in_summary": np.isin(rows.step[order], summary_steps),
-        **_waiting_columns(found, order, _NEEDED),
+        **_waiting_columns(across.waiting, order, _NEEDED),
         "message_bytes": pa.array(message[order], mask=message[order] == ABSENT),
         "bus_bytes": pa.array(bus[order], mask=~is_sized[order]),
     }
@@ -382,28 +352,26 @@ def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(words, pa.string()))
 
 
-def _waiting_columns(found: Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
-    if found is None:
+def _waiting_columns(known: matching.Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
+    if known is None:
         return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
-    unknown = ~found.is_matched[order]
-    return {name: pa.array(getattr(found, name)[order], mask=unknown) for name in names}
+    return {name: pa.array(getattr(known, name)[order], mask=~known.is_matched[order]) for name in names}
 
 
 def places_in_steps(across: CrossRank) -> Int64:
     """Return the place of each collective in its step, in order of first start; unmatched ones of a rank come after."""
-    rows, found = across.rows, across.waiting
-    is_matched = np.zeros(len(rows), np.bool_) if found is None else found.is_matched
+    rows, known = across.rows, across.waiting
     seq = np.zeros(len(rows), np.int64)
     steps = n_matched = np.empty(0, np.int64)
-    matched = np.flatnonzero(is_matched & rows.in_step)
-    if found is not None:
-        collective = found.collective_id
-        order = matched[np.lexsort((collective[matched], found.first_start_ns[matched], rows.step[matched]))]
+    matched = np.flatnonzero(across.is_matched & rows.in_step)
+    if known is not None:
+        collective = known.collective_id
+        order = matched[np.lexsort((collective[matched], known.first_start_ns[matched], rows.step[matched]))]
         is_new = np.diff(collective[order], prepend=-1) != 0
         count, begins = np.cumsum(is_new), run_starts(rows.step[order])
         seq[order] = count - np.repeat(count[begins], np.diff(begins, append=order.size))
         steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
-    rest = np.flatnonzero(~is_matched & rows.in_step)
+    rest = np.flatnonzero(~across.is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
     seq[order] = places_in_runs(owner)
@@ -416,15 +384,11 @@ def places_in_steps(across: CrossRank) -> Int64:
 def stragglers_table(
     collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
 ) -> pa.Table:
-    """Return `schema.STRAGGLERS` over the summary steps; figures are null where nothing could be matched.
-
-    Lateness is of a step: in a capture without steps it is null.
-    """
+    """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched, lateness without steps."""
     chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
-    has_waits = in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
-    is_known = chosen.num_rows > 0 or has_waits
+    is_known = chosen.num_rows > 0 or (in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count)
     rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)
@@ -432,17 +396,14 @@ def stragglers_table(
     largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
     sums = in_figures.group_by("rank").aggregate([("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
-    held_up = held_up_by_step(chosen, steps)
+    held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
     held_up_ranks, held_up_ns = held_up["rank"].to_numpy(), held_up["held_up_ns"].to_numpy()
-    rows: list[Mapping[str, object]] = []
-    for number in ranks:
-        row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}
-        if is_known:
-            is_own = rank[late] == number
-            row["n_arrived_last"] = np.count_nonzero(is_own)
-            row["wait_caused_ns"] = int(late_by[late[is_own]].sum())
-            row["lateness_ns"] = None if is_capture else int(late_by[largest[rank[largest] == number]].sum())
-            row["held_up_ns"] = int(held_up_ns[held_up_ranks == number].sum())
-        rows.append(row)
+    rows: list[dict[str, object]] = [{"rank": number, "wait_ns": waits.get(number)} for number in ranks]
+    for number, row in zip(ranks, rows if is_known else (), strict=is_known):
+        is_own = rank[late] == number
+        row["n_arrived_last"] = np.count_nonzero(is_own)
+        row["wait_caused_ns"] = int(late_by[late[is_own]].sum())
+        row["lateness_ns"] = None if is_capture else int(late_by[largest[rank[largest] == number]].sum())
+        row["held_up_ns"] = int(held_up_ns[held_up_ranks == number].sum())
     return schema.STRAGGLERS.from_rows(rows)

@@ -11,21 +11,18 @@ from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
 from nsyspipe.nsys.files import check_file
 from nsyspipe.nsys.find_reports import display_names, source_of
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import read_counts
+from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
-from nsyspipe.run.gather import gather, place, place_hosts
-from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, launched_size
+from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
+from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question, launched_size
 from nsyspipe.run.ranks import check_one_run, world_size
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
-
-    from nsyspipe.run.gather import Gathered
-    from nsyspipe.run.questions import Question
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,8 @@ class Capability:
     found: str
     fix: str | None  # the flag that would add what is not there; None when nothing is to add
     is_used: bool  # whether nsyspipe answers it; otherwise it is there for a look in Nsight Systems
-    # n_reports, n_with: all reports, and those that answer in full
     n_reports: int
-    n_with: int
+    n_with: int  # reports that answer in full
     lacking: tuple[str, ...]  # the others, by name
 
 
@@ -62,23 +58,10 @@ def examine(
     *,
     executor: Executor | None = None,
 ) -> Examination:
-    """Look into reports, which need not be of one run.
+    """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars.
 
-    Parameters
-    ----------
-    reading
-        What is a step, a phase, a communication kernel; None for the defaults.
-    beside
-        What was given beside the reports; what was not is taken from their sidecars.
-    executor
-        Runs the work on each report; None works in this process.
-
-    Raises
-    ------
-    InputError
-        If one of them is missing, damaged, or no nsys export.
-    OptionError
-        If a rank map does not fit the reports.
+    Without an executor all work is done in this process. `InputError` if a report is missing, damaged, or no nsys
+    export, `OptionError` if a rank map does not fit the reports.
     """
     names = display_names(paths)
     for path in paths:
@@ -103,8 +86,8 @@ def examine(
     reports = [replace(report, is_several=is_several) for report in reports]
     return Examination(
         reports=tuple(names),
-        nsys_versions=_distinct(report.digest.facts.nsys_version for report in reports),
-        schema_versions=_distinct(report.digest.facts.schema_version for report in reports),
+        nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),
+        schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*_problems(reports, names), *sidecars.problems, *problems),
     )
@@ -123,14 +106,10 @@ def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tup
         together = gather(paths, reading, sidecars, executor=running)
     digests = together.digests
     try:
-        check_one_run(digests, place(digests) or place_hosts(digests), together.sidecars)
+        check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
     except RankConflictError:
         return together, [gather([path], reading, executor=running) for path in paths]
     return together, [replace(together, digests=(digest,)) for digest in digests]
-
-
-def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(sorted({value for value in values if value}))
 
 
 def _problems(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Problem]:
@@ -138,8 +117,7 @@ def _problems(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Pro
     if any(report.was_left_out for report in reports):
         yield problem("captured-without-gpu")
     for report, name in zip(reports, names, strict=True):
-        version = report.digest.facts.schema_version
-        if versions.is_newer_than_tested(version):
+        if is_newer_than_tested(version := report.digest.facts.schema_version):
             yield problem("untested-version", version=version).at(report=name)
         if not (report.digest.processes or report.was_left_out):
             yield problem("no-gpu-activity", what=name).at(report=name)
@@ -192,11 +170,11 @@ def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
 
 def _words(answers: Sequence[Answer]) -> str:
     """Say what some reports have: counts add up, equal words are said once."""
-    counts: Counter[str] = Counter()
     # What there is instead counts only where no report has what is asked for.
-    for answer in [answer for answer in answers if answer.status != NO] or answers:
-        for noun, n in answer.counts:
-            counts[noun] += n
+    counted = [answer for answer in answers if answer.status != NO] or answers
+    counts: dict[str, int] = {}
+    for noun, n in (pair for answer in counted for pair in answer.counts):
+        counts[noun] = counts.get(noun, 0) + n
     having = [answer for answer in answers if answer.status == YES]
     # Where some reports have it, what they have is said; the others are named elsewhere.
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)

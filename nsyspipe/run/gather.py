@@ -9,44 +9,41 @@ from __future__ import annotations
 
 import contextlib
 import re
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.attribution import by_process, distinct
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.steps import TextFamilies, candidates, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_optimizer
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.metadata import Capture, read_capture
+from nsyspipe.reader.metadata import ReportFacts, read_capture
 from nsyspipe.run.process import (
     HostDigest,
     ProcessDigest,
-    ProcessEvents,
     ReportContext,
     digest_hosts,
     digest_process,
     host_candidates,
+    process_events,
     step_members,
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
     from nsyspipe.model.table import Int64
-    from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.payload import CommRank
     from nsyspipe.reader.sidecar import FoundSidecars
 
@@ -57,30 +54,22 @@ class ReportDigest:
 
     path: str
     facts: ReportFacts
-    # mpi_ranks, comm_ranks: rank by process, from MPI's thread names and from NCCL's payload
-    mpi_ranks: dict[int, int]
-    comm_ranks: dict[int, CommRank]
-    comm_sizes: dict[int, int]  # number of ranks by communicator, from the same
+    mpi_ranks: dict[int, int]  # rank by process, from MPI's thread names
+    comm_ranks: dict[int, CommRank]  # the same from NCCL's payload
+    comm_sizes: dict[int, int]  # number of ranks by communicator, also from that
     processes: tuple[ProcessDigest, ...]
-    # In a report without device activity the processes with ranges of their own
-    hosts: tuple[HostDigest, ...]
-    # The step family that the windows rest on, or the hosts' steps; None when the capture is one window
-    family: str | None
-    # The families of ranges that no step pattern names and their number of ranges, most time first
-    families: tuple[tuple[str, int], ...]
+    hosts: tuple[HostDigest, ...]  # in a report without device activity the processes with ranges of their own
+    family: str | None  # of the steps that windows rest on, or the hosts' steps; None: the capture is one window
+    families: tuple[tuple[str, int], ...]  # that no step pattern names, and their number of ranges, most time first
     n_named_steps: int | None  # ranges that the step pattern matches; None without one
-    # name_column, open_end_ns: what a second reading must not decide anew: where kernels' names come from, and when
-    # ranges that were never closed end
+    # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
     open_end_ns: int | None
     n_graphs: int  # CUDA graphs that were captured as a whole
-    # n_nccl_ranges, n_message_bytes: NVTX ranges of NCCL, and calls of NCCL whose message size can be read
-    n_nccl_ranges: int
-    n_message_bytes: int
-    # Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
-    has_communication: bool
-    # Why NCCL does not say how many bytes it sends: a key of `problems.SIZE_GAPS`; None where it does
-    size_gap: str | None
+    n_nccl_ranges: int  # NVTX ranges of NCCL
+    n_message_bytes: int  # calls of NCCL whose message size can be read
+    has_communication: bool  # whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
+    size_gap: str | None  # why NCCL does not say how many bytes it sends (`problems.SIZE_GAPS`); None where it does
     problems: tuple[Problem, ...]
 
     @property
@@ -97,10 +86,9 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
 
 
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
-    """Read one report and reduce it to small tables.
+    """Read one report and reduce it to small tables; `InputError` if the file cannot be used.
 
-    It chooses the best step family of its own, unless the run has decided on one; None of it makes each rank's capture
-    one window. `InputError` if the file cannot be used.
+    It chooses the best step family of its own, unless the run has decided on one; None makes a rank's capture one window.
     """
     capture = read_capture(path, reading.comm_kernel)
     ranges, names = capture.ranges.table, capture.operations.names
@@ -110,18 +98,19 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
-    events = _split(capture)
+    events = list(process_events(capture))
+    updates = [number for number, name in names.items() if is_optimizer(name)]
     own = [
-        candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names)) for one in events
+        candidates(one.ranges, families, one.operations, _launches(one.operations, updates) if updates else None)
+        for one in events
     ]
     hosts = {} if events else host_candidates(ranges, families)
     if not is_decided and not reading.is_capture:
         of_hosts = [[measured for _, measured in hosts.values()]]
         family = choose(own, [0] * len(own)) if events else choose_host(of_hosts, [0])
     members = [step_members(one.ranges, families, mine, family) for one, mine in zip(events, own, strict=True)]
-    between = [
-        between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in zip(events, members, strict=True)
-    ]
+    pairs = zip(events, members, strict=True)
+    between = [between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in pairs]
     capture = capture.without_events()  # most of the memory, not needed any more
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
@@ -153,39 +142,11 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     )
 
 
-def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
-    """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
-    ids = [number for number, name in names.items() if is_optimizer(name)]
-    if not ids:
-        return None
-    is_update = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
-    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_update]
+def _launches(operations: ProcessOperations, name_ids: Sequence[int]) -> Int64 | None:
+    """Return when kernels of some names were launched, sorted; None where there are none."""
+    is_named = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), name_ids)
+    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_named]
     return launches if launches.size else None
-
-
-def _split(capture: Capture) -> list[ProcessEvents]:
-    """Return the events of each process with device activity, in order of process id."""
-    kernels, copies = capture.operations.kernels, capture.operations.copies
-    processes = np.union1d(distinct(kernels["process_id"]), distinct(copies["process_id"])).tolist()
-    tables = {
-        "kernels": kernels,
-        "copies": copies,
-        "launches": capture.calls.launches,
-        "ranges": capture.ranges.table,
-        "payloads": capture.payloads.table,
-        "blocking_calls": capture.calls.blocking,
-        "waits": capture.calls.waits,
-        "calls": capture.calls.all,
-    }
-    nothing = [None] * len(processes)
-    split = [nothing if table is None else by_process(table, processes) for table in tables.values()]
-    return [
-        ProcessEvents.of(process, **dict(zip(tables, parts, strict=True)))
-        for process, *parts in zip(processes, *split, strict=True)
-    ]
-
-
-# Digest all reports of a run, agree on one step family, and digest again those that chose another.
 
 
 # What a range of one step may be called.
@@ -212,10 +173,9 @@ def gather(
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Gathered:
-    """Digest the reports of a run; what a sidecar names the steps goes before what is found.
+    """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found.
 
-    Raises the `InputError` of the first report that cannot be used, and an `OptionError` if a step pattern matches
-    nothing.
+    The `InputError` of the first report that cannot be used; `OptionError` if a step pattern matches nothing.
     """
     for path in paths:
         check_file(path)  # all of them, before any is read
@@ -258,22 +218,15 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
         if _ONE_STEP.search(name) and n_ranges == [len(digest.processes) for digest in own]:
-            pattern = name.replace("#", "[0-9]+")
-            return (
-                f"there is one range {name!r} on every rank, and one step does not show what is usual: capture 10 or more, "
-                f"or ask for it with --step '^{pattern}$'"
-            )
+            why = f"there is one range {name!r} on every rank, and one step does not show what is usual"
+            return f"{why}: capture 10 or more, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
     return "no family of NVTX ranges qualifies on every rank"
 
 
 def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
-    has_ranks = any(digest.processes for digest in digests)
-    wrong = [
-        at
-        for at, digest in enumerate(digests)
-        if digest.family != family and (digest.processes if has_ranks else digest.hosts)
-    ]
+    used = _used(digests)
+    wrong = [at for at, digest in enumerate(digests) if digest.family != family and used[at]]
     calls = [(digests[at].path, family) for at in wrong]
     again = dict(zip(wrong, _digest_all(running, calls, reading, None), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
@@ -286,6 +239,7 @@ def _digest_all(
     on_progress: Callable[[int, int], None] | None,
 ) -> list[ReportDigest]:
     """Digest reports by path, on a family where one is decided on."""
+    progress = on_progress or (lambda _n_done, _n_calls: None)
     works_at_once = isinstance(running, SerialExecutor)  # while submitting
     futures: list[Future[ReportDigest]] = []
     try:
@@ -294,11 +248,9 @@ def _digest_all(
                 futures.append(running.submit(digest_report, path, reading, *family, is_decided=bool(family)))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
-                    if on_progress:
-                        on_progress(len(futures), len(calls))
-            if on_progress and not works_at_once:
-                for n_done, _ in enumerate(as_completed(futures), start=1):
-                    on_progress(n_done, len(calls))
+                    progress(len(futures), len(calls))
+            for n_done, _ in enumerate(() if works_at_once else as_completed(futures), start=1):
+                progress(n_done, len(calls))
             return [future.result() for future in futures]
     except BaseException:
         for future in futures:
@@ -308,9 +260,8 @@ def _digest_all(
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     families: dict[str, int] = {}
-    for digest in digests:
-        for name, n_ranges in digest.families[:_LARGEST_FAMILIES]:
-            families[name] = families.get(name, 0) + n_ranges
+    for name, n_ranges in (one for digest in digests for one in digest.families[:_LARGEST_FAMILIES]):
+        families[name] = families.get(name, 0) + n_ranges
     shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     return OptionError(
@@ -319,9 +270,6 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
         found=shown or "no NVTX ranges at all",
         fix=f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'",
     )
-
-
-# The processes of a run that are its ranks, each with its place on the common clock.
 
 
 P = TypeVar("P", ProcessDigest, HostDigest)
@@ -356,6 +304,11 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
     return _placed(digests, [digest.hosts_with_steps for digest in digests])
 
 
+def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
+    """List what is numbered: the ranks, in a run without any the processes with steps."""
+    return place(digests) or place_hosts(digests)
+
+
 def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:
     shifts = clock_shifts(digests)
     return [
@@ -365,6 +318,12 @@ def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -
     ]
 
 
+def _used(digests: Sequence[ReportDigest]) -> list[bool]:
+    """Flag the reports that hold ranks; in a run without device activity, those that may hold hosts' steps."""
+    has_ranks = any(digest.processes for digest in digests)
+    return [bool(digest.processes if has_ranks else digest.hosts) for digest in digests]
+
+
 def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     """Return what turns each report's time into aligned time: its session start less the earliest.
 
@@ -372,9 +331,7 @@ def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     holds steps does not.
     """
     starts = [digest.facts.session_start_utc_ns for digest in digests]
-    has_ranks = any(digest.processes for digest in digests)
-    counting = [digest.processes if has_ranks else digest.hosts for digest in digests]
-    if any(own and start is None for own, start in zip(counting, starts, strict=True)):
+    if any(used and start is None for used, start in zip(_used(digests), starts, strict=True)):
         return [0] * len(starts)
     first = min((start for start in starts if start is not None), default=0)
     return [0 if start is None else start - first for start in starts]

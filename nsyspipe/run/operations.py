@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
@@ -24,23 +23,20 @@ from nsyspipe.analysis.operations import (
     phase_ranges_table,
 )
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
-from nsyspipe.analysis.steps import Members, Windows, check_steps
+from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.collectives import places_in_steps
-from nsyspipe.run.gather import text_families
+from nsyspipe.run.gather import Rank, text_families
 from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.steps import TextFamilies
     from nsyspipe.model.options import Reading
     from nsyspipe.model.table import Flags, Int64
     from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.gather import Rank
     from nsyspipe.run.process import ProcessDigest
 
     Result = tuple[int, pa.Table, pa.Table]
@@ -65,15 +61,12 @@ def report_operations(task: ReportTask) -> list[Result]:
     again = read_again(task.path, task.reading.comm_kernel, task.wanted)
     named, families = text_families(again.ranges, task.reading)
     codes = phase_codes(named, task.reading.phases)
-    processes = sorted({rank.process_id for rank in task.ranks})
+    processes = sorted(rank.process_id for rank in task.ranks)
     tables = again.kernels, again.memcpys, again.memsets, again.ranges, again.launches
-    parts = [
-        dict.fromkeys(processes) if table is None else dict(zip(processes, by_process(table, processes), strict=True))
-        for table in tables
-    ]
+    parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
     results = []
     for rank in task.ranks:
-        kernels, memcpys, memsets, ranges, launches = (part[rank.process_id] for part in parts)
+        kernels, memcpys, memsets, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
         times = [launch_times(table, launches) for table in (kernels, memcpys, memsets)]
         operations = device_operations(kernels, memcpys, memsets, times, again.names)
         members = _members(rank, ranges, families, task.family)
@@ -88,11 +81,10 @@ def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: 
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size and ranges.num_rows:
         code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
-        starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+        starts, ends, thread = (ranges[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id"))
         at = np.minimum(np.searchsorted(rank.starts, starts), rank.starts.size - 1)
-        is_step = (rank.starts[at] == starts) & (rank.ends[at] == ends)
-        is_step &= code == families.names.index(family)
-        rows = np.flatnonzero(is_step & (ranges["thread_id"].to_numpy() == rank.thread_id))
+        is_step = (rank.starts[at] == starts) & (rank.ends[at] == ends) & (thread == rank.thread_id)
+        rows = np.flatnonzero(is_step & (code == families.names.index(family)))
         rows = rows[outermost(starts[rows], ends[rows])]  # of equal ones the one that was taken
     return Members(rank.thread_id, rows, rank.starts, rank.ends)
 
@@ -115,17 +107,10 @@ def run_operations(
     """Read the reports of a run again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
     Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
-    windows of these steps, whatever step they belong to, and the phases of these steps. A rank without such a window
-    has no operations. At most one result more than there are jobs is held, besides those of a report whose ranks are
-    not all next in turn. An executor that was shut down since the first reading is replaced by threads, which hand
-    results over without a copy.
-
-    Raises
-    ------
-    OptionError
-        At once, if no rank has such a step.
-    InputError
-        While it is consumed, if a report cannot be read any more or has changed.
+    windows of these steps, whatever step they belong to, and the phases of these steps; none without such a window.
+    At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
+    An executor that was shut down since is replaced by threads, which hand results over without a copy. `OptionError`
+    at once if no rank has such a step; `InputError` later if a report cannot be read any more or has changed.
     """
     if steps is not None:
         check_steps(tables.steps, steps)
@@ -189,10 +174,11 @@ def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] |
     """Return what the first reading says of a rank; `seqs`: the place in its step of each communication operation."""
     process, family = rank.process, rank.report.family
     windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
-    starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
+    tables = process.members, process.comm.table
+    (starts, ends), (comm_starts, comm_ends) = (
+        (table["start_ns"].to_numpy(), table["end_ns"].to_numpy()) for table in tables
+    )
     span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
-    comm = process.comm.table
-    comm_starts, comm_ends = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)
         comm_starts, comm_ends, seqs = comm_starts[rows], comm_ends[rows], seqs[rows]
@@ -227,9 +213,8 @@ def _hull(starts: Int64, ends: Int64, chosen: Flags) -> tuple[int, int]:
 def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
     """Return the work on one report that holds ranks."""
     report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
-    starts, ends, chosen = (
-        np.concatenate([getattr(one, name) for one in steps]) for name in ("starts", "ends", "is_chosen")
-    )
+    parts = zip(*((one.starts, one.ends, one.is_chosen) for one in steps), strict=True)
+    starts, ends, chosen = map(np.concatenate, parts)
     wanted = Wanted(
         span=_device_span(ranks),
         steps=(starts, ends),
@@ -243,12 +228,12 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
 
 def _device_span(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]]) -> tuple[int, int] | None:
     """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
-    spans = [_NOTHING]
+    firsts, lasts = [_NOTHING[0]], [_NOTHING[1]]
     for rank, one in ranks:
         if one.span is None:
             return None
         members = rank.process.members.filter(one.is_chosen)
-        first, last = pc.min(members["device_start_ns"]).as_py(), pc.max(members["device_end_ns"]).as_py()
+        firsts += [one.span[0], *members["device_start_ns"].drop_null().to_pylist()]
         # The last may begin where it ends.
-        spans += [one.span, _NOTHING if first is None else (first, last + 1)]
-    return min(first for first, _ in spans), max(last for _, last in spans)
+        lasts += [one.span[1], *(end + 1 for end in members["device_end_ns"].drop_null().to_pylist())]
+    return min(firsts), max(lasts)

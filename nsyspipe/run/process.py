@@ -9,41 +9,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import ProcessOperations, distinct, launch_times, operations_of
+from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
-from nsyspipe.analysis.clock import AGREED, device_clocks
+from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.communication import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import grouped_lengths, union
-from nsyspipe.analysis.kernels import comm_delays, kernels_table
+from nsyspipe.analysis.intervals import IntervalSet, grouped_lengths, union
+from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
-from nsyspipe.analysis.steps import (
-    Candidate,
-    Members,
-    TextFamilies,
-    Windows,
-    candidates,
-    capture_window,
-    members_of,
-    step_windows,
-)
+from nsyspipe.analysis.steps import Candidate, Members, candidates, capture_window, members_of, step_windows
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
-from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.problems import Problem, Recorded, problem
 from nsyspipe.reader.report import pid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from nsyspipe.analysis.clock import DeviceClock
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
-    from nsyspipe.model.problems import Recorded
+    from nsyspipe.analysis.steps import TextFamilies, Windows
     from nsyspipe.model.table import Flags, Int64
-
+    from nsyspipe.reader.metadata import Capture
 
 # A larger error of figures that compare device and host is told.
 _LARGE_SPAN_NS = 1_000_000
@@ -59,8 +47,7 @@ class ProcessEvents:
     ranges: pa.Table  # `canonical.RANGES` of the process
     devices: tuple[int, ...]  # operations by device, the device with most first (tie: the lowest)
     has_launches: bool
-    # `canonical.BLOCKING_CALLS` of the process; None when not recorded
-    blocking_calls: pa.Table | None
+    blocking_calls: pa.Table | None  # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
 
@@ -81,30 +68,23 @@ class ProcessEvents:
             of_kernels[device_ids == device] = offset
         return of_kernels
 
-    @classmethod
-    def of(
-        cls,
-        process_id: int,
-        *,
-        kernels: pa.Table,
-        copies: pa.Table,
-        launches: pa.Table | None,
-        ranges: pa.Table,
-        blocking_calls: pa.Table | None,
-        payloads: pa.Table,
-        waits: pa.Table,
-        calls: pa.Table | None,
-    ) -> ProcessEvents:
-        """Collect the events of one process from its share of each canonical table."""
-        devices = pc.value_counts(
-            pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
-        )
-        counts = {row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None}
+
+def process_events(capture: Capture) -> Iterator[ProcessEvents]:
+    """Yield the events of each process with device activity, in order of process id."""
+    of_device, calls = (capture.operations.kernels, capture.operations.copies), capture.calls
+    processes = np.union1d(*(distinct(table["process_id"]) for table in of_device)).tolist()
+    tables = *of_device, calls.launches, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits
+    parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in (*tables, calls.all))
+    shares = zip(processes, *parts, strict=True)
+    for process_id, kernels, copies, launches, ranges, payloads, blocking, waits, own_calls in shares:
+        chunks = kernels["device_id"].chunks + copies["device_id"].chunks
+        devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null())
+        counts = {row["values"]: row["counts"] for row in devices.to_pylist()}
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
         operations = operations_of(kernels, launch_times(kernels, launches), copies, launch_times(copies, launches))
         has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
-        clocks = device_clocks(operations, used, waits, calls)
-        return cls(process_id, operations, ranges, used, has_launches, blocking_calls, payloads, clocks)
+        clocks = device_clocks(operations, used, waits, own_calls)
+        yield ProcessEvents(process_id, operations, ranges, used, has_launches, blocking, payloads, clocks)
 
 
 @dataclass(frozen=True)
@@ -122,8 +102,7 @@ class ReportContext:
 class _Process:
     process_id: int
     candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
-    # One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
-    # ``end_ns``, and more
+    # A row per step range: ``number`` (null: not exactly one integer in the text), host ``start_ns``, ``end_ns``, more
     members: pa.Table
 
     @property
@@ -139,9 +118,8 @@ class ProcessDigest(_Process):
     Of each member also the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
     """
 
-    # device_id, device_ids: the device with most operations, and all of them in order
-    device_id: int | None
-    device_ids: tuple[int, ...]
+    device_id: int | None  # the device with most operations
+    device_ids: tuple[int, ...]  # all of them, in order
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
@@ -152,12 +130,9 @@ class ProcessDigest(_Process):
     # long CUDA graphs that were captured as a whole run in it
     windows: pa.Table
     phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
-    # One row per (phase, name): ``phase`` (null for none), ``name`` and the costs
-    kernels: pa.Table
-    # Number and time of each of those rows' kernels by the window that they start in
-    kernels_by_window: WindowSums
-    # Idle time by the API call that the host was blocked in, one value per window
-    blocked_ns_by_call: dict[str, Int64]
+    kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
+    kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
+    blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
     hidden: IntervalSet  # when communication ran beside compute, report time
 
 
@@ -185,20 +160,24 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 def digest_process(
     events: ProcessEvents, context: ReportContext, own: Sequence[Candidate], members: Members, between: BetweenSteps
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks.
+    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps.
 
-    Without a step family the capture is one window; a family that this process lacks gives no window. `between` is what
-    its host does between steps.
+    Without a step family the capture is one window; a family that this process lacks gives no window.
     """
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
     has_copies = recorded.memcpy and recorded.kinds
+    kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
+    copies = operations.copy_launch, operations.copy_start, operations.copy_end
+    counts, firsts, lasts = launched_in(members.starts, members.ends, kernels, copies)
+    launched = {"device_start_ns": firsts, "device_end_ns": lasts}
+    launched = {name: pa.array(values, mask=counts == 0) for name, values in launched.items()}
     digest = ProcessDigest(
         events.process_id,
         tuple(own),
-        _members_table(events, members),
+        pa.table(_member_columns(events.ranges, members) | launched),
         device_id=events.devices[0] if events.devices else None,
         device_ids=tuple(sorted(events.devices)),
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
@@ -211,7 +190,7 @@ def digest_process(
         ),
         **_measured(events, context, windows, phases, members, between=between),
     )
-    problems = _problems(events)
+    problems = list(_problems(events))
     if is_one_window:
         return digest, problems
     if not members.starts.size:
@@ -223,44 +202,28 @@ def digest_process(
     return digest, problems
 
 
-def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
-    operations = events.operations
-    counts, starts, ends = launched_in(
-        members.starts,
-        members.ends,
-        (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
-        (operations.copy_launch, operations.copy_start, operations.copy_end),
-    )
-    launched = {
-        "device_start_ns": pa.array(starts, mask=counts == 0),
-        "device_end_ns": pa.array(ends, mask=counts == 0),
-    }
-    return pa.table(_member_columns(events.ranges, members) | launched)
-
-
 def _member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
     texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
     numbers = pa.array([step_number(text) for text in texts], pa.int64())
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 
-def _problems(events: ProcessEvents) -> list[Problem]:
+def _problems(events: ProcessEvents) -> Iterator[Problem]:
     """State what clocks and launches lack."""
-    process, problems = events.process_id, []
+    process = events.process_id
     for number, clock in events.clocks.items():
         device = "the device" if number is None else f"device {number}"
         if clock.offset_ns:
             us = f"{clock.offset_ns / 1000:+,.0f}"
-            problems.append(problem("device-clock-apart", process_id=process, device=device, us=us))
+            yield problem("device-clock-apart", process_id=process, device=device, us=us)
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
             us = f"{clock.span_ns / 1000:,.0f}"
-            problems.append(problem("device-clock-uncertain", process_id=process, device=device, us=us))
+            yield problem("device-clock-uncertain", process_id=process, device=device, us=us)
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
-        problems.append(problem("no-launches", process_id=process, n=total))
+        yield problem("no-launches", process_id=process, n=total)
     elif n_missing:
-        problems.append(problem("launch-missing", process_id=process, n=n_missing, total=total))
-    return problems
+        yield problem("launch-missing", process_id=process, n=n_missing, total=total)
 
 
 def _measured(
@@ -280,14 +243,12 @@ def _measured(
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
-    causes, blocked_ns_by_call = idle_causes(
-        gaps,
-        windows,
-        parts["idle_ns"],
-        between.with_data(phases["data"]).shifted(offset),
-        _shifted(events.blocking_calls, offset),
-        between=between.quiet.shifted(offset),
-    )
+    loading, quiet = between.with_data(phases["data"]).shifted(offset), between.quiet.shifted(offset)
+    blocking = events.blocking_calls
+    if blocking is not None and offset:
+        for name in ("start_ns", "end_ns"):
+            blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
+    causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], loading, blocking, between=quiet)
     parts |= causes
     parts |= grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
@@ -300,21 +261,18 @@ def _measured(
     }
     phase_of_gaps = np.concatenate((kernel_phase, copy_phase))[gaps.operation]
     idle = phase_idle(gaps, windows, phase_of_gaps, len(PHASES))
-    costs = {
-        phase: phase_costs(
-            ranges,
-            members,
-            operations,
-            windows,
-            belongs=(kernel_phase == code, copy_phase == code),
-            device=device,
-            idle_ns=idle[code],
+    costs = {}
+    for code, (phase, ranges) in enumerate(phases.items()):
+        belongs = kernel_phase == code, copy_phase == code
+        costs[phase] = phase_costs(
+            ranges, members, operations, windows, belongs=belongs, device=device, idle_ns=idle[code]
         )
-        for code, (phase, ranges) in enumerate(phases.items())
-    }
     kernels, by_window = kernels_table(operations, context.names, kernel_phase, device.comm, windows)
+    columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
+    columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
+    unknown = pa.nulls(len(windows), pa.int64())
     return {
-        "windows": _windows_table(windows, parts),
+        "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
@@ -326,27 +284,6 @@ def _measured(
 def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
     """Flag what was launched inside backward ranges; None without such ranges."""
     return (phase == PHASES.index("backward")) if phases["backward"].starts.size else None
-
-
-def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:
-    """Return calls later by so much."""
-    if calls is None or not by_ns:
-        return calls
-    for name in ("start_ns", "end_ns"):
-        calls = calls.set_column(calls.column_names.index(name), name, pc.add(calls[name], by_ns))
-    return calls
-
-
-def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Table:
-    unknown = pa.nulls(len(windows), pa.int64())
-    columns = {
-        "member": windows.member,
-        "start_ns": windows.starts,
-        "end_ns": windows.ends,
-        "is_complete": windows.is_complete,
-        **{name: unknown if part is None else part for name, part in parts.items()},
-    }
-    return pa.table({name: pa.array(values) for name, values in columns.items()})
 
 
 def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Recorded) -> pa.Table:

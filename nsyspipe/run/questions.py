@@ -15,7 +15,7 @@ from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDE
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
-from nsyspipe.run.gather import place, place_hosts
+from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
 from nsyspipe.run.ranks import launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.options import Reading
     from nsyspipe.model.side_files import NcclLog, Topology
     from nsyspipe.reader.metadata import Counts
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.ranks import Ranks
 
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -34,7 +32,6 @@ _SHOWN_FAMILIES, _LONGEST_TEXT, _SHOWN_RANKS = 3, 32, 8
 _MIN_STEPS = 2
 # The range that our own captures begin and end with.
 _CAPTURE_RANGE = "nsyspipe.capture"
-_ALONE = "the other ranks' reports are missing"
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
@@ -56,8 +53,7 @@ class Answer:
     """What one report has for one question."""
 
     status: str
-    # How many there are of what; counts of several reports add up
-    counts: tuple[tuple[str, int], ...] = ()
+    counts: tuple[tuple[str, int], ...] = ()  # how many there are of what; those of several reports add up
     text: str = ""  # what there is, in words; shown without counts
     fix: str | None = None
 
@@ -85,21 +81,14 @@ class Examined:
     counts: Counts
     reading: Reading
     family: str | None  # the steps' family; None where the analysis finds no steps
-    # Whether no report has device activity, so that the processes with steps stand for ranks
-    is_host_only: bool
+    is_host_only: bool  # whether no report has device activity, so that the processes with steps stand for ranks
     was_left_out: bool  # whether no GPU was to be traced either
     is_several: bool = False  # whether there are several ranks, here or elsewhere
 
     @property
-    def rows(self) -> Mapping[str, int]:
-        """Rows by table; 0 for a table that is absent."""
-        return self.counts.rows
-
-    @property
     def pids(self) -> list[int]:
         """The processes that are ranks."""
-        digest = self.digest
-        return [one.pid for one in (digest.hosts_with_steps if self.is_host_only else digest.processes)]
+        return [one.pid for one in (self.digest.hosts_with_steps if self.is_host_only else self.digest.processes)]
 
     @property
     def families(self) -> list[tuple[str, int]]:
@@ -111,10 +100,9 @@ class Examined:
         """Kernels that communicate."""
         return sum(process.n_comm or 0 for process in self.digest.processes)
 
-    @property
-    def codes(self) -> set[str]:
-        """The problems that the analysis has with the report alone."""
-        return {one.code for one in self.digest.problems}
+    def has(self, code: str) -> bool:
+        """Tell whether the analysis has a problem with the report alone."""
+        return any(one.code == code for one in self.digest.problems)
 
     @property
     def hides_comm(self) -> bool:
@@ -134,30 +122,28 @@ class Examined:
 
 def _steps(report: Examined) -> Answer:
     """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
-    digest, step = report.digest, report.reading.step
-    if not report.rows[versions.NVTX]:
+    digest, step, family = report.digest, report.reading.step, report.family
+    if not report.counts.rows[versions.NVTX]:
         return _lack("no-nvtx", "NVTX ranges were not recorded")
     if not report.families and not digest.n_named_steps:
         return _lack("no-steps", "no NVTX range but libraries' own")
-    others = [one for one in report.families if one[0] != report.family]
-    shown = tuple((_short(text), n) for text, n in others[:_SHOWN_FAMILIES])
+    others = [(_short(text), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
     with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
-    n_members = sum(one.members.num_rows for one in with_members) if report.family is not None else 0
-    n_steps = n_members if step is None else (digest.n_named_steps or 0) * bool(n_members)
-    matching = "" if step is None else f"match --step {_short(step.pattern)!r}"
-    if not n_steps and step is not None:
-        unmatched = "leave --step out, or let it match one of the ranges that there are"
-        return Answer(NO, ((matching, 0), *shown), fix=unmatched)
-    if report.family is None or not n_steps:
-        return Answer(
-            NO, shown, fix="leave --step none out" if report.reading.is_capture else CATALOGUE["no-steps"].fix
-        )
-    counts: tuple[tuple[str, int], ...] = ((matching, n_steps),)
-    if step is None:
-        counts = ((_short(report.family), n_steps), *shown[: _SHOWN_FAMILIES - 1])
+    n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
+    if step is not None:
+        n_steps = (digest.n_named_steps or 0) * bool(n_steps)
+        counts = [(f"match --step {_short(step.pattern)!r}", n_steps)]
+        if not n_steps:
+            unmatched = "leave --step out, or let it match one of the ranges that there are"
+            return Answer(NO, (*counts, *others), fix=unmatched)
+    elif family is None or not n_steps:
+        fix = "leave --step none out" if report.reading.is_capture else CATALOGUE["no-steps"].fix
+        return Answer(NO, tuple(others), fix=fix)
+    else:
+        counts = [(_short(family), n_steps), *others[: _SHOWN_FAMILIES - 1]]
     if n_steps < _MIN_STEPS:
-        return _lack("no-complete-step", counts=counts, status=PARTLY)
-    return Answer(YES, counts)
+        return _lack("no-complete-step", counts=tuple(counts), status=PARTLY)
+    return Answer(YES, tuple(counts))
 
 
 def _phases(report: Examined) -> Answer:
@@ -165,42 +151,36 @@ def _phases(report: Examined) -> Answer:
         return _lack("no-launches", _NO_CALLS)
     counts = report.phase_counts
     has_backward = "backward" in dict(counts)
-    if report.family is not None and "no-backward" not in report.codes and has_backward:
+    if report.family is not None and has_backward and not report.has("no-backward"):
         return Answer(YES, counts)
     text = "" if counts else "no NVTX range is named like a phase"
     return _lack("no-steps" if has_backward else "no-backward", text, counts, status=PARTLY if counts else NO)
 
 
 def _kernels(report: Examined) -> Answer:
-    n_kernels = report.rows[versions.KERNEL]
+    n_kernels = report.counts.rows[versions.KERNEL]
+    if not n_kernels and report.counts.rows[versions.GRAPH]:
+        return _lack("graphs-as-a-whole", "CUDA graphs as a whole, no kernel of its own", status=PARTLY)
+    if not n_kernels and report.has("no-kernels"):
+        return _lack("no-kernels", "kernels were launched, but not recorded")
     if not n_kernels:
-        return _no_kernel(report)
-    if not report.rows[versions.STRINGS]:
+        return _lack("no-gpu-activity", "no kernel")
+    if not report.counts.rows[versions.STRINGS]:
         return _lack("no-kernel-names", "no kernel has a name")
     whose = "of them NCCL's" if report.reading.comm_kernel is None else "of them communication"
     counts = (("kernels", n_kernels), (whose, report.n_comm))
-    if report.hides_comm:
-        return _lack("comm-in-graphs", counts=counts, status=PARTLY)
-    if not report.n_comm and report.is_several:
-        return _lack("no-comm-kernels", counts=counts, status=PARTLY)
+    if report.hides_comm or (report.is_several and not report.n_comm):
+        return _lack("comm-in-graphs" if report.hides_comm else "no-comm-kernels", counts=counts, status=PARTLY)
     return Answer(YES, counts)
-
-
-def _no_kernel(report: Examined) -> Answer:
-    if report.rows[versions.GRAPH]:
-        return _lack("graphs-as-a-whole", "CUDA graphs as a whole, no kernel of its own", status=PARTLY)
-    if "no-kernels" in report.codes:
-        return _lack("no-kernels", "kernels were launched, but not recorded")
-    return _lack("no-gpu-activity", "no kernel")
 
 
 def _copies(report: Examined) -> Answer:
     kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
-    lacking = [noun for code, (noun, _) in kinds.items() if code in report.codes]
+    lacking = [noun for code, (noun, _) in kinds.items() if report.has(code)]
     if lacking:
         status = NO if len(lacking) == len(kinds) else PARTLY
         return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
-    counts = tuple((noun, report.rows[table]) for noun, table in kinds.values())
+    counts = tuple((noun, report.counts.rows[table]) for noun, table in kinds.values())
     if report.digest.n_graphs:
         return _lack("graphs-as-a-whole", "those inside CUDA graphs as a whole are not seen", counts, status=PARTLY)
     return Answer(YES, counts)
@@ -220,12 +200,10 @@ def _message_bytes(report: Examined) -> Answer:
 
 
 def _idle_causes(report: Examined) -> Answer:
-    waits = ("waits", report.rows[versions.SYNCHRONIZATION])
+    waits = ("waits", report.counts.rows[versions.SYNCHRONIZATION])
     if n_calls := report.counts.n_timed_calls:
         return Answer(YES, (("timed calls", n_calls), waits))
-    if waits[1]:
-        return _lack("no-launches", counts=(waits,), status=PARTLY)
-    return _lack("no-launches", _NO_CALLS)
+    return _lack("no-launches", counts=(waits,), status=PARTLY) if waits[1] else _lack("no-launches", _NO_CALLS)
 
 
 def _compared(report: Examined) -> float | None:
@@ -238,31 +216,28 @@ def _compared(report: Examined) -> float | None:
     if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
         return None
     names = ("slowed_ns", "overlapped_ns", "n_kernels")
-    tables = [
-        rank.kernels.select(names).append_column("rank", pa.repeat(number, rank.kernels.num_rows))
-        for number, rank in enumerate(ranks)
-    ]
-    return compared_share(pa.concat_tables(tables))
+    tables = [rank.kernels.select(names) for rank in ranks]
+    numbered = (own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in enumerate(tables))
+    return compared_share(pa.concat_tables(numbered))
 
 
 def _kernel_shapes(report: Examined) -> Answer:
-    has_kernels = bool(report.rows[versions.KERNEL])
-    if report.counts.has_shapes and has_kernels:
-        share = _compared(report)
-        if share is None or share >= LEAST_COMPARED:
-            return Answer(YES, text="grid and block of every kernel")
-        text = f"only {100 * share:.1f} % of the kernel time beside it has equal kernels without it"
-        return Answer(NO, text=text, fix=LESS_HIDDEN)
-    if report.rows[versions.GRAPH] and not has_kernels:
+    has_kernels = bool(report.counts.rows[versions.KERNEL])
+    if report.counts.rows[versions.GRAPH] and not has_kernels:
         return _lack("graphs-as-a-whole", "not known inside CUDA graphs as a whole")
-    return _lack("no-kernels", "not recorded")
+    if not (report.counts.has_shapes and has_kernels):
+        return _lack("no-kernels", "not recorded")
+    share = _compared(report)
+    if share is None or share >= LEAST_COMPARED:
+        return Answer(YES, text="grid and block of every kernel")
+    text = f"only {100 * share:.1f} % of the kernel time beside it has equal kernels without it"
+    return Answer(NO, text=text, fix=LESS_HIDDEN)
 
 
 def _cuda_graphs(report: Examined) -> Answer:
-    n_whole = report.rows[versions.GRAPH]
-    nouns = (("graphs as a whole", n_whole), ("kernels inside", report.counts.n_graph_kernels))
-    counts = tuple(one for one in nouns if one[1])
-    if n_whole:
+    nouns = {"graphs as a whole": report.counts.rows[versions.GRAPH], "kernels inside": report.counts.n_graph_kernels}
+    counts = tuple((noun, n) for noun, n in nouns.items() if n)
+    if report.counts.rows[versions.GRAPH]:
         return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
     return Answer(YES, counts, "no CUDA graph ran")
 
@@ -271,35 +246,29 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _placed(reports: Sequence[Examined]) -> Ranks:
-    """Return the processes that are ranks, as the analysis has them."""
-    digests = [report.digest for report in reports]
-    return place(digests) or place_hosts(digests)
-
-
-def _is_alone_of_several(reports: Sequence[Examined]) -> bool:
-    """Tell whether one rank alone is there of a job that is known to have had more."""
-    return len(_pids(reports)) == 1 and any(report.is_several for report in reports)
-
-
 def _pids(reports: Sequence[Examined]) -> list[int]:
     return [pid for report in reports for pid in report.pids]
 
 
+def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
+    """Return the answer where one rank alone is there of a job that is known to have had more; else None."""
+    is_alone = len(_pids(reports)) == 1 and any(report.is_several for report in reports)
+    return _lack("ranks-missing", "the other ranks' reports are missing") if is_alone else None
+
+
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
-    ranks = _placed(reports)
-    if beside.rank_map is None:
-        best = _numbered(ranks, beside.sidecars)
-    else:
-        best = Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
+    numbered = _numbered([report.digest for report in reports], beside)
     without = _lack("no-gpu-activity", "no GPU activity")
-    return [best if report.pids else without for report in reports]
+    return [numbered if report.pids else without for report in reports]
 
 
-def _numbered(ranks: Ranks, sidecars: RunSidecars) -> Answer:
+def _numbered(digests: Sequence[ReportDigest], beside: Beside) -> Answer:
+    ranks = ranks_or_hosts(digests)
+    if beside.rank_map is not None:
+        return Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
-    for source, of_each in rank_sources(ranks, sidecars):
+    for source, of_each in rank_sources(ranks, beside.sidecars):
         numbers = [number for number in of_each if number is not None]
         if len(numbers) < len(ranks):
             continue
@@ -315,7 +284,7 @@ def _numbered(ranks: Ranks, sidecars: RunSidecars) -> Answer:
 
 def launched_size(reports: Sequence[Examined], sidecars: RunSidecars) -> int | None:
     """Return how many ranks the launcher started that numbered them; None if another source did."""
-    ranks = _placed(reports)
+    ranks = ranks_or_hosts([report.digest for report in reports])
     named = named_ranks(ranks, sidecars)
     return launcher_size(ranks, *named) if named else None
 
@@ -338,10 +307,8 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
         text += f", on {len(hosts)} hosts whose clocks may differ"
-    there = Answer(YES, text=text)
-    if _is_alone_of_several(reports):
-        there = _lack("ranks-missing", _ALONE)
-    elif any(report.hides_comm for report in reports):
+    there = _of_a_rank_alone(reports) or Answer(YES, text=text)
+    if there.status == YES and any(report.hides_comm for report in reports):
         there = _lack("comm-in-graphs", "communication inside CUDA graphs is not seen")
     absent = _lack("no-session-start", "no session start")
     return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
@@ -355,8 +322,8 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     is_told = bool(known) or not any(report.n_comm for report in reports)
     is_one_rank = max([len(_pids(reports)), *known]) == 1 and is_told
     answer = Answer(YES, text="one rank") if is_one_rank else _known_link(reports, beside, sizes)
-    if _is_alone_of_several(reports) and answer.status != NO:
-        answer = _lack("ranks-missing", _ALONE)
+    if answer.status != NO:
+        answer = _of_a_rank_alone(reports) or answer
     return [answer] * len(reports)
 
 
@@ -419,7 +386,7 @@ def _counted(
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:
-    return _counted(lambda report: report.rows[table], noun, flag and f"capture with nsys profile {flag}")
+    return _counted(lambda report: report.counts.rows[table], noun, flag and f"capture with nsys profile {flag}")
 
 
 _CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)

@@ -36,9 +36,8 @@ _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files.
 
-    Different runs: two captured ``WORLD_SIZE``, or two captured ids or ports of the job; the sidecars of two captures;
-    or over a minute between the activity of reports: that of their devices, in a run without any that of their hosts'
-    steps.
+    Different runs: two captured ``WORLD_SIZE``, or ids or ports of the job; the sidecars of two captures; or over a
+    minute between the activity of their devices, without any that of their hosts' steps.
     """
     seen: dict[object, tuple[object, ReportDigest]] = {}
     for digest, key, value, what in _identities(digests, ranks, sidecars):
@@ -47,13 +46,13 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
             raise _conflict(other, digest, what.format(f"{theirs} and {value}"))
     if any(rank.report.facts.session_start_utc_ns is None for rank in ranks):
         return
-    latest: Rank[ProcessDigest] | Rank[HostDigest] | None = None
-    for rank in sorted(ranks, key=lambda rank: rank.span[0]):
-        if latest is not None and rank.span[0] - latest.span[1] > _ONE_RUN_NS:
-            seconds = (rank.span[0] - latest.span[1]) // 1_000_000_000
-            raise _conflict(latest.report, rank.report, _DIFFERENT.format(f"active {seconds} s apart"))
-        if latest is None or rank.span[1] > latest.span[1]:
-            latest = rank
+    in_order = sorted(ranks, key=lambda rank: rank.span[0])
+    latest = in_order[0] if in_order else None
+    for rank in in_order:
+        if latest and (gap_ns := rank.span[0] - latest.span[1]) > _ONE_RUN_NS:
+            what = f"active {gap_ns // 10**9} s apart"
+            raise _conflict(latest.report, rank.report, _DIFFERENT.format(what))
+        latest = max(latest or rank, rank, key=lambda one: one.span[1])
 
 
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
@@ -133,27 +132,19 @@ def number_ranks(
 
     Sources: the rank map; captured ``RANK``; the capture's sidecar; ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
     ``PMIX_RANK``, ``SLURM_PROCID``, each by itself, since they may contradict each other; NCCL's payload, which knows a
-    rank in a communicator only; MPI's thread names; the file's stem; order.
-
-    Raises
-    ------
-    RankConflictError
-        If two reports cannot be of one run (not asked when a rank map is given).
-    OptionError
-        If the rank map does not name every report, or gives one number twice.
+    rank in a communicator only; MPI's thread names; the file's stem; order. Raises what `ranks_by_map` does, or, without
+    a map, `RankConflictError` if two reports cannot be of one run.
     """
     if rank_map is not None:
         return ranks_by_map(ranks, rank_map), "rank_map", []
     check_one_run(digests, ranks, sidecars)
     if (named := named_ranks(ranks, sidecars)) is not None:
         return *named, []
-    keys = [
-        (rank.argument, -1 if rank.process.device_id is None else rank.process.device_id, rank.process.process_id)
-        for rank in ranks
-    ]
-    severity = "info" if len(keys) == 1 else None
+    devices = [-1 if rank.process.device_id is None else rank.process.device_id for rank in ranks]
+    keys = [(rank.argument, device, rank.process.process_id) for rank, device in zip(ranks, devices, strict=True)]
     by_order = {key: number for number, key in enumerate(sorted(keys))}
-    return [by_order[key] for key in keys], "order", [problem("rank-by-order", severity=severity)] if keys else []
+    unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
+    return [by_order[key] for key in keys], "order", [unnamed] if keys else []
 
 
 def ranks_table(
@@ -161,8 +152,7 @@ def ranks_table(
 ) -> pa.Table:
     """Return `schema.RANKS`; `source` is where rank numbers come from.
 
-    What CUDA graphs that were captured as a whole hold is not counted: null, for communication where they may hold
-    some.
+    What CUDA graphs that were captured as a whole hold is not counted: null, for communication where they may hold some.
     """
     rows = []
     for rank in across.placed:
@@ -171,24 +161,25 @@ def ranks_table(
         local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
         entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
         offset = across.offsets[rank.argument]
-        row = {
-            "rank": rank.number,
-            "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
-            "report": names[rank.argument],
-            "pid": process.pid,
-            "device_id": process.device_id,
-            "device_ids": ",".join(map(str, process.device_ids)),
-            "gpu_name": facts.gpu_name(process.pid, process.device_id),
-            "host": facts.host,
-            "rank_source": source,
-            "n_kernels": process.n_kernels,
-            "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
-            "n_dtod": None if rank.report.n_graphs else process.n_dtod,
-            "clock_shift_ns": rank.shift_ns,
-            "clock_offset_ns": offset.offset_ns,
-            "clock_error_ns": offset.error_ns,
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "rank": rank.number,
+                "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
+                "report": names[rank.argument],
+                "pid": process.pid,
+                "device_id": process.device_id,
+                "device_ids": ",".join(map(str, process.device_ids)),
+                "gpu_name": facts.gpu_name(process.pid, process.device_id),
+                "host": facts.host,
+                "rank_source": source,
+                "n_kernels": process.n_kernels,
+                "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
+                "n_dtod": None if rank.report.n_graphs else process.n_dtod,
+                "clock_shift_ns": rank.shift_ns,
+                "clock_offset_ns": offset.offset_ns,
+                "clock_error_ns": offset.error_ns,
+            }
+        )
     return schema.RANKS.from_rows(rows)
 
 
@@ -247,8 +238,7 @@ def world_size(
     """Return how many ranks the job had; None where nothing says it.
 
     The captured WORLD_SIZE, else what the sidecars say, else how many the launcher started that numbered them
-    (`launched`), else the size of NCCL's largest communicator; of these, those of the payload go before those of the
-    log.
+    (`launched`), else the size of NCCL's largest communicator, by the payload before the log.
     """
     told = told_world_size(digests, of_sidecars)
     if told is not None or launched is not None:
@@ -265,12 +255,6 @@ def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -
     return sorted({n_ranks, world_size(digests, of_sidecars=of_sidecars) or n_ranks, *possible})
 
 
-def log_of_run(digests: Sequence[ReportDigest], log: NcclLog, of_sidecars: int | None = None) -> NcclLog | None:
-    """Return what NCCL logged of a run; None when the log is of another one."""
-    pids = {process.pid for digest in digests for process in digest.processes}
-    return log.of_run(pids, run_sizes(digests, of_sidecars))
-
-
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
     match = _STEM_RANK.search(Path(path).stem)
@@ -278,10 +262,7 @@ def stem_rank(path: str) -> int | None:
 
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
-    """Return the rank that a map gives to each process.
-
-    `OptionError` if the map does not name every process, names another, or gives one number twice.
-    """
+    """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number once."""
     numbers, used = [], set()
     for rank in ranks:
         keys = _map_keys(source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
@@ -293,8 +274,7 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        problem_of_map = f"names {unused[0]}, which is not among the reports with GPU activity or steps"
-        raise OptionError("--rank-map", problem_of_map)
+        raise OptionError("--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity or steps")
     return numbers
 
 

@@ -16,14 +16,14 @@ from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
-from nsyspipe.model.problems import problem
+from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.gather import Gathered, gather
-from nsyspipe.run.ranks import log_of_run, run_sizes
+from nsyspipe.run.ranks import run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
 
 if TYPE_CHECKING:
@@ -32,26 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsyspipe.model.options import Reading
-    from nsyspipe.model.problems import Problem
     from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
-
-
-def _links_of(
-    log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
-) -> tuple[pa.Table, list[Problem]]:
-    """Return `schema.LINKS` of a run, and what is wrong with the topology."""
-    rows = {row["rank"]: row for row in ranks.to_pylist()}
-    known: dict[str, Any] = {
-        "n_ranks": world_size or len(rows),
-        "local_ranks": {
-            rank: row["device_id"] if row["local_rank"] is None else row["local_rank"] for rank, row in rows.items()
-        },
-        "hosts": {rank: row["host"] for rank, row in rows.items()},
-        "pids": [row["pid"] for row in rows.values()],
-    }
-    table, absent = links(log, topology, {rank: row["gpu_name"] for rank, row in rows.items()}, **known)
-    problems = [problem("topology-of-another-machine", gpus=", ".join(map(str, absent)))] if absent else []
-    return table, problems
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,9 +54,8 @@ class ReportRun(Run):
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        sources = map(source_of, self.paths)
-        given = (*self.paths, *sources, *self.nccl_logs, *filter(None, (self.topology,)))
-        return (*given, *self._sidecars.paths)
+        given = (*self.paths, *map(source_of, self.paths), *self.nccl_logs, *self._sidecars.paths)
+        return given if self.topology is None else (*given, self.topology)
 
     @cached_property
     def _sidecars(self) -> FoundSidecars:
@@ -90,8 +70,8 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        jobs, executor, on_progress = self.jobs, self.executor, self.on_progress
-        return gather(self.paths, self.reading, self._sidecars, jobs=jobs, executor=executor, on_progress=on_progress)
+        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor, "on_progress": self.on_progress}
+        return gather(self.paths, self.reading, self._sidecars, **running)
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
@@ -105,29 +85,34 @@ class ReportRun(Run):
     def _log(self) -> NcclLog | None:
         """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
-        return log and log_of_run(gathered.digests, log, gathered.sidecars.world_size)
+        pids = {process.pid for digest in gathered.digests for process in digest.processes}
+        return log and log.of_run(pids, run_sizes(gathered.digests, gathered.sidecars.world_size))
 
     @cached_property
     def _tables(self) -> RunTables:
-        return merge(
-            self._gathered, display_names(self.paths), rank_map=self.rank_map, skip_first=self.skip_first, log=self._log
-        )
+        names, rank_map, log = display_names(self.paths), self.rank_map, self._log
+        return merge(self._gathered, names, rank_map=rank_map, skip_first=self.skip_first, log=log)
 
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
-        log, topology, problems = self._beside
-        table: pa.Table | None = None
-        of_topology: list[Problem] = []
-        if self._log is not None or topology is not None:
-            table, of_topology = _links_of(self._log, topology, self.ranks, self._tables.world_size)
-        of_log = []
-        if log is not None and self._log is None and self.ranks.num_rows:
+        (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
+        if given is not None and log is None and ranks.num_rows:
             sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
-            of_log = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes)))]
-        elif self._log is not None and not self._log.communicators and self.ranks.num_rows > 1:
-            of_log = [problem("log-without-communicators")]
-        return table, [*of_log, *of_topology, *problems]
+            problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
+        elif log is not None and not log.communicators and ranks.num_rows > 1:
+            problems = [problem("log-without-communicators"), *problems]
+        if log is None and topology is None:
+            return None, problems
+        local = pc.coalesce(ranks["local_rank"], ranks["device_id"])
+        of_ranks = (column.to_pylist() for column in (local, ranks["host"], ranks["gpu_name"]))
+        local_ranks, hosts, gpu_names = (dict(zip(ranks["rank"].to_pylist(), own, strict=True)) for own in of_ranks)
+        known: dict[str, Any] = {"n_ranks": self._tables.world_size or ranks.num_rows, "pids": ranks["pid"].to_pylist()}
+        known |= {"local_ranks": local_ranks, "hosts": hosts}
+        table, absent = links(log, topology, gpu_names, **known)
+        if absent:
+            problems = [problem("topology-of-another-machine", gpus=", ".join(map(str, absent))), *problems]
+        return table, problems
 
     @cached_property
     def _evidence(self) -> Evidence:
@@ -179,7 +164,7 @@ class ReportRun(Run):
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
-            "findings": lambda: self._judged[0],
+            "findings": self.judged_findings,
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
@@ -198,8 +183,7 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        names = display_names(self.paths)
-        return header_of(self._gathered, self._tables, names, label=self.label, run_id=self.run_id)
+        return header_of(self._gathered, self._tables, display_names(self.paths), label=self.label, run_id=self.run_id)
 
     @property
     def nccl(self) -> NcclFacts | None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest
-from nsyspipe.analysis.summary import evenness, step_times
+from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import NcclFacts, RunCapture
     from nsyspipe.run.assemble import RunTables
@@ -40,35 +39,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class RunHeader:
-    """The ``run`` object of the JSON document, field by field.
+    """The ``run`` object of the JSON document, field by field."""
 
-    Attributes
-    ----------
-    run_id
-        The user's, else the capture's start and a digest of what was captured: the same capture always
-        has the same id, wherever its reports lie and whichever nsys exported them.
-    world_size
-        As captured; None when nothing says.
-    captured_at_utc
-        Start of the earliest session, ISO 8601.
-    capture
-        How the run was captured, from the sidecar beside its reports; None without one.
-    steps_from
-        ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
-        capture as a whole. None where nothing was recorded at all.
-    """
-
+    # The user's, else the capture's start and a digest of what was captured: the same capture always has the same id,
+    # wherever its reports lie and whichever nsys exported them.
     run_id: str
     label: str
     n_ranks: int
-    world_size: int | None
+    world_size: int | None  # as captured; None when nothing says
     gpu_names: list[str]
     hosts: list[str]
     nsys_versions: list[str]
     export_schema_versions: list[str]
-    captured_at_utc: str | None
+    captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
-    capture: RunCapture | None = None
+    capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
+    # ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
+    # capture as a whole. None where nothing was recorded at all.
     steps_from: str | None = None
 
 
@@ -111,14 +98,13 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 
 def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
-    with_start = [(digest.facts.session_start_utc_ns or 0, digest) for digest in digests]
-    captures: list[tuple[int | None, ...]] = sorted(
-        (session, process.process_id, *process.span, process.n_kernels)
-        for session, digest in with_start
-        for process in digest.processes
-    ) or sorted(
-        (session, host.process_id, *host.span) for session, digest in with_start for host in digest.hosts_with_steps
-    )
+    captures: list[tuple[int | None, ...]] = []
+    hosts: list[tuple[int, ...]] = []
+    for digest in digests:
+        session = digest.facts.session_start_utc_ns or 0
+        captures += [(session, one.process_id, *one.span, one.n_kernels) for one in digest.processes]
+        hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
+    captures = sorted(captures) or sorted(hosts)
     fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
@@ -294,10 +280,8 @@ class Run(ABC):
         figures = self.summary().to_pylist()[0]
         if self.is_capture:
             return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
-        return (
-            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {figures['n_steps']} steps, "
-            f"{figures['n_summary_steps']} in the figures>"
-        )
+        steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
+        return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
 
     def table(self, name: str) -> pa.Table:
         """Return one of the tables by its name, as the method of that name does if there is one.

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import RunCapture
+from nsyspipe.model.side_files import CapturedRank, RunCapture, Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nsyspipe.analysis.steps import Candidate
-    from nsyspipe.model.side_files import CapturedRank, Sidecar
     from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest
 
@@ -35,7 +33,7 @@ class RunSidecars:
     """The sidecars that are of a run's reports."""
 
     sidecars: tuple[Sidecar, ...] = ()
-    # The sidecar of each report that has one, by the report's position, and its ranks in that report
+    # By the position of each report that has one: its sidecar, and the ranks of that in the report
     by_argument: dict[int, tuple[Sidecar, tuple[CapturedRank, ...]]] = field(default_factory=dict)
     family: str | None = None  # the step family that they name, if every rank has it
     problems: tuple[Problem, ...] = ()
@@ -74,21 +72,17 @@ class RunSidecars:
         for name in (one.name for one in fields(RunCapture)):
             told = (getattr(sidecar.facts, name) for sidecar in self.sidecars)
             values = [value for value in told if value is not None]
-            if not values:
-                continue
-            joined[name] = values[0]
-            if name.endswith(("_version", "_commit")):
+            if values and name.endswith(("_version", "_commit")):
                 joined[name] = ", ".join(dict.fromkeys(values))
-            elif name == "git_is_dirty":
+            elif values and name == "git_is_dirty":
                 joined[name] = any(values)
             elif name == "hash_key" and len(set(values)) > 1:
                 joined[name] = PER_CAPTURE
-            elif name == "environment":
-                variables = sorted({variable for own in values for variable in own})
-                joined[name] = {
-                    variable: " | ".join(dict.fromkeys(own[variable] for own in values if variable in own))
-                    for variable in variables
-                }
+            elif values and name == "environment":
+                told_of = {key: [own[key] for own in values if key in own] for key in sorted(set().union(*values))}
+                joined[name] = {key: " | ".join(dict.fromkeys(own)) for key, own in told_of.items()}
+            elif values:
+                joined[name] = values[0]
         return RunCapture(**joined)
 
 
@@ -103,17 +97,15 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
     result = list(digests)
     for argument, (sidecar, ranks) in sidecars.by_argument.items():
         facts, processes = digests[argument].facts, digests[argument].processes
-        if facts.host is None and sidecar.host:
-            facts = replace(facts, host=sidecar.host)
-        if not facts.gpu_names:
-            models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
-            of_ordinal = {}
-            for process in processes:
-                rank = sidecars.rank_of(argument, process.pid, is_alone=len(processes) == 1)
-                if rank and rank.gpu_name and process.device_id is not None:
-                    of_ordinal[process.pid, process.device_id] = models.index(rank.gpu_name)
-            if len(of_ordinal) == len(processes):  # one model alone would count for all
-                facts = replace(facts, gpu_names=dict(enumerate(models)), gpu_of_ordinal=of_ordinal)
+        facts = replace(facts, host=facts.host if facts.host is not None else sidecar.host or None)
+        models = sorted({rank.gpu_name for rank in ranks if rank.gpu_name})
+        of_ordinal = {}
+        for process in processes:
+            rank = sidecars.rank_of(argument, process.pid, is_alone=len(processes) == 1)
+            if rank and rank.gpu_name and process.device_id is not None:
+                of_ordinal[process.pid, process.device_id] = models.index(rank.gpu_name)
+        if not facts.gpu_names and len(of_ordinal) == len(processes):  # one model alone would count for all
+            facts = replace(facts, gpu_names=dict(enumerate(models)), gpu_of_ordinal=of_ordinal)
         result[argument] = replace(digests[argument], facts=facts)
     return tuple(result)
 
@@ -124,19 +116,15 @@ def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_
     One is not when it was written more than a day before or after a report's session began, or when it knows the
     processes of a report and none of them is there; none of two is that say different things of one report.
     """
-    problems = list(found.problems)
-    fitting = []
-    for one in found.found:
-        if reason := _misfit(one, digests):
-            problems.append(problem("stale-sidecar", file=_shown(one.sidecar), reason=reason))
-        else:
-            fitting.append(one)
-    agreeing, conflicts = _agreeing(fitting)
+    reasons = [_misfit(one, digests) for one in found.found]
+    pairs = list(zip(found.found, reasons, strict=True))
+    stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
+    agreeing, conflicts = _agreeing([one for one, reason in pairs if not reason])
     sidecars = tuple(one.sidecar for one in agreeing)
     by_argument = {argument: (one.sidecar, ranks) for one in agreeing for argument, ranks in one.by_argument.items()}
     family, ignored = _step_family(sidecars, digests) if asks_for_steps else (None, [])
-    problems += [*conflicts, *_failures(sidecars), *ignored]
-    return RunSidecars(sidecars, by_argument, family, tuple(problems))
+    problems = (*found.problems, *stale, *conflicts, *_failures(sidecars), *ignored)
+    return RunSidecars(sidecars, by_argument, family, problems)
 
 
 def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
@@ -157,11 +145,8 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
 
 def _agreeing(found: Sequence[FoundSidecar]) -> tuple[list[FoundSidecar], list[Problem]]:
     """Drop copies, and all that contradict each other."""
-    distinct: list[FoundSidecar] = []
-    for one in found:
-        content = replace(one.sidecar, path=one.sidecar.path.parent)
-        if all(replace(other.sidecar, path=other.sidecar.path.parent) != content for other in distinct):
-            distinct.append(one)
+    contents = [replace(one.sidecar, path=one.sidecar.path.parent) for one in found]
+    distinct = [one for at, one in enumerate(found) if contents[at] not in contents[:at]]
     claims = Counter(argument for one in distinct for argument in one.by_argument)
     disputed = {argument for argument, count in claims.items() if count > 1}
     agreeing = [one for one in distinct if not disputed & set(one.by_argument)]
@@ -186,7 +171,8 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
         own = [process.candidates for digest in digests for process in digest.processes]
         if not has_ranks:  # of these, only some may be ranks
             own = [tuple(one for host in digest.hosts for one in host.candidates) for digest in digests if digest.hosts]
-        is_there = [_has(candidates, family) for candidates in own]
+        named = ([one for one in candidates if one.name == family] for candidates in own)
+        is_there = [any(one.n_launched_inside > 0 or not one.n_launched for one in candidates) for candidates in named]
         if all(is_there):
             return family, []
         if not any(is_there):  # the launcher's own pattern, in a program that names its steps otherwise
@@ -194,10 +180,6 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
         why = "some rank has no such step"
     patterns = " and ".join(map(repr, sorted(family_of)))
     return None, [problem("step-pattern-ignored", pattern=patterns, why=why)]
-
-
-def _has(candidates: Iterable[Candidate], family: str) -> bool:
-    return any(one.name == family and (one.n_launched_inside > 0 or not one.n_launched) for one in candidates)
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:

@@ -66,16 +66,8 @@ class _Call(NamedTuple):
 class Workers(Executor):
     """Processes that run calls; each has a thread here, which hands it one call after the other.
 
-    Parameters
-    ----------
-    number
-        How many.
-    preload
-        A module that they import at once.
-
-    Notes
-    -----
-    Where one of them dies, all calls that are not answered yet end in an `InputError`, and so does every further one.
+    They import `preload` at once. Where one of them dies, all calls that are not answered yet end in an `InputError`,
+    and so does every further one.
     """
 
     def __init__(self, number: int, *, preload: str) -> None:
@@ -188,21 +180,18 @@ class Workers(Executor):
                     self._calls.put(None)
             return self._error
 
-    def _left(self) -> list[_Call]:
-        found = []
+    def _left(self) -> Iterator[_Call]:
         with contextlib.suppress(queue.Empty):
             while True:
                 if (call := self._calls.get_nowait()) is not None:
-                    found.append(call)
-        return found
+                    yield call
 
 
 def dead_worker(status: int | None = None) -> InputError:
     """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
     how = "" if status is None else f" with status {status}"
     if status is not None and status < 0:
-        is_known = -status in set(signal.Signals)
-        how = f" by {signal.Signals(-status).name if is_known else f'signal {-status}'}"
+        how = f" by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
     return InputError("analysis", f"a worker process died{how}; perhaps no memory was left", fix=_FEWER)
 
 
@@ -221,8 +210,7 @@ def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
-    file.write(_LENGTH.pack(len(payload)))
-    file.write(payload)
+    file.writelines((_LENGTH.pack(len(payload)), payload))
     file.flush()
 
 
@@ -349,8 +337,7 @@ def telling_shortage() -> Iterator[None]:
 def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once.
 
-    The user's number, else the cores there are, if the reports, bytes each, are worth it. Tests give free memory in
-    bytes.
+    The user's number, else the cores there are, if the reports, bytes each, are worth it; `available` is free memory.
     """
     if not sizes:
         return 1
@@ -413,12 +400,10 @@ def _size(path: Path) -> int:
 def _free_memory() -> int:
     """Return the memory in bytes that new processes may take; 0 when the system does not say."""
     limits = []
-    try:
+    with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
         limits += [max(int(limit) - used, 1)] if limit.isdigit() else []
-    except (OSError, ValueError):
-        pass
     return min(limits, default=0)

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 import nsyspipe
-from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME
+from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, steady_rank
 
 # A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
 # [100, 300), all-reduce [270, 330), copy [340, 350), so 1000 - 200 - 30 - 10 idle.
@@ -24,6 +24,13 @@ def run_of(folder, *builders, without=(), lazy=True, **options):
     for place, builder in enumerate(builders):
         builder.write(folder / f"a_{place}.sqlite", without=without, lazy=lazy)
     return nsyspipe.load(folder, **options)
+
+
+def bare(number, /, version=DEFAULT, **environment):
+    """Return a rank of `steady_rank` whose report names it nowhere but in what is given; its process is 1000 + number."""
+    builder = steady_rank(number, version=version)
+    builder.rows.pop("META_DATA_CAPTURE")
+    return builder.env(**environment) if environment else builder
 
 
 def figures(run, *, rank=0, step=1):

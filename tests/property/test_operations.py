@@ -37,9 +37,6 @@ def shifted(time, shift):
     return None if time is None else time + shift
 
 
-# --- against the oracle ---------------------------------------------------------------------
-
-
 def expected_events(process, family, numbers, shift):
     members = [] if family is None else oracle.members_on(process, family)
     windows = oracle.windows(process, family)
@@ -106,9 +103,6 @@ def check_rows(found, got, shifts):
         assert keys == sorted(keys)
 
 
-# --- a part of all --------------------------------------------------------------------------
-
-
 def part(whole, steps, rank, first, last):
     """Return what a span is to hold, from everything."""
     events, ranges = whole[rank]
@@ -133,9 +127,6 @@ def check_parts(run, whole, choose):
         got = tables(run, (first, last))
         for rank in whole:
             assert got[rank] == part(whole, steps, rank, first, last)
-
-
-# --- sums -----------------------------------------------------------------------------------
 
 
 def covered(events, category, window):
@@ -216,9 +207,6 @@ def check_seqs(whole, collectives):
     ]
     assert all((step is None) == (seq is None) for _, step, seq, *_ in found)
     assert sorted(row for row in found if row[1] is not None) == sorted(rows(collectives, *names))
-
-
-# --- what must not matter -------------------------------------------------------------------
 
 
 @pytest.mark.slow

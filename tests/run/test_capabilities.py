@@ -11,18 +11,13 @@ from nsyspipe.model.options import Reading
 from nsyspipe.nsys.find_reports import find_reports
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.run.doctor import examine
-from nsyspipe.run.questions import Beside
+from nsyspipe.run.questions import QUESTIONS, Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 from tests.conftest import REAL
 
 NEW = "3.25.0 2026.2.1 mfu"
-NAMES = [
-    "steps", "phases", "compute_and_comm", "launches", "copies", "ranks", "world_size", "one_clock", "link",
-    "gpu_model", "nccl_ranges", "message_bytes", "idle_causes", "kernel_shapes", "cuda_graphs", "profiler_overhead", "os_runtime",
-    "cpu_samples", "gpu_metrics",
-]  # fmt: skip
 LOGS = REAL / "logs"
 # What the builder's reports have no tables for.
 NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
@@ -36,16 +31,13 @@ def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns)
         topology=read_topology(topology) if topology else None,
     )
     found = examine(find_reports(arguments), Reading.from_text(**patterns), beside)
-    assert [one.name for one in found.capabilities] == NAMES
+    assert [one.name for one in found.capabilities] == [question.name for question in QUESTIONS]
     for one in found.capabilities:
         assert (one.status == "yes") == (one.n_with == one.n_reports) == (not one.lacking)
         assert one.n_with + len(one.lacking) == one.n_reports == len(found.reports)
         assert one.found
         assert one.status != "yes" or one.fix is None
     return {one.name: one for one in found.capabilities}
-
-
-# --- built reports ------------------------------------------------------------------------------------
 
 
 def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
@@ -297,8 +289,6 @@ def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path):
             capabilities(tmp_path, rank_map=rank_map)
 
 
-# --- link -----------------------------------------------------------------------------------------
-
 P2P = "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"
 INIT = "ncclCommInitRank comm 0x1 rank {} nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x7 - Init"
 NETWORK = "".join(
@@ -345,9 +335,6 @@ def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, n_ran
     files = {"log": file("nccl.log", log, ".nccl.log"), "topology": file("topo.txt", topology, ".txt")}
     found = capabilities(built(tmp_path, n_ranks=n_ranks), **files)["link"]
     assert (found.status, found.found, found.fix) == (status, text, fix)
-
-
-# --- tables that only a look in Nsight Systems uses, versions, bad input ------------------------------
 
 
 def test_other_tables_are_told_with_their_flag(tmp_path):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 import nsyspipe
 from nsyspipe.report.export import document_text
-from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.markdown import markdown
-from nsyspipe.report.run import summary_text
 from tests.build.tools import codes, problem_of, run_of
 from tests.build.trace import NVTX, TraceBuilder, steady_rank
 
@@ -47,15 +42,7 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
         assert "no-steps" in [row["code"] for row in found["problems"]]
 
 
-def test_every_output_calls_it_a_capture_and_it_cannot_be_replayed(captured):
-    sentence = summary_text(captured, Console(width=100, file=io.StringIO())).split("\n\n")[0]
-    assert "of the capture" in sentence
-    assert "a capture without steps" in sentence
-    assert "step time" not in sentence
-    assert "a capture without steps" in markdown(captured)
-    page = run_page(captured)
-    assert "Where the time of the capture goes" in page
-    assert "Step 0" not in page
+def test_it_cannot_be_replayed(captured):  # outputs: tests/golden/frozen/report/run/without-steps.txt
     assert {one.refused for one in nsyspipe.whatif(captured).scenarios} == {
         "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     }
@@ -73,9 +60,6 @@ def test_two_captures_compare_their_shares_without_an_interval_and_a_capture_and
     assert "steps-from" in found.comparability["check"].to_pylist()
     row = nsyspipe.compare([captured]).table.to_pylist()[0]
     assert (row["n_summary_steps"], row["step_time_ns"], row["comm_share"]) == (0, None, 240 / 3250)
-
-
-# --- what else reports say of their operations ------------------------------------------------------
 
 
 def test_copies_of_unified_memory_lack_no_launch(tmp_path):

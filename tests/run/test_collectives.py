@@ -11,7 +11,6 @@ import pytest
 from tests.build.across import (
     CLOCK,
     GATHER,
-    SCATTER,
     collectives,
     every_step,
     load,
@@ -21,16 +20,12 @@ from tests.build.across import (
     waits,
 )
 from tests.build.tools import one_report, problem_of, shift
-from tests.build.trace import KERNEL
 
 
 def clocks(run):
     """Return (shift, offset, error) of each rank."""
     names = ["clock_shift_ns", "clock_offset_ns", "clock_error_ns"]
     return [tuple(row.values()) for row in run.ranks.select(names).to_pylist()]
-
-
-# --- one collective per step ----------------------------------------------------------------------
 
 
 def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
@@ -86,9 +81,6 @@ def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
     assert run.collectives().num_rows == 0
 
 
-# --- what is told apart from waiting --------------------------------------------------------------
-
-
 def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(tmp_path):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
     builders[0].nccl(1300, 1330, launch=1020)
@@ -113,50 +105,6 @@ def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
     assert said_of_clocks_and_matching(run) == []
 
 
-# --- several collectives, streams, communicators --------------------------------------------------
-
-
-def sharded(rank, gather, scatter):
-    """Return a rank of a run like FSDP: three all-gathers on one stream, two reduce-scatters on another."""
-    builder = reports(2)[rank]
-    for at in range(0, 4000, 1000):
-        for start in (at + 210, at + 300, at + 500):
-            builder.nccl(start, start + 60, launch=at + 20, name=GATHER, stream=gather)
-        for start in (at + 450, at + 550):
-            builder.nccl(start, start + 60, launch=at + 30, name=SCATTER, stream=scatter)
-    return builder
-
-
-def test_two_kinds_on_two_streams_are_matched_whatever_the_streams_are_called(tmp_path):
-    ranks = [sharded(0, 20, 24), shift(sharded(1, 31, 7), 4)]
-    ranks[1].rows[CLOCK][0]["utcEpochNs"] -= 4  # the same times, on a clock that is 4 ahead
-    run = load(ranks, tmp_path)
-    assert run.ranks["clock_shift_ns"].to_pylist() == [4, 0]
-    kinds = [("gather", 210), ("gather", 300), ("scatter", 450), ("gather", 500), ("scatter", 550)]
-    full = {"gather": "all_gather", "scatter": "reduce_scatter"}
-    assert collectives(run, "seq", "rank", "collective", "comm_id", "start_ns", "is_matched") == [
-        (seq, rank, full[kind], f"{full[kind]}/0", 1004 + start, True)
-        for seq, (kind, start) in enumerate(kinds)
-        for rank in range(2)
-    ]
-    assert {row[1] for row in stragglers(run)} == {0}
-
-
-def test_communicators_of_one_collective_are_told_apart_by_order_of_first_use(tmp_path):
-    # Rank 1 uses its second communicator before its first from step 1 on: place alone would pair them wrongly.
-    builders = reports(2)
-    for rank, (first, second) in enumerate(((5, 9), (9, 5))):
-        for at in range(0, 4000, 1000):
-            starts = (600, 300) if at and rank else (300, 600)
-            builders[rank].nccl(at + starts[0], at + 700, launch=at + 20, stream=first)
-            builders[rank].nccl(at + starts[1], at + 710, launch=at + 21, stream=second)
-    run = load(builders, tmp_path)
-    assert collectives(run, "seq", "rank", "comm_id", "wait_ns", "transfer_ns") == [
-        (0, 0, "all_reduce/0", 300, 100), (0, 1, "all_reduce/0", 0, 100),
-        (1, 0, "all_reduce/1", 0, 110), (1, 1, "all_reduce/1", 300, 110),
-    ]  # fmt: skip
-
-
 def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names(tmp_path):
     # Ranks 0 and 1 gather, rank 2 does not: that may be a subgroup, or a rank that lost its part.
     builders = every_step(reports(3), 300, 310, 340, end=400)
@@ -174,32 +122,6 @@ def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names
     assert run.summary()["wait_share"].to_pylist() == [None]
 
 
-# --- a capture that lacks some --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("lost", "place"), [(0, 0), (3, -1)])
-def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(tmp_path, lost, place):
-    builders = every_step(reports(2), 300, 340, end=400)
-    every_step(builders, 500, 540, end=600, launch=21)
-    every_step(builders, 700, 720, end=800, launch=22, name=GATHER, stream=20)
-    reduced = [row for row in builders[1].rows[KERNEL] if row["streamId"] == 19]
-    gone = sorted(reduced, key=lambda row: row["start"])[place]
-    builders[1].rows[KERNEL].remove(gone)
-    run = load(builders, tmp_path)
-    found = {(row["step"], row["collective"], row["rank"]): row for row in run.collectives().to_pylist()}
-    unmatched = {key for key, row in found.items() if not row["is_matched"]}
-    assert unmatched == {(lost, "all_reduce", 0), (lost, "all_reduce", 1)}
-    for row in found.values():
-        assert (row["wait_ns"] is None) == (not row["is_matched"])
-    kept = [None if step == lost else 100 for step in range(4)]  # 40 + 40 + 20
-    assert waits(run) == [kept, [None if step == lost else 0 for step in range(4)]]
-    row = problem_of(run, "unmatched-collectives")
-    assert row["message"].startswith("3 of 23 communication operations")
-    # Steps 0 and 3 do not count: figures are as of a whole capture.
-    assert stragglers(run) == [(0, 0, 0, 0, 0, 200), (1, 6, 200, 80, 200, 0)]
-    assert run.summary()["wait_share"].to_pylist() == [0.05]
-
-
 def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 3))
     every_step(builders[:1], 300, end=400, steps=(1, 2))
@@ -207,16 +129,6 @@ def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
     assert waits(run, rank=0) == [40, None, None, 40]
     assert stragglers(run)[0] == (0, None, None, None, None, None)
     assert stragglers(run)[1][:5] == (1, None, None, None, None)
-
-
-def test_three_of_four_ranks_give_figures_of_those_present(tmp_path):
-    run = load(every_step(reports(3, world_size=4), 300, 310, 340, end=400), tmp_path)
-    assert "1 of 4 ranks" in problem_of(run, "ranks-missing")["message"]
-    assert collectives(run, "rank", "n_ranks", "wait_ns", "late_by_ns") == [
-        (0, 3, 40, 0), (1, 3, 30, 0), (2, 3, 0, 30),
-    ]  # fmt: skip
-    # Twice: rank 2 is 30 behind rank 1, and holds rank 0 up for 40.
-    assert stragglers(run) == [(0, 0, 0, 0, 0, 80), (1, 0, 0, 0, 0, 60), (2, 2, 60, 60, 80, 0)]
 
 
 def test_without_steps_the_captures_are_matched_as_one(tmp_path):
@@ -229,40 +141,9 @@ def test_without_steps_the_captures_are_matched_as_one(tmp_path):
     assert waits(run) == [[160], [0]]
 
 
-# --- clocks ------------------------------------------------------------------------------------------
-
-
 def late(n_ranks=2, **more):
     """Build ranks that arrive 40 ns one after the other and are done at 500."""
     return every_step(reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more)
-
-
-def test_a_clock_that_is_off_is_corrected_by_the_collectives(tmp_path):
-    builders = late()
-    shift(builders[1], 5000)
-    run = load(builders, tmp_path)
-    # Ends 5000 apart: each is 2500 off the median end.
-    assert clocks(run) == [(2500, -2500, 0), (-2500, 2500, 0)]
-    assert collectives(run, "start_ns", "wait_ns", "transfer_ns") == [(3800, 40, 160), (3840, 0, 160)]
-    assert waits(run) == [[40] * 4, [0] * 4]
-    windows = run.steps().select(["start_ns"]).to_pylist()
-    assert [row["start_ns"] for row in windows] == [2600, 3600, 4600, 5600] * 2
-
-
-def test_where_a_report_lacks_its_session_start_the_collectives_make_the_clock(tmp_path):
-    builders = late(3)
-    shift(builders[2], 7 * 10**12)
-    run = load(builders, tmp_path, without=(CLOCK,))
-    assert clocks(run) == [(0, 0, 0), (0, 0, 0), (-7 * 10**12, 7 * 10**12, 0)]
-    assert collectives(run, "wait_ns") == [(80,), (40,), (0,)]
-    assert said_of_clocks_and_matching(run) == ["no-session-start"]
-    # One report without a session start takes it from all.
-    builders = late(3)
-    builders[0].rows[CLOCK][0]["utcEpochNs"] += 10**9
-    builders[1].rows.pop(CLOCK)
-    run = load(builders, tmp_path)
-    assert clocks(run) == [(0, 0, 0)] * 3
-    assert waits(run) == [[80] * 4, [40] * 4, [0] * 4]
 
 
 @pytest.mark.parametrize("has_start", [False, True])

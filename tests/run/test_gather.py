@@ -18,15 +18,6 @@ def rows(run):
     return run.steps().to_pylist()
 
 
-def test_a_family_that_one_rank_lacks_is_not_the_runs_although_another_rank_prefers_it(tmp_path):
-    # Two "outer" ranges hold more time than the four steps, on rank 0 only.
-    first = steady_rank(0).range(-5, 1950, "outer 0").range(1995, 3950, "outer 2000")
-    run = run_of(tmp_path, first, steady_rank(1))
-    assert nsyspipe.load(tmp_path / "a_0.sqlite").step_family == "outer #"
-    assert run.step_family == "step #"
-    assert [row["step"] for row in rows(run)] == [0, 1, 2, 3] * 2
-
-
 def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
     builder = TraceBuilder().copy(100, 110, launch=5).copy(300, 320, launch=15)
     run = run_of(tmp_path, builder.range(0, 10, "step 1").range(10, 20, "step 2"))
@@ -45,19 +36,6 @@ def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_wind
     assert {row["rank"] for row in rows(run)} == {0}
     assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(run.problems["code"].to_pylist())
     assert run.summary()["comm_share"].to_pylist() == [None]
-
-
-@pytest.mark.parametrize("text", ["Batch {}", "epoch 1 step {}", "step {}, seq = {}"])
-def test_steps_are_numbered_by_the_one_integer_in_their_text_or_else_in_order(tmp_path, text):
-    builder = TraceBuilder()
-    for at in range(4):
-        number = at + 40
-        builder.range(1000 * at, 1000 * at + 900, text.format(number, number)).kernel(
-            1000 * at + 100, 1000 * at + 200, launch=1000 * at + 10
-        )
-    run = run_of(tmp_path, builder)
-    expected = [0, 1, 2, 3] if text.startswith("epoch") else [40, 41, 42, 43]
-    assert [row["step"] for row in rows(run)] == expected
 
 
 @pytest.mark.slow

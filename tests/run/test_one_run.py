@@ -14,18 +14,12 @@ import nsyspipe
 from nsyspipe.errors import RankConflictError
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import summary_text
-from tests.build.tools import STEADY, codes, figures, one_report, problem_of, run_of, shift
+from tests.build.tools import STEADY, bare, codes, figures, one_report, problem_of, run_of, shift
 from tests.build.trace import TraceBuilder, schemas, steady_rank
 from tests.conftest import SAMPLES
 
 SECOND = 1_000_000_000
 SESSION = 10**18
-
-
-def without_environment(rank):
-    builder = steady_rank(rank)
-    builder.rows.pop("META_DATA_CAPTURE")
-    return builder
 
 
 def conflict(first, second, **options):
@@ -40,15 +34,11 @@ def conflict(first, second, **options):
     return str(caught.value)
 
 
-# --- reports that cannot be one run ---------------------------------------------------------------
-
-
 def copied_by(copy):
     def make(folder):
-        copy(without_environment(0).write(folder / "a.sqlite"), folder / "b.sqlite")
+        copy(bare(0).write(folder / "a.sqlite"), folder / "b.sqlite")
         return "same report twice"
 
-    make.__name__ = f"copied_by_{copy.__name__}"
     return make
 
 
@@ -60,7 +50,6 @@ def two(says, first, second):
             build().write(folder / f"{name}.sqlite")
         return says
 
-    make.__name__ = says.replace(" ", "_")
     return make
 
 
@@ -81,13 +70,12 @@ def captures(says, first, second):
 
     def make(folder):
         for name, rank, (own, content) in zip("ab", range(2), (first, second), strict=True):
-            without_environment(rank).write(folder / f"{name}.sqlite")
+            bare(rank).write(folder / f"{name}.sqlite")
             ranks = [{"rank": at, "report": name if at == rank else f"x_{at}"} for at in own]
             document = {"name": "ddp", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
             (folder / f"{name}.capture.json").write_text(json.dumps(document | content))
         return says
 
-    make.__name__ = says.replace(" ", "_")
     return make
 
 
@@ -107,9 +95,7 @@ CONFLICTS = [
     copied_by(os.symlink),
     copied_by(shutil.copy),
     two("same report twice", *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
-    two(
-        "captured RANK", *(lambda at=at: without_environment(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))
-    ),
+    two("captured RANK", *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))),
     two("WORLD_SIZE", *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
     HOURS_APART,
 ]
@@ -136,14 +122,11 @@ def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
     assert nsyspipe.load(tmp_path).ranks.num_rows == 2
     for folder, rank in ((tmp_path / "here", 0), (tmp_path / "there", 1)):
         folder.mkdir()
-        without_environment(rank).write(folder / f"ddp_{rank}.sqlite")
+        bare(rank).write(folder / f"ddp_{rank}.sqlite")
         ranks = [{"rank": at, "report": f"ddp_{at}", "pid": 1000 + at} for at in range(2)]
         (folder / "ddp.capture.json").write_text(json.dumps({"name": "ddp", "ranks": ranks}))
     run = nsyspipe.load([tmp_path / "here", tmp_path / "there"])
     assert run.ranks["rank_source"].to_pylist() == ["sidecar"] * 2
-
-
-# --- reports that may be of different runs --------------------------------------------------------
 
 
 def strangers(folder, **environment):
@@ -182,7 +165,7 @@ def test_a_rank_of_one_sample_run_and_a_rank_of_the_other_are_not_taken_for_a_ru
 
 
 def test_one_file_given_twice_is_refused(tmp_path, monkeypatch):
-    path = without_environment(0).write(tmp_path / "a.sqlite")
+    path = bare(0).write(tmp_path / "a.sqlite")
     conflict(path, path)
     monkeypatch.chdir(tmp_path)
     conflict(path, "a.sqlite")
@@ -207,14 +190,9 @@ def test_a_rank_that_works_in_between_joins_two_others(tmp_path):
 
 
 def test_equal_ranks_of_other_variables_and_times_of_no_common_clock_are_no_conflict(tmp_path):
-    builders = [
-        shift(without_environment(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)
-    ]
+    builders = [shift(bare(rank).env(SLURM_PROCID=0, PMI_RANK=0), rank * 3600 * SECOND) for rank in range(2)]
     run = run_of(tmp_path, *builders, without=("TARGET_INFO_SESSION_START_TIME",))
     assert run.ranks["rank_source"].to_pylist() == ["file_name"] * 2
-
-
-# --- several processes, several devices, some ranks -----------------------------------------------
 
 
 def test_several_processes_of_one_report_are_several_ranks(tmp_path):
@@ -247,9 +225,6 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
     assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
 
 
-# --- the size of the world ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("present", "world_size", "missing"),
     [((1, 2), 4, "2 of 4 ranks are not among the reports (0, 3)"),
@@ -265,7 +240,7 @@ def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, w
 
 
 def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
-    run = run_of(tmp_path, *(without_environment(rank).env(WORLD_SIZE=2) for rank in range(3)))
+    run = run_of(tmp_path, *(bare(rank).env(WORLD_SIZE=2) for rank in range(3)))
     row = problem_of(run, "more-ranks-than-world")
     assert row["severity"] == "error"
     assert row["message"].startswith("3 processes, but the job had 2 ranks")
@@ -287,7 +262,7 @@ def test_a_world_of_any_size_costs_no_memory(tmp_path):
 
 def test_a_complete_world_and_one_of_a_size_that_was_not_captured_have_no_ranks_missing(steady, tmp_path):
     assert "ranks-missing" not in codes(nsyspipe.load(steady))
-    run = nsyspipe.load(without_environment(0).write(tmp_path / "x_3.sqlite"))
+    run = nsyspipe.load(bare(0).write(tmp_path / "x_3.sqlite"))
     assert run.header.world_size is None
     assert "ranks-missing" not in codes(run)
 

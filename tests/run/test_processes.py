@@ -40,9 +40,6 @@ def test_of_calls_with_one_id_the_earliest_launches_and_that_of_another_process_
     assert run.ranks["pid"].to_pylist() == [1000]
 
 
-# --- CUDA graphs --------------------------------------------------------------------------------
-
-
 UNSEEN = dict.fromkeys(
     ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
      "exposed_memory_ns", "dtod_ns", "exposed_dtod_ns", "n_dtod", "dtod_bytes"),
@@ -158,9 +155,6 @@ def test_idle_time_beside_whole_graphs_is_not_judged_against_one_that_is_seen(tm
     assert [(row["idle_share"], row["idle_ns"]) for row in board] == [(None, None), (0.6, 12 * MS)]
     again = nsyspipe.diff(whole, whole).metrics.to_pylist()
     assert next(row for row in again if row["metric"] == "idle")["verdict"] == "no change"
-
-
-# --- nothing on the device ----------------------------------------------------------------------
 
 
 def idle_process():

@@ -14,9 +14,6 @@ def load(builder, tmp_path):
     return run_of(tmp_path, builder)
 
 
-# --- texts in two places ------------------------------------------------------------------------
-
-
 def inline(builder, when):
     """Move the text of some NVTX rows from StringIds into the row."""
     names = {number: text for text, number in builder.strings.items()}
@@ -51,9 +48,6 @@ def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
     assert figures(run) == STEADY
     assert figures(run, step=2) == STEADY
-
-
-# --- ends --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -99,9 +93,6 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
     assert run.ranks["gpu_name"].to_pylist() == ["H\N{REPLACEMENT CHARACTER}"]
     assert run.header.hosts == ["n\N{REPLACEMENT CHARACTER}"]
     dumps(document(run)).encode("ascii")
-
-
-# --- other libraries' ranges ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

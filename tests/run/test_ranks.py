@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.run.ranks import stem_rank
-from tests.build.tools import STEADY, codes, figures, problem_of
-from tests.build.trace import TraceBuilder, steady_rank
+from tests.build.tools import STEADY, bare as nameless, codes, figures, problem_of
+from tests.build.trace import TraceBuilder
 
 NEW = "3.25.0 2026.2.1 mfu"
+bare = functools.partial(nameless, version=NEW)
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
-
-
-def bare(number, /, *, version=NEW, **environment):
-    """Return a rank whose report names it nowhere but in what is given."""
-    builder = steady_rank(number, version=version)
-    builder.rows.pop("META_DATA_CAPTURE")
-    return builder.env(**environment)
 
 
 def numbers(run):
@@ -31,9 +27,6 @@ def write(tmp_path, **builders):
     for name, builder in builders.items():
         builder.write(tmp_path / f"{name}.sqlite")
     return tmp_path
-
-
-# --- each source, in its order ------------------------------------------------------------------
 
 
 def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or_path(tmp_path):
@@ -118,9 +111,6 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     assert problem_of(run, "undecoded-payload")["message"].startswith("1 NVTX payloads")
 
 
-# --- order --------------------------------------------------------------------------------------
-
-
 def test_without_any_name_ranks_are_numbered_in_the_order_of_the_arguments_and_one_may_be_nameless(tmp_path):
     write(tmp_path, first=bare(0), second=bare(1))
     paths = [tmp_path / "second.sqlite", tmp_path / "first.sqlite"]
@@ -147,9 +137,6 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
     ]
 
 
-# --- the size that comes with a number ----------------------------------------------------------------
-
-
 BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
 
 
@@ -174,9 +161,6 @@ def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, rank
     assert set(run.ranks["rank_source"].to_pylist()) == {f"env:{source}"}
     assert (run.ranks["rank"].to_pylist(), run.header.world_size) == (ranks, size)
     assert ("ranks-missing" in codes(run)) == bool(size)
-
-
-# --- the map's own errors ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

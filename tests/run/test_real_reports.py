@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import sqlite3
 from contextlib import closing
 from itertools import pairwise
@@ -13,8 +12,6 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.export import document, dumps
-from tests.build.tools import run_of
-from tests.build.trace import steady_rank
 from tests.pairs import reports
 
 # Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
@@ -144,27 +141,6 @@ def test_two_exporters_give_one_document(runs):
     assert old["run"]["run_id"]
 
 
-def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_path):
-    builder = steady_rank(0).env(AWS_SECRET="hunter2", HOME="/home/hunter2", RANK_TOKEN="hunter2", XRANK="hunter2")
-    # The exporter writes the environment into StringIds as well.
-    builder.string('AWS_SECRET="hunter2"')
-    builder.add("META_DATA_CAPTURE", name="PROCESS_0:COMMAND_LINE", value="train --token hunter2")
-    builder.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='LOCALXRANK="hunter2"')
-    run = run_of(tmp_path, builder)
-    text = dumps(document(run))
-    assert json.loads(text)["ranks"][0]["rank_source"] == "env:RANK"
-    assert "hunter2" not in text
-    assert "AWS" not in text
-    for table in ("ranks", "problems", "steps", "phases", "summary"):
-        assert "hunter2" not in str(run.to_pandas(table).to_dict())
-    with pytest.raises(nsyspipe.NsyspipeError) as caught:
-        nsyspipe.load(tmp_path, step="nothing").steps()
-    assert "hunter2" not in "\n".join(caught.value.lines())
-
-
-# --- collectives ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def by_collective(captures):
     """Return a function that gives the rows of each collective of a run by (step, seq)."""
@@ -254,9 +230,6 @@ def test_ranks_alike_are_late_by_less_than_a_hundredth_of_the_step(runs):
     for row in run.stragglers().to_pylist():
         assert row["lateness_ns"] < 0.01 * figures["step_time_ns"] * figures["n_summary_steps"]
     assert figures["wait_share"] < 0.01
-
-
-# --- what calls and kernels take in the steps that the figures rest on --------------------------------
 
 
 def test_calls_sum_to_the_blocked_time(runs):

@@ -12,21 +12,14 @@ from nsyspipe.nsys.find_reports import remember_source
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
-from tests.build.tools import STEADY, codes, figures, one_report, problem_of
-from tests.build.trace import DEFAULT, TraceBuilder, steady_rank
+from tests.build.tools import STEADY, bare, codes, figures, one_report, problem_of
+from tests.build.trace import TraceBuilder, steady_rank
 from tests.conftest import REAL
 
 # The session of `steady_rank` starts 10^18 ns after 1970.
 AT = "2001-09-09T01:46:40Z"
 LOGS = REAL / "logs"
 WITH_PAYLOADS = "3.25.0 2026.2.1 mfu"
-
-
-def bare(number, version=DEFAULT, **environment):
-    """Return a rank whose report does not name it; its process is 1000 + number."""
-    builder = steady_rank(number, version=version)
-    builder.rows.pop("META_DATA_CAPTURE")
-    return builder.env(**environment) if environment else builder
 
 
 def write(folder, name="ddp", /, **builders):
@@ -102,9 +95,6 @@ def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, 
     assert numbered(nsyspipe.load(tmp_path, **options)) == (numbers, source)
 
 
-# --- host, GPU, world -----------------------------------------------------------------------------
-
-
 def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
     ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]
     sidecar(tmp_path, *ranks, host="n7", world_size=64)
@@ -135,9 +125,6 @@ def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
         # A name for one of them only says nothing of the other.
         expected = names if all(names) else [None, None]
         assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == expected
-
-
-# --- steps ----------------------------------------------------------------------------------------
 
 
 def with_batches(builder):
@@ -173,9 +160,6 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, p
     assert messages(run, "step-pattern-ignored") == ([("info", told)] if why else [])
     if why:
         assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
-
-
-# --- not believed ---------------------------------------------------------------------------------
 
 
 OTHER_DAY = "written for {}, over a day from the report's session"
@@ -225,9 +209,6 @@ def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
     assert after | {"problems": before["problems"]} == before
 
 
-# --- completeness ---------------------------------------------------------------------------------
-
-
 def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(tmp_path):
     write(tmp_path, r0=bare(0))
     ranks = [rank(0, "ddp_0"), rank(1, None), rank(2, None)]
@@ -262,9 +243,6 @@ def test_ranks_that_failed_are_told(tmp_path):
         sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
         run = nsyspipe.load(tmp_path)
         assert messages(run, "capture-failed") == ([("warning", message)] if message else [])
-
-
-# --- NCCL's logs and the topology -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -313,8 +291,6 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
         assert bool(run.links().num_rows) == ("nccl_log_files" in said)
 
 
-# --- what outputs say ---
-
 FACTS = {
     "command": ["torchrun", "train.py", "--token", "abc"], "git_commit": "0123456789abcdef", "git_is_dirty": True,
     "torch_version": "2.9.0", "cuda_version": "13.0", "nccl_version": "2.27.3", "driver_version": "580.159.04",
@@ -331,27 +307,18 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
     reports = tmp_path / "reports"
     reports.mkdir()
     two(reports)
-    assert document(nsyspipe.load(reports))["run"]["capture"] is None
+    before = document(nsyspipe.load(reports))
+    assert before["run"]["capture"] is None
     sidecar(reports, *SWAPPED, **FACTS)
     run = nsyspipe.load(reports)
     found = document(run)
     assert found["run"]["capture"] == SAID
+    assert [found["run"]["run_id"], found["summary"]] == [before["run"]["run_id"], before["summary"]]
     assert (found["run"]["label"], nsyspipe.load(reports, label="x").header.label) == ("ddp", "x")
+    # A single report has the capture's name too.
+    assert nsyspipe.load(reports / "ddp_0.sqlite").header.label == "ddp"
     save(run, tmp_path / "store")
     assert document(nsyspipe.load(tmp_path / "store")) == found
-
-
-def test_the_sidecar_changes_neither_run_id_nor_figures_but_the_name(tmp_path):
-    write(tmp_path, r0=bare(0))
-    before = nsyspipe.load(tmp_path)
-    before.steps()
-    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), **FACTS)
-    after = nsyspipe.load(tmp_path)
-    assert after.header.run_id == before.header.run_id
-    assert after.steps().equals(before.steps())
-    assert after.summary().equals(before.summary())
-    # A single report has the capture's name.
-    assert (before.header.label, after.header.label) == ("ddp_0", "ddp")
 
 
 def test_several_nodes_are_joined(tmp_path):

@@ -14,34 +14,19 @@ def run(tmp_path_factory):
 
 
 def test_run_figures_are_pooled_over_ranks_and_summary_steps(run):
+    # Step 0 is skipped, 3 is cut off; both ranks start together; 100 ns idle lie between two steps' ranges.
+    idle = {"input": 100.0, "launch": 650.0, "blocked": 0.0, "dependency": 10.0, "unknown": 0.0}
     assert run.summary().to_pylist() == [
         {
-            "n_steps": 4,
-            "n_summary_steps": 2,  # 0 is skipped, 3 is cut off
-            "step_time_ns": 1000.0,
-            "throughput_steps_per_s": 1e6,
-            "comm_share": 0.06,
-            "exposed_comm_share": 0.03,
-            "overlap_ratio": 0.5,
-            "backward_overlap_ratio": 0.5,
-            "idle_share": 0.76,
-            "compute_share": 0.2,
-            "exposed_memory_share": 0.01,
-            "dtod_ns_per_step": 10.0,
-            "dtod_bytes_per_step": 64.0,
-            "collectives_per_step": 1.0,
-            "wait_share": 0.0,  # both ranks start together
-            "transfer_share": 0.06,
-            "idle_input_ns_per_step": 100.0,  # between two steps' ranges
-            "idle_launch_ns_per_step": 650.0,
-            "idle_blocked_ns_per_step": 0.0,
-            "idle_dependency_ns_per_step": 10.0,
-            "idle_unknown_ns_per_step": 0.0,
-            "message_bytes_per_step": None,  # no payload says them
-            "algbw_bytes_per_s": None,
-            "busbw_bytes_per_s": None,
+            "n_steps": 4, "n_summary_steps": 2, "step_time_ns": 1000.0, "throughput_steps_per_s": 1e6,
+            "comm_share": 0.06, "exposed_comm_share": 0.03, "overlap_ratio": 0.5, "backward_overlap_ratio": 0.5,
+            "idle_share": 0.76, "compute_share": 0.2, "exposed_memory_share": 0.01, "dtod_ns_per_step": 10.0,
+            "dtod_bytes_per_step": 64.0, "collectives_per_step": 1.0, "wait_share": 0.0, "transfer_share": 0.06,
+            # No payload says sizes.
+            "message_bytes_per_step": None, "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+            **{f"idle_{cause}_ns_per_step": ns for cause, ns in idle.items()},
         }
-    ]
+    ]  # fmt: skip
     assert run.skipped_steps == [0]
 
 
