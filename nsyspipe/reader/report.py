@@ -14,7 +14,6 @@ import adbc_driver_manager
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlalchemy as sa
 
 from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
@@ -34,6 +33,7 @@ from nsyspipe.reader.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from adbc_driver_manager import AdbcConnection
     from numpy.typing import NDArray
 
     from nsyspipe.model.table import Int64
@@ -97,7 +97,7 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 
 
 # A damaged file can also hold a name that is no text.
-_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
+_ENGINE_ERRORS = (adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
 
 # Where every database begins.
 _SCHEMA_PAGE = 1
@@ -132,7 +132,7 @@ def open_report(path: str | Path) -> Iterator[Report]:
 class Report:
     """One open report: what it has, and typed selections from it."""
 
-    def __init__(self, path: Path, connection: sa.Connection, pages: Pages) -> None:
+    def __init__(self, path: Path, connection: AdbcConnection, pages: Pages) -> None:
         self.path = path
         self._connection = connection
         self._n_bytes = path.stat().st_size
@@ -324,13 +324,11 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
-        if _is_interrupt(error):
-            raise KeyboardInterrupt from error
         if (told := shortage(error)) is not None:
             raise told from error
         with _still_there(path), path.open("rb"):
             pass  # it can be opened: what is wrong is in it
-        text = str(getattr(error, "orig", None) or error)
+        text = str(error)
         if "locked" in text or "busy" in text.lower():
             problem = f"is locked by another program: it {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
@@ -351,10 +349,3 @@ def _still_there(path: Path) -> Iterator[None]:
         raise DamagedReportError(
             str(path), "was deleted while it was being read", fix="copy it back, then start again"
         ) from error
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Tell whether Ctrl-C is behind an error: the driver reports that it cannot cancel instead."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None

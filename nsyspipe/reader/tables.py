@@ -11,17 +11,13 @@ import contextlib
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import numpy as np
 import pyarrow as pa
-import sqlalchemy as sa
+from adbc_driver_manager import AdbcConnection, AdbcStatement
 from adbc_driver_sqlite import StatementOptions
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
-from sqlalchemy.pool import NullPool
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.nsys.files import EXPORT_AGAIN
@@ -36,75 +32,39 @@ if TYPE_CHECKING:
 
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
-_BATCH_ROWS = "65536"
-# What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
-_ENGINE_VERSION = (3, 40, 0)
-
-
-class AdbcSqliteDialect(SQLiteDialect):
-    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading: there is no transaction, so nothing to end."""
-
-    driver = "adbc"
-
-    @classmethod
-    def import_dbapi(cls) -> ModuleType:
-        """Return the driver's DB-API module, with the version that SQLAlchemy's dialect looks for."""
-        module = ModuleType(adbc_driver_sqlite.dbapi.__name__)
-        module.__dict__.update(vars(adbc_driver_sqlite.dbapi), sqlite_version_info=_ENGINE_VERSION)
-        return module
-
-    def create_connect_args(self, url: sa.URL) -> tuple[list[str], dict[str, Any]]:
-        """Hand the URI over as it is; nothing is written, so nothing is ever to commit."""
-        return [url.database or ""], {"autocommit": True}
-
-    def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
-        return _ENGINE_VERSION
-
-    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ANN401, ARG002
-        """Execute with batches of rows that are worth a conversion."""
-        cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: _BATCH_ROWS})
-        cursor.execute(statement, parameters or None)
-
-    def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
-        pass
-
-    def do_commit(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
-        pass
-
-    def get_isolation_level(self, dbapi_connection: Any) -> Literal["SERIALIZABLE"]:  # noqa: ANN401, ARG002
-        """SQLite's only level that matters to a reader."""
-        return "SERIALIZABLE"
+_BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "65536"}
 
 
 @contextlib.contextmanager
-def connected(uri: str) -> Iterator[sa.Connection]:
-    """Open an SQLite URI, and close it: no connection is kept, which would hold the file."""
-    registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
-    engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri), poolclass=NullPool)
-    try:
-        with engine.connect() as connection:
-            for pragma in _DISTRUST:
-                connection.exec_driver_sql(pragma).close()
-            yield connection
-    finally:
-        engine.dispose()
+def connected(uri: str) -> Iterator[AdbcConnection]:
+    """Open an SQLite URI, and close it.
 
-
-def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
-    """Execute a statement and return its result as an Arrow table, without making a Python row.
-
-    Ctrl-C ends it between two batches: the driver cannot be told to stop.
+    ADBC's own DB-API would take Ctrl-C away from Python while a statement runs, to cancel it, which SQLite's driver cannot,
+    and lose one that comes as the statement ends.
     """
-    result = connection.exec_driver_sql(statement)
-    cursor: Any = result.cursor
     try:
-        with cursor.fetch_record_batch() as reader:
+        with adbc_driver_sqlite.connect(uri) as database, AdbcConnection(database) as connection:
+            for pragma in _DISTRUST:
+                fetch_arrow(connection, pragma)
+            yield connection
+    except RuntimeError as error:  # Ctrl-C in the midst of closing leaves open what others wait for
+        behind = error.__context__
+        while behind is not None and not isinstance(behind, KeyboardInterrupt):
+            behind = behind.__context__
+        raise behind or error from None
+
+
+def fetch_arrow(connection: AdbcConnection, sql: str) -> pa.Table:
+    """Execute a statement and return its result as an Arrow table, without making a Python row; Ctrl-C waits for it."""
+    with AdbcStatement(connection) as statement:
+        statement.set_options(**_BATCH_ROWS)
+        statement.set_sql_query(sql)
+        stream, _ = statement.execute_query()
+        with pa.RecordBatchReader.from_stream(stream) as reader:
             return pa.Table.from_batches(list(reader), reader.schema)
-    finally:
-        result.close()
 
 
-def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
+def fetch_rows(connection: AdbcConnection, statement: str) -> list[tuple[Any, ...]]:
     """Execute a statement with few rows, and return them."""
     return list(zip(*(column.to_pylist() for column in fetch_arrow(connection, statement).columns), strict=True))
 
