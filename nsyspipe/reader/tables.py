@@ -93,10 +93,6 @@ _LONGEST_DEFAULT = 32
 # As SQLite writes it down, whatever the user wrote.
 _NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
 _STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
-_TYPES = {
-    "TABLE": "table", "VIRTUAL TABLE": "table", "VIEW": "view", "INDEX": "index", "UNIQUE INDEX": "index",
-    "TRIGGER": "trigger",
-}  # fmt: skip
 _INTERNAL = "sqlite_"
 
 # Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
@@ -130,21 +126,19 @@ def plain_tables(path: Path, entries: Iterable[Entry], is_needed: Callable[[str]
             # SQLite makes indexes of its own, without a statement.
             is_odd |= bool(entry.statement) or entry.type != "index"
         else:
-            is_odd |= _TYPES[made["what"]] != entry.type or _name_in(made) != entry.name
+            is_odd |= made["what"].split()[-1].lower() != entry.type or _name_in(made) != entry.name
             is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
         if entry.type in {"table", "view"}:
             is_odd |= entry.name.lower() in seen
             seen.add(entry.name.lower())
         if is_odd:
-            problem = "has a schema that no SQLite writes"
-            raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
+            raise DamagedReportError(str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN)
         if made is None or entry.type not in {"table", "view"}:
             continue
         if made["what"] == "TABLE" and entry.first_page > 0:
             plain.add(entry.name)
         elif is_needed(entry.name):
-            what = "view" if entry.type == "view" else "virtual table"
-            raise in_place_of_a_table(path, entry.name, what)
+            raise in_place_of_a_table(path, entry.name, "view" if entry.type == "view" else "virtual table")
     return frozenset(name for name in plain if not name.lower().startswith(_INTERNAL))
 
 
@@ -155,11 +149,10 @@ def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
 
 
 def _name_in(made: re.Match[str]) -> str:
-    quoted = {"a": '"', "b": "", "c": "`", "d": "'", "e": ""}
-    for group, mark in quoted.items():
-        if (found := made[group]) is not None:
-            return found.replace(2 * mark, mark) if mark else found
-    return ""
+    name = made["b"] or made["e"] or ""
+    for group, mark in {"a": '"', "c": "`", "d": "'"}.items():
+        name = name or (made[group] or "").replace(2 * mark, mark)
+    return name
 
 
 def check_columns(path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]) -> None:
