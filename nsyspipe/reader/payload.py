@@ -223,8 +223,8 @@ def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
     """
     n = len(blobs)
-    values, known = ({name: np.zeros(n, kind) for name in _SPELLINGS} for kind in (np.int64, np.bool_))
-    fields = Fields(np.full(n, -1), values, known)
+    values = {name: np.zeros(n, np.int64) for name in _SPELLINGS}
+    fields = Fields(np.full(n, -1), values, {name: np.zeros(n, np.bool_) for name in _SPELLINGS})
     first = 0
     for chunk in blobs.chunks:
         lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy().astype(np.int64)

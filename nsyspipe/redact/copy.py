@@ -333,8 +333,8 @@ def count_left_behind(copying: Copying) -> None:
             copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
             left = [name for name in columns if name not in copied]
             counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left)])
-            found = copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
-            for name, n in zip(left, found[1:], strict=True):
+            numbers: list[int] = [*copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()]  # noqa: S608
+            for name, n in zip(left, numbers[1:], strict=True):
                 kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
                 kind = kind if name in known_columns(base) else _UNKNOWN_COLUMNS
                 copying.removed.add(kind, f"{base}.{name}", n, "values")
