@@ -340,7 +340,7 @@ def telling_shortage() -> Iterator[None]:
         yield
     except BrokenExecutor as error:
         raise dead_worker() from error
-    except (ImportError, MemoryError, OSError, SystemError) as error:
+    except Exception as error:
         if (told := shortage(error)) is None:
             raise
         raise told from error
