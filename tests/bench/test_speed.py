@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 import nsyspipe
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report
+from nsyspipe.reader.tables import fetch_rows
 from nsyspipe.store.write import save
 from tests.build.changed_run import Changed
 from tests.build.synthetic import generate
@@ -198,7 +198,7 @@ def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
             sums = [
                 _SUMS[kind].format(name) for name, kind in kinds.items() if kind == "sql" or report.has(table, name)
             ]
-            report._connection.execute(sa.text(f"SELECT {', '.join(sums)} FROM {table}")).all()
+            fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table}")
 
 
 def _child(command: list[str]) -> dict:
