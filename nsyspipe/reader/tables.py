@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not while a report is read.
+pa.array(np.empty(0))
+
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "65536"}
