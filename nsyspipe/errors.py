@@ -113,6 +113,7 @@ class OutputError(NsyspipeError):
 # The last is what Python says of a module that it could not unpack.
 _NO_MEMORY = (
     "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
+    "Failed to launch worker thread",
 )  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def run() -> None:
         _refuse(error)
     except BrokenPipeError:
         _reader_left()
-    except (ImportError, MemoryError, OSError, SystemError) as error:
+    except Exception as error:
         if (told := shortage(error)) is None:
             raise
         _refuse(told)

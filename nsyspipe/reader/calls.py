@@ -52,10 +52,9 @@ _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
 def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Table | None:
-    """Read the CUDA API calls as `canonical.LAUNCHES`; None when they were not recorded.
+    """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all; None without any row.
 
-    What runs on a device was launched, so a table without rows is one that was not recorded. `ids`
-    limits them to correlation ids from the first to the second, inclusive.
+    What runs on a device was launched, so a table without rows is one that was not recorded.
     """
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
@@ -111,18 +110,9 @@ def _known(found: pa.Table, *columns: str) -> pa.Table:
 
 def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:
     thread = calls["globalTid"].to_numpy()
-    return canonical.HOST_WAITS.table(
-        {
-            "process_id": process_of(thread),
-            "thread_id": thread,
-            "start_ns": calls["start"],
-            "end_ns": calls["end"],
-            "device_id": device,
-            "stream_id": stream,
-            "is_whole": is_whole,
-            "copy_end_ns": copy_end,
-        }
-    )
+    times = {"process_id": process_of(thread), "thread_id": thread, "start_ns": calls["start"], "end_ns": calls["end"]}
+    waited_for = {"device_id": device, "stream_id": stream, "is_whole": is_whole, "copy_end_ns": copy_end}
+    return canonical.HOST_WAITS.table(times | waited_for)
 
 
 def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
@@ -130,22 +120,16 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     if not calls.num_rows:
         return canonical.HOST_WAITS.empty()
     whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
-    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
-    device, stream = _waited_for(report, process, correlation)
-    return _host_waits(calls, device, stream, whole, pa.nulls(calls.num_rows, pa.int64()))
-
-
-def _waited_for(report: Report, process: Int64, correlation: Int64) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Return device and stream that calls waited for; null where the report does not say."""
+    unknown = device = stream = pa.nulls(calls.num_rows, pa.int64())
     names = ("correlationId", "globalPid", "deviceId", "streamId")
-    if not report.has(versions.SYNCHRONIZATION, *names):
-        unknown = pa.nulls(correlation.size, pa.int64())
-        return unknown, unknown
-    where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
-    told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
-    told = told.take(_rows_of(process, correlation, told))
-    stream = told["streamId"]
-    return told["deviceId"], pc.if_else(pc.equal(stream, _NO_STREAM), None, stream)
+    if report.has(versions.SYNCHRONIZATION, *names):
+        process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
+        where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
+        told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
+        told = told.take(_rows_of(process, correlation, told))
+        device = told["deviceId"]
+        stream = pc.if_else(pc.equal(told["streamId"], _NO_STREAM), None, told["streamId"])
+    return _host_waits(calls, device, stream, whole, unknown)
 
 
 def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
@@ -211,10 +195,9 @@ def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
-    """Read starts and ends of the profiler's own work; None when the export does not say.
+    """Read starts and ends of the profiler's own work, of all processes; None when the export does not say.
 
-    It is not told by process: what delays one process of a report delays what waits for it. A lazy
-    export leaves the table out when there was no such work.
+    A lazy export leaves the table out when there was no such work.
     """
     if not report.has(versions.OVERHEAD, "start", "end"):
         is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
@@ -248,8 +231,7 @@ class Strings:
         """Return the ids of all texts that begin with one of some prefixes."""
         hits = np.zeros(self._ids.size, np.bool_)
         for prefix in prefixes:
-            found = pc.starts_with(self._values, prefix, ignore_case=ignore_case)
-            hits |= found.to_numpy(zero_copy_only=False)
+            hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
         return self._ids[hits]
 
     def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:

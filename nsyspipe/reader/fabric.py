@@ -105,11 +105,6 @@ class Ring(NamedTuple):
     channel: int
     ranks: tuple[int, ...]
 
-    @property
-    def key(self) -> tuple[int, ...]:
-        """What tells it from others of its communicator."""
-        return (self.channel,)
-
 
 class Connected(NamedTuple):
     """A connection of a channel (0: collectives); GPUs are labelled by PCI address, later by NVML index."""
@@ -122,11 +117,6 @@ class Connected(NamedTuple):
     to_gpu: str | None
     is_receive: bool
     transport: str
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """What tells it from others of its communicator."""
-        return self.is_receive, self.connection, self.from_rank, self.to_rank, self.channel
 
 
 class Channels(NamedTuple):
@@ -290,9 +280,11 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
         if alive:
             alive[0].channels.append(said)
         return
-    lacking = [one for one in alive if said.key not in one.said]
+    # What tells it from others of its communicator.
+    key = said[:1] if isinstance(said, Ring) else (*said[:4], said.is_receive)
+    lacking = [one for one in alive if key not in one.said]
     if owner := next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None):
-        owner.said.setdefault(said.key, said)
+        owner.said.setdefault(key, said)
 
 
 def _fits(member: Membership, said: Ring | Connected) -> bool:
@@ -309,9 +301,7 @@ def _fits(member: Membership, said: Ring | Connected) -> bool:
 def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
     """Tell whether a rank may be on the GPU with this label: PCI address, NVML index or CUDA index by release."""
     known = group.by_rank.get(rank) if group else None
-    if known is None or gpu is None:
-        return True
-    of_rank = known.init.nvml_device, known.init.cuda_device, known.init.bus_id
+    of_rank = (known.init.nvml_device, known.init.cuda_device, known.init.bus_id) if known and gpu else ()
     labels = {str(label) for label in of_rank if label is not None}
     return not labels or gpu in labels
 
@@ -322,13 +312,13 @@ def _communicator(of: Group) -> Communicator:
     channels = [one for member in of.members for one in member.channels]
     nvls = {one.is_nvls_on for one in channels} - {None}
     counts = [one.n_channels for one in channels if one.n_channels is not None]
+    members = [
+        (rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id) for rank, one in by_rank
+    ]
     return Communicator(
         comm_id=of.name,
         n_ranks=of.n_ranks,
-        members=tuple(
-            CommMember(rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id)
-            for rank, one in by_rank
-        ),
+        members=tuple(CommMember(*one) for one in members),
         rings=dict(sorted(rings.items())) or None,
         n_channels=max(counts, default=None) or len(rings) or None,
         is_nvls_on=(True in nvls) if nvls else None,

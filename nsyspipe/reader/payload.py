@@ -81,13 +81,7 @@ class Layout:
 
 
 def bare_name(name: str) -> str:
-    """Return a field's name without case, spacing and punctuation.
-
-    Examples
-    --------
-    >>> bare_name("Message size [bytes]")
-    'messagesizebytes'
-    """
+    """Return a field's name without case, spacing and punctuation: ``messagesizebytes`` for ``Message size [bytes]``."""
     return "".join(filter(str.isalnum, name)).lower()
 
 
@@ -215,11 +209,6 @@ class Fields:
     values: dict[str, Int64]
     known: dict[str, Flags]
 
-    @property
-    def is_decoded(self) -> Flags:
-        """Whether each blob fits a layout."""
-        return self.layout >= 0
-
 
 def names_in(layout: Layout) -> dict[str, str]:
     """Return, for each field that a layout has as an integer, how the layout spells it."""
@@ -234,11 +223,8 @@ def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
     """
     n = len(blobs)
-    fields = Fields(
-        np.full(n, -1),
-        {name: np.zeros(n, np.int64) for name in _SPELLINGS},
-        {name: np.zeros(n, np.bool_) for name in _SPELLINGS},
-    )
+    values = {name: np.zeros(n, np.int64) for name in _SPELLINGS}
+    fields = Fields(np.full(n, -1), values, {name: np.zeros(n, np.bool_) for name in _SPELLINGS})
     first = 0
     for chunk in blobs.chunks:
         lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy().astype(np.int64)
@@ -355,7 +341,7 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     says_nccl, may_be = ownership(found, rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW)))
     is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
     is_call = fields.known["comm_id"] | fields.known["message_bytes"]
-    n_undecoded = int(np.count_nonzero((says_nccl | may_be) & ~fields.is_decoded))
+    n_undecoded = int(np.count_nonzero((says_nccl | may_be) & (fields.layout < 0)))
     table = _table(found, fields, is_known & (says_nccl | (may_be & is_call)))
     gap = None
     if table["message_bytes"].null_count == table.num_rows:
@@ -380,16 +366,9 @@ def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
     columns = {name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows]) for name in _COLUMNS}
     is_open = (ends < starts) | (ends >= TIME_LIMIT)
-    return PAYLOADS.table(
-        {
-            "process_id": process_of(threads[rows]),
-            "thread_id": threads[rows],
-            "start_ns": starts[rows],
-            "end_ns": pa.array(ends[rows], mask=is_open[rows]),
-            "call": pc.dictionary_encode(found["text"].take(pa.array(rows))),
-            **columns,
-        }
-    )
+    columns |= {"process_id": process_of(threads[rows]), "thread_id": threads[rows], "start_ns": starts[rows]}
+    columns["end_ns"] = pa.array(ends[rows], mask=is_open[rows])
+    return PAYLOADS.table(columns | {"call": pc.dictionary_encode(found["text"].take(pa.array(rows)))})
 
 
 def _comm_sizes(table: pa.Table) -> pa.Table:

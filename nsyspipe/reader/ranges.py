@@ -77,14 +77,9 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
 def read_ranges_again(
     report: Report, strings: Strings, threads: Iterable[int], *, span: tuple[int, int] | None, open_end_ns: int | None
 ) -> pa.Table:
-    """Read the ranges of some threads as `canonical.RANGES`.
+    """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all.
 
-    Parameters
-    ----------
-    span
-        Host time from the first to the second, inclusive: ranges that touch it; None takes all.
-    open_end_ns
-        As the first reading found it.
+    `open_end_ns` is as the first reading found it.
     """
     if not report.has(versions.NVTX, *_NEEDED):
         return canonical.RANGES.empty()
@@ -113,18 +108,13 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = _matching(ranges, _NEVER_TEXT) | of_domains(ranges, domains, _is_never)
-    kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
-    table = canonical.RANGES.table(
-        {
-            "process_id": process_of(threads[kept]),
-            "thread_id": threads[kept],
-            "start_ns": starts[kept],
-            "end_ns": ends[kept],
-            "text": ranges["text"].filter(pa.array(kept)),
-            "is_library": is_library[kept],
-        }
+    is_never = _matching(ranges, _NEVER_TEXT) | of_domains(
+        ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
     )
+    kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
+    columns = {"process_id": process_of(threads), "thread_id": threads, "start_ns": starts, "end_ns": ends}
+    columns = {name: values[kept] for name, values in (columns | {"is_library": is_library}).items()}
+    table = canonical.RANGES.table(columns | {"text": ranges["text"].filter(pa.array(kept))})
     return table, int(np.count_nonzero(~forwards))
 
 
@@ -159,10 +149,6 @@ def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], boo
         if None not in {text, thread, domain} and is_wanted(text):
             inside |= (processes == process_of_thread(thread)) & (domain_ids == domain)
     return inside
-
-
-def _is_never(domain: str) -> bool:
-    return is_library_domain(domain) and domain.startswith(_NEVER_DOMAINS)
 
 
 def _matching(ranges: pa.Table, pattern: str) -> Flags:

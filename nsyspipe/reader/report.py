@@ -139,11 +139,12 @@ class Report:
         self._weighed: set[tuple[str, str]] = set()
         self.tables, self.views = self._tables(pages)
         if not any(self.physical(table) for table in _SIGNS):
-            raise NotAReportError(
-                str(path),
+            problem, fix = (
                 "an SQLite database that Nsight Systems did not export",
-                found=f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}",
-                fix="nsys export --type=sqlite REPORT.nsys-rep",
+                "nsys export --type=sqlite REPORT.nsys-rep",
+            )
+            raise NotAReportError(
+                str(path), problem, found=f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}", fix=fix
             )
 
     def _tables(self, pages: Pages) -> tuple[dict[str, list[str]], frozenset[str]]:
@@ -180,11 +181,8 @@ class Report:
         """Raise `MissingColumnError` unless a table has all of these columns."""
         for column in columns:
             if not self.has(table, column):
-                raise MissingColumnError(
-                    str(self.path),
-                    f"table {table} has no column {column}, without which no answer is possible",
-                    fix=EXPORT_AGAIN,
-                )
+                problem = f"table {table} has no column {column}, without which no answer is possible"
+                raise MissingColumnError(str(self.path), problem, fix=EXPORT_AGAIN)
 
     def select(
         self,
@@ -194,25 +192,10 @@ class Report:
         derived: Mapping[str, str] | None = None,
         where: str | None = None,
     ) -> pa.Table:
-        """Select columns of a table as Arrow, exactly typed; no Python object is made per row.
+        """Select columns of a table that exists as Arrow, exactly typed, in their order; rows in any order.
 
-        Parameters
-        ----------
-        table
-            One of the names above; it must exist.
-        columns
-            Kind by column: ``int`` (int64, nulls kept), ``text`` or ``blob`` (null becomes empty).
-            A column that the table lacks comes back all null (int) or empty.
-        derived
-            SQL expressions of integers, by the name that each gets.
-        where
-            An SQL condition.
-
-        Returns
-        -------
-        pyarrow.Table
-            One column per entry of `columns`, in their order and under their names, then the derived
-            ones; rows in any order.
+        Kinds are ``int`` (int64, nulls kept), ``text`` and ``blob`` (null becomes empty). A column that the table lacks is
+        all null (int) or empty. `derived` are SQL expressions of integers by name, which come last, `where` a condition.
         """
         self._weigh(table, [name for name, kind in columns.items() if kind != "int" and self.has(table, name)])
         selected = {name: self._typed(table, name, kind) for name, kind in columns.items()} | {**(derived or {})}
@@ -232,8 +215,7 @@ class Report:
         return f"CAST({value} AS TEXT)" if kind == "text" else value
 
     def _rows(self, table: str, where: str | None = None) -> str:
-        source = f"FROM {quoted(self.physical(table) or table)}"
-        return source if where is None else f"{source} WHERE {where}"
+        return f"FROM {quoted(self.physical(table) or table)} WHERE {where or 1}"
 
     def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
@@ -262,29 +244,24 @@ class Report:
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
         with _translated(self.path):
-            found = fetch_arrow(
-                self._connection, f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
-            )
+            statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
+            found = fetch_arrow(self._connection, statement)
             number: int | None = next(iter(found["n"].to_pylist()), None)
             return number
 
 
 def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """Return a column with its type, bytes that are not UTF-8 replaced: SQLite does not check, Arrow trusts, Python fails."""
     wanted = _TYPES[kind]
     if not len(column):
         return pa.chunked_array([], wanted)
-    if kind == "text" and pa.types.is_string(column.type):
-        return _valid_utf8(column)
-    return column if column.type == wanted else column.cast(wanted)
-
-
-def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Replace bytes that are not UTF-8: SQLite does not check, Arrow trusts, Python fails."""
+    if kind != "text" or not pa.types.is_string(column.type):
+        return column.cast(wanted)
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        binary = column.cast(pa.binary()).to_pylist()
-        return pa.chunked_array([pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())])
+        texts = [value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
     return column
 
 
@@ -324,8 +301,6 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except _ENGINE_ERRORS as error:
-        if _is_interrupt(error):
-            raise KeyboardInterrupt from error
         if (told := shortage(error)) is not None:
             raise told from error
         with _still_there(path), path.open("rb"):
@@ -348,13 +323,5 @@ def _still_there(path: Path) -> Iterator[None]:
         with readable(path):
             yield
     except ReportNotFoundError as error:
-        raise DamagedReportError(
-            str(path), "was deleted while it was being read", fix="copy it back, then start again"
-        ) from error
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Tell whether Ctrl-C is behind an error: the driver reports that it cannot cancel instead."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+        problem, fix = "was deleted while it was being read", "copy it back, then start again"
+        raise DamagedReportError(str(path), problem, fix=fix) from error

@@ -116,13 +116,13 @@ def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of tha
 _MANY: dict[type[Any], str] = {str: "texts", dict: "objects"}
 
 
-def _moment(name: str, value: str) -> datetime:
+def _moment(captured_at_utc: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
-        raise UnusableError(f"{name} is no time") from error
+        raise UnusableError("captured_at_utc is no time") from error
     if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise UnusableError(f"{name} is no time in UTC")
+        raise UnusableError("captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 
@@ -155,7 +155,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
     told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
-    moment = None if captured_at is None else _moment("captured_at_utc", captured_at)
+    moment = None if captured_at is None else _moment(captured_at)
     if moment is not None:
         facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
     if "command" in facts:
@@ -176,15 +176,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
 
 
 def family_of_pattern(pattern: str) -> str | None:
-    """Return the normalised text that a step pattern stands for; None when it stands for more than one.
-
-    Examples
-    --------
-    >>> family_of_pattern("^step [0-9]+$")
-    'step #'
-    >>> family_of_pattern("^(a+)+$") is None
-    True
-    """
+    """Return the normalised text that a step pattern stands for, ``step #``; None when it stands for more than one."""
     if not pattern.startswith("^") or not pattern.endswith("$"):
         return None
     # No pattern of a file is ever run: it could take forever.
@@ -240,9 +232,8 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     name.
     """
     by_place: dict[Path, dict[str, list[int]]] = {}
-    for argument, report in enumerate(reports):
-        stems = by_place.setdefault(report.parent, {})
-        stems.setdefault(decoded(report.stem), []).append(argument)
+    for argument, path in enumerate(reports):
+        by_place.setdefault(path.parent, {}).setdefault(decoded(path.stem), []).append(argument)
     found: list[FoundSidecar] = []
     problems: list[Problem] = []
     for folder, stems in by_place.items():
@@ -253,7 +244,12 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
                 problems.append(problem("unusable-sidecar", file=_shown(path), reason=reason))
                 continue
-            if claims := _claims(sidecar, stems):
+            by_report: dict[str, list[CapturedRank]] = {}
+            for one in sidecar.ranks:
+                if one.report is not None and one.report in stems:
+                    by_report.setdefault(one.report, []).append(one)
+            claims = {at: tuple(ranks) for report, ranks in by_report.items() for at in stems[report]}
+            if claims:
                 found.append(FoundSidecar(sidecar, claims))
     return FoundSidecars(tuple(found), tuple(problems))
 
@@ -319,18 +315,16 @@ def _candidates(folder: Path, stems: Iterable[str]) -> list[Path]:
     known = list(stems)
     try:
         with os.scandir(folder) as entries:
-            names = [
-                entry.name for entry in itertools.islice(entries, _MOST_ENTRIES) if entry.name.endswith(SIDECAR_SUFFIX)
-            ]
+            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES)]
     except (OSError, ValueError):
         return []  # whoever reads the reports will say what is wrong
-    fitting = [name for name in sorted(names)[:_MOST_SIDECARS] if _fits(decoded(name), known)]
-    return [folder / name for name in fitting]
-
-
-def _fits(name: str, stems: Iterable[str]) -> bool:
-    base = _NODE.sub("", name.removesuffix(SIDECAR_SUFFIX))
-    return any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in stems)
+    names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
+    bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
+    return [
+        folder / name
+        for name, base in bases.items()
+        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in known)
+    ]
 
 
 def _content(path: Path) -> bytes:
@@ -341,12 +335,3 @@ def _content(path: Path) -> bytes:
     if len(content) > _MOST_BYTES:
         raise UnusableError("larger than a sidecar can be")
     return content
-
-
-def _claims(sidecar: Sidecar, stems: dict[str, list[int]]) -> dict[int, tuple[CapturedRank, ...]]:
-    """Return a sidecar's ranks by the position of their report."""
-    by_report: dict[str, list[CapturedRank]] = {}
-    for one in sidecar.ranks:
-        if one.report is not None and one.report in stems:
-            by_report.setdefault(one.report, []).append(one)
-    return {argument: tuple(ranks) for report, ranks in by_report.items() for argument in stems[report]}

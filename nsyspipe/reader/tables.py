@@ -14,7 +14,8 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-import adbc_driver_sqlite.dbapi
+import adbc_driver_manager
+import adbc_driver_sqlite
 import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
@@ -34,36 +35,80 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not while a report is read.
+pa.array(np.empty(0))
+
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
-_BATCH_ROWS = "65536"
+_BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "65536"}
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
 
 
+class _Connection(adbc_driver_manager.AdbcConnection):
+    """ADBC's connection as SQLAlchemy asks for one: for reading, so that there is no transaction and nothing to end.
+
+    ADBC's own DB-API would take Ctrl-C away from Python while a statement runs, to cancel it, which SQLite's driver cannot,
+    and lose one that comes as the statement ends.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._database = adbc_driver_sqlite.connect(uri)
+        super().__init__(self._database)
+
+    def cursor(self) -> _Cursor:
+        return _Cursor(self)
+
+    def close(self) -> None:
+        super().close()
+        self._database.close()
+
+
+class _Cursor:
+    """One statement and its whole result, as columns."""
+
+    rowcount = -1  # nothing is written
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.table = pa.table({})
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        return [(name, *[None] * 6) for name in self.table.column_names] or None
+
+    def execute(self, sql: str, _parameters: object = None) -> None:
+        with adbc_driver_manager.AdbcStatement(self._connection) as statement:
+            statement.set_options(**_BATCH_ROWS)
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader.from_stream(stream) as reader:
+                self.table = pa.Table.from_batches(list(reader), reader.schema)
+
+    def close(self) -> None:
+        pass
+
+
 class AdbcSqliteDialect(SQLiteDialect):
-    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading: there is no transaction, so nothing to end."""
+    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading."""
 
     driver = "adbc"
+    supports_statement_cache = True
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
-        """Return the driver's DB-API module, with the version that SQLAlchemy's dialect looks for."""
-        module = ModuleType(adbc_driver_sqlite.dbapi.__name__)
-        module.__dict__.update(vars(adbc_driver_sqlite.dbapi), sqlite_version_info=_ENGINE_VERSION)
+        """Return what SQLAlchemy asks of a driver's module."""
+        module = ModuleType("nsyspipe_adbc")
+        error, version = adbc_driver_manager.Error, _ENGINE_VERSION
+        module.__dict__.update(connect=_Connection, Error=error, paramstyle="qmark", sqlite_version_info=version)
         return module
 
     def create_connect_args(self, url: sa.URL) -> tuple[list[str], dict[str, Any]]:
-        """Hand the URI over as it is; nothing is written, so nothing is ever to commit."""
-        return [url.database or ""], {"autocommit": True}
+        """Hand the URI over as it is."""
+        return [url.database or ""], {}
 
     def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
         return _ENGINE_VERSION
-
-    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ANN401, ARG002
-        """Execute with batches of rows that are worth a conversion."""
-        cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: _BATCH_ROWS})
-        cursor.execute(statement, parameters or None)
 
     def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
         pass
@@ -91,17 +136,11 @@ def connected(uri: str) -> Iterator[sa.Connection]:
 
 
 def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
-    """Execute a statement and return its result as an Arrow table, without making a Python row.
-
-    Ctrl-C ends it between two batches: the driver cannot be told to stop.
-    """
+    """Execute a statement and return its result as an Arrow table, without making a Python row; Ctrl-C waits for it."""
     result = connection.exec_driver_sql(statement)
     cursor: Any = result.cursor
-    try:
-        with cursor.fetch_record_batch() as reader:
-            return pa.Table.from_batches(list(reader), reader.schema)
-    finally:
-        result.close()
+    result.close()
+    return cursor.table
 
 
 def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
@@ -133,10 +172,6 @@ _LONGEST_DEFAULT = 32
 # As SQLite writes it down, whatever the user wrote.
 _NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
 _STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
-_TYPES = {
-    "TABLE": "table", "VIRTUAL TABLE": "table", "VIEW": "view", "INDEX": "index", "UNIQUE INDEX": "index",
-    "TRIGGER": "trigger",
-}  # fmt: skip
 _INTERNAL = "sqlite_"
 
 # Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
@@ -170,21 +205,19 @@ def plain_tables(path: Path, entries: Iterable[Entry], is_needed: Callable[[str]
             # SQLite makes indexes of its own, without a statement.
             is_odd |= bool(entry.statement) or entry.type != "index"
         else:
-            is_odd |= _TYPES[made["what"]] != entry.type or _name_in(made) != entry.name
+            is_odd |= made["what"].split()[-1].lower() != entry.type or _name_in(made) != entry.name
             is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
         if entry.type in {"table", "view"}:
             is_odd |= entry.name.lower() in seen
             seen.add(entry.name.lower())
         if is_odd:
-            problem = "has a schema that no SQLite writes"
-            raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
+            raise DamagedReportError(str(path), "has a schema that no SQLite writes", fix=EXPORT_AGAIN)
         if made is None or entry.type not in {"table", "view"}:
             continue
         if made["what"] == "TABLE" and entry.first_page > 0:
             plain.add(entry.name)
         elif is_needed(entry.name):
-            what = "view" if entry.type == "view" else "virtual table"
-            raise in_place_of_a_table(path, entry.name, what)
+            raise in_place_of_a_table(path, entry.name, "view" if entry.type == "view" else "virtual table")
     return frozenset(name for name in plain if not name.lower().startswith(_INTERNAL))
 
 
@@ -195,11 +228,10 @@ def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
 
 
 def _name_in(made: re.Match[str]) -> str:
-    quoted = {"a": '"', "b": "", "c": "`", "d": "'", "e": ""}
-    for group, mark in quoted.items():
-        if (found := made[group]) is not None:
-            return found.replace(2 * mark, mark) if mark else found
-    return ""
+    name = made["b"] or made["e"] or ""
+    for group, mark in {"a": '"', "c": "`", "d": "'"}.items():
+        name = name or (made[group] or "").replace(2 * mark, mark)
+    return name
 
 
 def check_columns(path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]) -> None:

@@ -192,14 +192,13 @@ class Checked(NamedTuple):
 class Copying:
     """A report, the copy in the making with the report attached as ``source``, and what was left behind.
 
-    Names of tables and columns come from the list above, or are quoted. While a table is copied, `on_rows` is called
-    with the number of its last row so far.
+    Names of tables and columns come from the list above, or are quoted. `on_rows` is called while a table is copied.
     """
 
     report: Report
     connection: sa.Connection
+    on_rows: Callable[[], None]
     removed: Removed = field(default_factory=Removed)
-    on_rows: Callable[[int], None] = lambda _: None
 
     def tables(self, base: str) -> list[str]:
         """Return the tables of the report that are called so, with or without a version."""
@@ -228,8 +227,7 @@ class Copying:
         name = f"{of}.{quoted(table)}"
         self.run(f"DROP TABLE IF EXISTS {name}")
         self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
-        filled = list(rows)
-        if filled:
+        if filled := list(rows):
             marks = ", ".join("?" * len(columns))
             self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", filled)  # noqa: S608
         return len(filled)
@@ -260,7 +258,7 @@ class Copying:
         last = -(2**63)
         while self.connection.execute(sa.text(statement), {"last": last}).rowcount:
             last = self.number(f"SELECT max(rowid) FROM main.{quoted(table)}")  # noqa: S608
-            self.on_rows(last)
+            self.on_rows()
 
 
 def number(column: str) -> str:
@@ -332,17 +330,11 @@ def count_left_behind(copying: Copying) -> None:
         elif kind := class_of(base):
             copying.removed.add(kind, base, copying.count(table))
         elif base in NUMBERS or not known_columns(base).issuperset(columns):
-            _count_columns(copying, table, base)
-
-
-def _count_columns(copying: Copying, table: str, base: str) -> None:
-    copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
-    left = [name for name in copying.report.tables[table] if name not in copied]
-    if not left:
-        return
-    counts = ", ".join(f"count({quoted(name)})" for name in left)
-    found = copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
-    for name, n in zip(left, found, strict=True):
-        kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
-        kind = kind if name in known_columns(base) else _UNKNOWN_COLUMNS
-        copying.removed.add(kind, f"{base}.{name}", int(n or 0), "values")
+            copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
+            left = [name for name in columns if name not in copied]
+            counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left)])
+            numbers: list[int] = [*copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()]  # noqa: S608
+            for name, n in zip(left, numbers[1:], strict=True):
+                kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
+                kind = kind if name in known_columns(base) else _UNKNOWN_COLUMNS
+                copying.removed.add(kind, f"{base}.{name}", n, "values")

@@ -9,6 +9,7 @@ import contextlib
 import glob
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from nsyspipe.redact.copy import (
     is_known,
     opened,
 )
-from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named, names_of
+from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,27 +75,13 @@ def redact(
     drop_unknown: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Redaction:
-    """Write copies of reports without what analysis does not need.
+    """Write copies of reports, to a file for one and a directory for others, without what analysis does not need.
 
-    Parameters
-    ----------
-    reports
-        One report, a directory, or a glob.
-    out
-        The copy of one report; a directory for the others.
-    force
-        Replace files.
-    drop_unknown
-        Leave out tables that are not known; without it they are an error.
-    on_progress
-        Called with how much is done, and how much there is, in MiB.
+    `force` replaces files, `drop_unknown` leaves out tables that are not known, which are an error else; `on_progress` is
+    called with how much is done, and how much there is, in MiB.
 
-    Raises
-    ------
-    InputError
-        If a report cannot be used, or has an unknown table with rows.
-    OutputError
-        If a copy cannot be written, or would replace what it must not. Nothing is left of it.
+    InputError if a report cannot be used, or has an unknown table with rows; OutputError if a copy cannot be written, or
+    would replace what it must not: nothing is left of it.
     """
     places = places_for(reports, out, force=force)
     looks = [look_at(place.report) for place in places]
@@ -104,22 +91,20 @@ def redact(
     # Numbered as they appear; no name stays none.
     names = dict.fromkeys(host for host, _ in looks if host)
     hosts = {host: f"host-{index}" for index, host in enumerate(names)}
-    removed = Removed()
-    sizes = [place.report.stat().st_size for place in places]
+    removed, n_done = Removed(), 0
+    n_bytes = sum(place.report.stat().st_size for place in places)
 
-    def show(n_done: int) -> None:
+    def show(n_more: int) -> None:
         if on_progress:
-            on_progress(min(n_done, sum(sizes)) // _MIB, -(-sum(sizes) // _MIB))
-
-    def while_growing(copy: Path, n_before: int) -> Callable[[int], None]:
-        return lambda _: show(n_before + copy.stat().st_size)
+            on_progress(min(n_done + n_more, n_bytes) // _MIB, -(-n_bytes // _MIB))
 
     with staged(places) as files:
-        for at, (place, (host, _), file) in enumerate(zip(places, looks, files, strict=True)):
-            n_before = sum(sizes[:at])
+        for place, (host, _), file in zip(places, looks, files, strict=True):
             name = None if host is None else hosts.get(host, "")
-            removed.update(_copy_report(place.report, file, name, while_growing(file, n_before)))
-            show(n_before + sizes[at])
+            copying = partial(lambda copy: show(copy.stat().st_size), file)
+            removed.update(_copy_report(place.report, file, name, copying))
+            n_done += place.report.stat().st_size
+            show(0)
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
 
 
@@ -148,36 +133,27 @@ def _refuse_unknown(report: Path, unknown: dict[str, int]) -> None:
     )
 
 
-def _copy_report(path: Path, copy: Path, host: str | None, on_rows: Callable[[int], None]) -> Removed:
+def _copy_report(path: Path, copy: Path, host: str | None, on_rows: Callable[[], None]) -> Removed:
     """Fill an empty file with the copy of a report, in which its host is called so; return what stayed behind."""
-    removed = Removed()
     with open_report(path) as report, opened(path, copy) as connection:
-        copying = Copying(report, connection, removed, on_rows)
+        copying = Copying(report, connection, on_rows)
         copy_numbers(copying)
         copy_facts(copying, host)
-        copy_layouts(copying)
-        copy_ranges(copying)
-        copy_strings(copying)
-        count_named(copying, names_of(report))
-        count_left_behind(copying)
-    return removed
+        for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
+            copy_part(copying)
+        return copying.removed
 
 
 def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
     """Decide where the copies of one report, or of those of a directory or glob, go, before anything is written.
 
-    Raises
-    ------
-    InputError
-        If there is no report, or one that was not exported to SQLite.
-    OutputError
-        If an original or, without `force`, a file that is there would be replaced.
+    InputError if there is no report, or one that was not exported to SQLite; OutputError if an original or, without
+    `force`, a file that is there would be replaced.
     """
     path = Path(reports)
-    _check_exported(path)
+    _check_exported([path])
     found = find_reports([reports])
-    for report in found:
-        _check_exported(report)
+    _check_exported(found)
     is_one = path.is_file() or not (path.is_dir() or glob.has_magic(reports))
     with _writable(out):
         places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
@@ -186,8 +162,8 @@ def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
     return places
 
 
-def _check_exported(path: Path) -> None:
-    if path.suffix == RAW_SUFFIX:
+def _check_exported(paths: Sequence[Path]) -> None:
+    for path in (one for one in paths if one.suffix == RAW_SUFFIX):
         problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
         raise NotAReportError(decoded(str(path)), problem, fix=f"nsyspipe convert {path}")
 

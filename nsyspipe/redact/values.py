@@ -66,23 +66,9 @@ def copy_facts(copying: Copying, host: str | None) -> None:
     for table in copying.tables(versions.CAPTURE_META):
         _copy_rows(copying, table, _ENVIRONMENT, _variable_rows(copying.report, table))
     for table in copying.tables(versions.SYSTEM_ENV):
-        rows = [] if host is None else [("Hostname", host)]
-        _copy_rows(copying, table, _SYSTEM, rows)
+        _copy_rows(copying, table, _SYSTEM, [] if host is None else [("Hostname", host)])
     for table in copying.tables(versions.GPU):
         copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
-
-
-def names_of(report: Report) -> re.Pattern[str] | None:
-    """Return what finds the host's name, the user's and the home directory in a text; None where nothing names them.
-
-    Names of one or two letters and root's are no names that could be found.
-    """
-    found = {host_of(report) or ""} | {value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)}
-    names = {one for one in found if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
-    if not names:
-        return None
-    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
@@ -117,8 +103,7 @@ def _table_list(value: str) -> str:
 def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
     """Return the variables that name ranks and devices.
 
-    A value of another form becomes a mark, one for each value: variables that contradict each other
-    must go on doing so.
+    A value of another form becomes a mark, one for each: variables that contradict each other go on doing so.
     """
     rows = []
     marks: dict[tuple[str, str], str] = {}
@@ -184,11 +169,7 @@ def copy_layouts(copying: Copying) -> None:
 
 
 def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
-    """Return each entry's name by row.
-
-    Names that are equal stay so, also those that are equal but for case and punctuation: placing the
-    entries depends on it.
-    """
+    """Return each entry's name by row; equal ones stay so, also but for case and punctuation: their places depend on it."""
     spellings: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
     rows = []
@@ -340,11 +321,17 @@ def copy_strings(copying: Copying) -> None:
         copying.removed.add(_KIND, table, copying.count(table) - n_kept)
 
 
-def count_named(copying: Copying, names: re.Pattern[str] | None) -> None:
-    """Count the kept texts that hold a name which was removed elsewhere; the copy must be whole."""
-    if names is None:
-        return
-    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
+def count_named(copying: Copying) -> None:
+    """Count the kept texts that hold the host's name, the user's or the home directory; the copy must be whole.
+
+    Names of one or two letters and root's are no names that could be found.
+    """
+    report = copying.report
+    named = {host_of(report) or ""} | {value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)}
+    named = {one for one in named if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
+    words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
+    names = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
                 texts = copying.run(

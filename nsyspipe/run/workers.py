@@ -328,7 +328,7 @@ def telling_shortage() -> Iterator[None]:
         yield
     except BrokenExecutor as error:
         raise dead_worker() from error
-    except (ImportError, MemoryError, OSError, SystemError) as error:
+    except Exception as error:
         if (told := shortage(error)) is None:
             raise
         raise told from error
@@ -358,36 +358,16 @@ def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) 
     jobs = jobs_for([_size(path) for path in paths], requested)
     # A program that is frozen or embedded is no Python that can be started again.
     if jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
-        with _interrupts_kept():
-            yield SerialExecutor()
+        yield SerialExecutor()
         return
     workers = Workers(jobs, preload=preload)
     try:
-        with _interrupts_kept():
-            yield workers
+        yield workers
     except BaseException:
         workers.kill()
         raise
     finally:
         workers.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Leave Ctrl-C to Python while a statement of ADBC runs: ADBC loses one that comes as the statement ends.
-
-    It would have the driver cancel the statement, which SQLite's cannot.
-    """
-    driver: Any = importlib.import_module("adbc_driver_manager.dbapi")
-    before = getattr(driver, "_blocking_call", None)  # there is no other way
-    if before is None:
-        yield
-        return
-    driver._blocking_call = lambda call, arguments, named, *_cancel: call(*arguments, **named)  # noqa: SLF001
-    try:
-        yield
-    finally:
-        driver._blocking_call = before  # noqa: SLF001
 
 
 def _size(path: Path) -> int:

@@ -152,9 +152,6 @@ def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_a
                 reader(path)
 
 
-# --- pages ----------------------------------------------------------------------------------------
-
-
 def tree_that_meets_itself(path, table, depth):
     """Let a table's pages lead to each other: `depth` levels of interior pages, all of whose cells lead to the next."""
     with closing(sqlite3.connect(path)) as database:
@@ -214,14 +211,12 @@ def test_texts_that_share_pages_are_weighed(report):
             opened.select(STRINGS, {"value": "text"})
 
 
-# --- the command ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
 def test_every_command_refuses_a_view_in_one_line(endless, tmp_path, command):
     done = nsyspipe_here(command, endless(NVTX), *([tmp_path / "out.sqlite"] if command == "redact" else []))
     assert done.returncode == 2
     assert "is no table but a view" in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["r.sqlite"]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tests.store.store_tools import OTHER_ID, RUN_ID, contents, old_run, other_r
 from tests.store.test_store_saved_run import rewrite
 
 # Each seed changes one table of a run in one way, and is read by two commands, all of them in turn.
-SEEDS = range(42)
+SEEDS = range(28)
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +175,6 @@ def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_do
     save(run, tmp_path / "again")
     assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
     assert nsyspipe.load(tmp_path / "again").header == run.header
-
-
-# --- files that claim more than they hold -------------------------------------------------------
 
 
 def many_rows(table):

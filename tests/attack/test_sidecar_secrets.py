@@ -212,8 +212,6 @@ def test_what_a_sweep_remembers_holds_no_secret(monkeypatch, tmp_path, capsys, a
             assert S not in told
 
 
-# --- whole jobs ------------------------------------------------------------------------------------
-
 PROGRAM = """
 import os, pathlib, shutil, sys
 there = pathlib.Path(os.environ["NSYSPIPE_STATUS_DIR"])
@@ -252,8 +250,6 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     key = (machine.root / "state" / "nsyspipe" / "hash-key").read_bytes()
     assert not any(form in "".join(written.values()) for form in (key.hex(), repr(key)))
 
-
-# --- the repository of the training program ---------------------------------------------------------
 
 GIT = shutil.which("git")
 
@@ -331,9 +327,6 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
         document = sidecar_document(Place("run"), command=words, environment={}, key=KEY)
         assert (document["git_commit"] is not None) == is_there
         assert (document["git_is_dirty"] is not None) == is_there
-
-
-# --- what stays readable ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,6 @@ def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, ou
     assert tree(outside) == before
 
 
-# --- stores of links, and copies ----------------------------------------------------------------
-
-
 def as_links(store):
     """Turn a store into one as an older nsyspipe wrote it: its tables are links into what is hidden."""
     shutil.rmtree(store / ".nsyspipe")
@@ -309,9 +306,6 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
         found = nsyspipe.load(copy, run_id=run.run_id)
         assert found.steps().equals(run.steps())
         assert len(list(found.operations())) == 2
-
-
-# --- pages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

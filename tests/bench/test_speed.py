@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 import nsyspipe
 from nsyspipe.analysis.clock import ALIGNING, clock_offsets
@@ -34,6 +33,7 @@ from nsyspipe.analysis.communication import CommKind
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report
+from nsyspipe.reader.tables import fetch_rows
 from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
 from nsyspipe.store.write import save
 from tests.build.changed_run import Changed
@@ -320,7 +320,7 @@ def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
             sums = [
                 _SUMS[kind].format(name) for name, kind in kinds.items() if kind == "sql" or report.has(table, name)
             ]
-            report._connection.execute(sa.text(f"SELECT {', '.join(sums)} FROM {table}")).all()
+            fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table}")
 
 
 def _child(command: list[str]) -> dict:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
-import adbc_driver_manager.dbapi
 import pytest
 
 import nsyspipe
-from nsyspipe.run.workers import PRELOAD, executor_for
+from nsyspipe.reader.tables import connected, fetch_arrow
 from tests.cli.tools import environment, nsyspipe_run, program
 
 FULL = "/dev/full"
 
 
-def test_an_interrupt_that_comes_while_sqlite_answers_is_not_lost():
+def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
+    """Of those that come just as a statement ends, ADBC's own way with signals lost one in a few."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with executor_for([], 1, preload=PRELOAD), pytest.raises(KeyboardInterrupt):
-            adbc_driver_manager.dbapi._blocking_call(signal.raise_signal, (signal.SIGINT,), {}, lambda: None)
+        for at in range(60):
+            sender = threading.Timer(at * 1e-5, signal.raise_signal, (signal.SIGINT,))
+            with pytest.raises(KeyboardInterrupt), connected("file::memory:") as connection:  # noqa: PT012
+                sender.start()
+                while sender.is_alive():
+                    fetch_arrow(connection, "SELECT 1")
+                sender.join()
     finally:
         signal.signal(signal.SIGINT, before)
 

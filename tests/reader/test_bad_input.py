@@ -23,9 +23,6 @@ def report(tmp_path):
     return steady_rank(0).write(tmp_path / "a_0.sqlite")
 
 
-# --- files that are no reports ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("content", [b"", b"rank,step\n0,1\n", b"SQLite format 3", b"SQLite format 3\0", b"\0" * 4096])
 def test_a_file_that_is_no_database_is_refused_by_name(tmp_path, content):
     path = tmp_path / "a_0.sqlite"
@@ -112,9 +109,6 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     assert_refused(done)
 
 
-# --- the program --------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_the_program_says_it_in_one_line_and_exits_with_2(report, tmp_path):
     (tmp_path / "empty.sqlite").touch()
@@ -124,9 +118,6 @@ def test_the_program_says_it_in_one_line_and_exits_with_2(report, tmp_path):
         assert_refused(nsyspipe_here("analyze", *words, cwd=tmp_path))
     os.truncate(steady_rank(1).write(tmp_path / "a_1.sqlite"), 5000)  # in a worker
     assert_refused(nsyspipe_run("analyze", "a_*", "-j", "2", cwd=tmp_path))
-
-
-# --- options ------------------------------------------------------------------------------------
 
 
 def test_every_kind_of_bad_pattern_is_refused(report):
@@ -158,9 +149,6 @@ def is_answered(path):
     return False
 
 
-# --- cut off ------------------------------------------------------------------------------------
-
-
 def positions(size):
     """Return where to cut: in the header, right behind it, at page borders, everywhere, near the end."""
     pages = (4096, 4097, 8192, size // 2 // 4096 * 4096, size - 4096)
@@ -184,9 +172,6 @@ def test_a_cut_is_noticed_where_the_header_does_not_say_how_long_the_file_is(rep
     assert len(content) > pages * 4096
     report.write_bytes(content[: pages * 4096])
     refuse(DamagedReportError, report)
-
-
-# --- corrupt ------------------------------------------------------------------------------------
 
 
 def flipped(content, first, last, n_bits, rnd):

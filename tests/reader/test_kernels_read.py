@@ -57,9 +57,6 @@ def with_calls(*calls):
     return builder
 
 
-# --- shapes --------------------------------------------------------------------------------
-
-
 def test_grid_and_block_are_packed_into_one_integer_each(tmp_path):
     path = with_shapes((3, 2, 1, 128, 4, 2), (1, 1, 1, 1, 1, 1)).write(tmp_path / "a.sqlite")
     one = 1 + 2**32 + 2**48, 1 + 2**11 + 2**22
@@ -101,9 +98,6 @@ def test_without_a_column_of_the_shape_there_are_none_and_a_null_makes_its_shape
     assert packed(path) == [(None, None)]
     run = nsyspipe.load(tmp_path)
     assert (run.kernels()["n_kernels"].to_pylist(), run.kernels()["n_slowed"].to_pylist()) == ([1], [0])
-
-
-# --- blocking calls ------------------------------------------------------------------------
 
 
 BLOCKING = {
@@ -148,9 +142,6 @@ def test_without_ends_or_names_of_calls_launch_and_blocked_time_is_null(tmp_path
 
 def test_without_the_table_of_names_no_call_blocks(tmp_path):
     assert blocking(with_calls((10, 30, "cudaMalloc")).write(tmp_path / "a.sqlite", without=(STRINGS,))) == []
-
-
-# --- the profiler's own work ---------------------------------------------------------------
 
 
 def overhead(path):

@@ -81,9 +81,6 @@ def edges(comm):
     return {(edge.from_rank, edge.to_rank): ", ".join(edge.transports) for edge in comm.edges or ()}
 
 
-# --- mixed, several files -----------------------------------------------------------------------
-
-
 ZERO, ONE = two_ranks()
 PREFIXES = ["[1,0]<stdout>:", "[default0]:", "\x1b[36m(Worker pid=9)\x1b[0m ", "[2026-11-20] "]
 BAR = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
@@ -118,9 +115,6 @@ def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory,
     path.write_text("".join(f"{line}\n" for lines in ranks for line in lines))
     assert found == read_nccl_logs([path])
     assert [comm.comm_id for comm in found.communicators] == [WORLD, "0x2220", "0x2221"]
-
-
-# --- several communicators ----------------------------------------------------------------------
 
 
 def world_and_pairs(rank):
@@ -196,9 +190,6 @@ def test_one_process_with_a_thread_per_gpu(read):
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
-# --- older releases -----------------------------------------------------------------------------
-
-
 def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_known(read):
     """NCCL 2.10 logs neither ids nor begins; GPUs are PCI addresses."""
     bodies = ["NCCL version 2.10.3+cuda11.3", "NCCL_P2P_LEVEL set by environment to NVL"]
@@ -227,9 +218,6 @@ def test_connections_as_releases_write_them():
         fact = parse_line(said(line)).fact
         assert isinstance(fact, Connected)
         assert (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport) == expected
-
-
-# --- networks, NVLink SHARP ---------------------------------------------------------------------
 
 
 def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
@@ -270,9 +258,6 @@ def test_nvlink_sharp_is_on_when_it_has_channels(read, body, is_on):
     assert only(read([said(one) for one in bodies])).is_nvls_on is is_on
 
 
-# --- what is not in the log ---------------------------------------------------------------------
-
-
 def test_a_log_holds_no_more_than_was_logged(read):
     assert read(["NCCL version 2.21.5+cuda12.4", "epoch 1"]) == NcclLog("2.21.5+cuda12.4")
     assert read(["node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"]) == NcclLog()
@@ -285,9 +270,6 @@ def test_settings_are_nccls_only_and_all_their_values(read):
     lines = [said(names[0].format("mlx5_1")), said(names[0].format("mlx5_0."), pid=11)]
     log = read([*lines, said(names[1]), said("NCCL_ALGO set by environment to ring,tree")])
     assert log.settings == {"NCCL_ALGO": "ring,tree", "NCCL_IB_HCA": "mlx5_0 | mlx5_1"}
-
-
-# --- damage -------------------------------------------------------------------------------------
 
 
 def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(read):
@@ -342,9 +324,6 @@ def test_a_file_without_nccl_is_refused_with_a_way_out(read, tmp_path):
 
 def test_a_host_name_cannot_drive_a_terminal():
     assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
-
-
-# --- real logs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

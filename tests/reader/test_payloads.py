@@ -50,9 +50,6 @@ def rows(payloads, *names):
     return [tuple(row.values()) for row in payloads.table.select(names or NAMES).to_pylist()]
 
 
-# --- any release ----------------------------------------------------------------------------------
-
-
 def test_all_releases_side_by_side_become_one_table(read):
     built = builder()
     built.nccl_payload(50, "ncclAllReduce", {BYTES: 4096}, nccl.NCCL_2_19)
@@ -106,9 +103,6 @@ def test_more_rows_than_one_batch_are_read(read):
     assert found.table["call"].to_pylist() == ["ncclAllGather"] + ["ncclAllReduce"] * 70_001
 
 
-# --- whose payload it is ------------------------------------------------------------------------------
-
-
 def test_payloads_of_other_libraries_are_left_alone(read):
     theirs = PayloadLayout(2**24 + 5, 16, (Entry("Rank", INT, 0), Entry("bytes", SIZE, 8)))
     built = reduced(10, 1).domain("mine", 2).domain("NCCL", 2, pid=77)
@@ -123,9 +117,6 @@ def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_
     assert rows(read(built), "call") == [("ncclAllReduce",)]
     built = TraceBuilder(NEW).range(-500, None, "NCCL", domain=1, kind=75)
     assert rows(read(built.nccl_payload(20, "SIMPLE", {BYTES: 2}, nccl.NCCL_2_19)), "call") == [("SIMPLE",)]
-
-
-# --- communicators ----------------------------------------------------------------------------------
 
 
 def created(built, at, comm, n_ranks, rank, **more):
@@ -152,9 +143,6 @@ def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewh
     assert (found.comm_ranks, found.n_undecoded) == ({builder().global_pid(): CommRank(3, 4)}, 0)
 
 
-# --- exports without payloads -----------------------------------------------------------------------
-
-
 # One version of each kind: whether ranges have payloads, and whether these are described.
 KINDS = {("binaryData" in one[NVTX], ENTRIES in one): version for version, one in schemas().items() if NVTX in one}
 
@@ -170,9 +158,6 @@ def test_no_export_without_blobs_or_their_description_or_a_table_has_payloads(re
     for without in (NVTX, ENTRIES, "NVTX_PAYLOAD_SCHEMAS") if ENTRIES in built.schema else ():
         found = read(reduced(10, 1), without=(without,))
         assert (found.table.num_rows, found.n_undecoded) == (0, 0)
-
-
-# --- what does not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,6 @@ def load(builder, tmp_path):
     return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
 
 
-# --- ids and times that no float64 holds --------------------------------------------------------
-
-
 @pytest.mark.parametrize("base", [1 << 48, 1 << 56, (1 << 62) + (3 << 48), -(1 << 62), -(1 << 63)])
 def test_thread_ids_of_any_sign_stay_apart_and_keep_the_pid(tmp_path, base):
     builder = TraceBuilder(base=base)
@@ -67,9 +64,6 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
     assert run.ranks["pid"].to_pylist() == [1000]
 
 
-# --- columns that hold nothing ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]])
 def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(tmp_path, columns):
     builder = steady_rank(0)
@@ -93,9 +87,6 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
     assert run.steps()["is_complete"].to_pylist() == [True, True, True, False]
     assert figures(run) == STEADY | {"overlap_backward_ns": None}
     assert problem_of(run, "no-launches")["severity"] == "warning"
-
-
-# --- rows that are not whole --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("start", "end"), [(1500, 1400), (None, 1400), (1300, None), (None, None)])

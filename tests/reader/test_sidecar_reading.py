@@ -39,9 +39,6 @@ def said(found_sidecars):
 RANKS = {"ranks": [{"rank": 0, "report": "ddp_0"}, {"rank": 1, "report": "ddp_1"}]}
 
 
-# --- which are found ------------------------------------------------------------------------------
-
-
 def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     path = put(tmp_path, RANKS)
     result = found(tmp_path, "ddp_1.sqlite", "ddp_0.sqlite")
@@ -85,9 +82,6 @@ def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
         path.write_text(json.dumps(RANKS) + " " * 2**20)
     (message,) = said(found(tmp_path))
     assert message.startswith("ddp.capture.json cannot be used (")
-
-
-# --- what is taken --------------------------------------------------------------------------------
 
 
 def test_what_a_capture_writes_is_what_is_read(tmp_path):
@@ -246,9 +240,6 @@ def test_no_content_crashes_the_reader(tmp_path, content):
     assert all(one.message.isprintable() for one in (*problems, *result.problems))
 
 
-# --- step patterns --------------------------------------------------------------------------------
-
-
 FAMILIES = {
     "^step [0-9]+$": "step #", r"^step \d+$": "step #", r"^step\ [0-9]+$": "step #", "^[0-9]+$": "#",
     r"^Batch\-[0-9]+/[0-9]+$": "Batch-#/#", r"^it\.[0-9]+$": "it.#",
@@ -266,9 +257,6 @@ def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers_and_is_never_run(
         assert parse_sidecar(json.dumps({"step_pattern": pattern}).encode(), tmp_path).family == family
     with pytest.raises(UnusableError, match="more than 500 characters"):
         parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
-
-
-# --- files beside it ------------------------------------------------------------------------------
 
 
 def beside(folder, **named):

@@ -91,14 +91,6 @@ def test_analysis_also_one_that_fails_leaves_everything_as_it_was_and_no_report_
         database.rollback()
 
 
-def test_real_reports_stay_as_they_were(real):
-    before = snapshot(real)
-    _ = nsyspipe.load(real / "ddp-2gpu_*.sqlite").steps()
-    assert snapshot(real) == before
-
-
-# --- still being written ------------------------------------------------------------------------
-
 HOLD = """
 import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -159,8 +151,6 @@ def test_a_journal_that_a_killed_writer_left_is_refused(report, tmp_path):
     assert "copy.sqlite-journal" in str(refuse(DamagedReportError, copy))
     assert (tmp_path / "copy.sqlite-journal").exists()
 
-
-# --- not readable -------------------------------------------------------------------------------
 
 # Root may read everything, so the program gives up root, once everything is imported: nobody may enter every checkout.
 AS_NOBODY = """

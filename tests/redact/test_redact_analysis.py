@@ -94,11 +94,10 @@ def test_real_runs_say_the_same(real, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["before", "after"])
-def test_the_sample_runs_say_the_same(tmp_path, name):
+def test_a_sample_run_says_the_same(tmp_path):
     folder = tmp_path / "reports"  # without the logs that lie beside them
     folder.mkdir()
-    for path in SAMPLES.glob(f"ddp-4gpu-{name}_?.sqlite"):
+    for path in SAMPLES.glob("ddp-4gpu-after_?.sqlite"):
         (folder / path.name).symlink_to(path)
     assert_same(folder, tmp_path / "copies")
 

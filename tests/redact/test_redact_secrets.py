@@ -85,14 +85,6 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
     assert names == (2,)
 
 
-def test_a_view_in_the_place_of_a_table_is_refused(tmp_path):
-    path = steady_rank(0).write(tmp_path / "a.sqlite")
-    edit(path, f"ALTER TABLE {NVTX} RENAME TO hidden", f"CREATE VIEW {NVTX} AS SELECT * FROM hidden")
-    with pytest.raises(NsyspipeError, match="no table but a view"):
-        redact(str(path), tmp_path / "copy.sqlite")
-    assert [one.name for one in tmp_path.iterdir()] == ["a.sqlite"]
-
-
 def text_cells():
     """Return every text cell of a planted report that is no name of a kernel or range: table, row, column."""
     builder = planted_rank({place: place for place in _places()})

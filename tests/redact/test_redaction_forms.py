@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.payload import Layout, decode_fields
+from nsyspipe.reader.payload import Layout
 from nsyspipe.redact import copy as tables, values as facts
 from nsyspipe.redact.copy import Amount, Removed
 from nsyspipe.redact.values import MARK, packed
@@ -104,11 +104,3 @@ def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_wo
     assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(kept, schema_high=9)
     for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
         assert repacked(given, {(1, 5): LAYOUT}) == MARK
-
-
-def test_what_was_packed_anew_says_the_same_to_the_reader():
-    whole = blob(struct.pack("<Q8sQ", 2**63 + 5, b"hunter2!", 2**40))
-    column = pa.chunked_array([pa.array([whole, repacked(whole, {(1, 5): LAYOUT})], pa.binary())])
-    fields = decode_fields(column, np.array([1, 1]), {(1, 5): LAYOUT})
-    assert fields.values["comm_id"].tolist() == [5 - 2**63] * 2
-    assert fields.values["message_bytes"].tolist() == [2**40] * 2
