@@ -60,8 +60,9 @@ class _Connection(adbc_driver_manager.AdbcConnection):
         return _Cursor(self)
 
     def close(self) -> None:
-        super().close()
-        self._database.close()
+        with contextlib.suppress(RuntimeError):  # Ctrl-C may leave a statement open, which ends with what holds it
+            super().close()
+            self._database.close()
 
 
 class _Cursor:
