@@ -21,7 +21,6 @@ from nsyspipe.report.run import summary_text
 from nsyspipe.store.write import save
 from tests.build.tools import codes, run_of
 from tests.build.trace import TraceBuilder, steady_rank
-from tests.golden.test_frozen import pinned  # noqa: F401 - the fixture
 from tests.markdown_page import Page
 
 SESSION = 10**18
