@@ -193,7 +193,7 @@ def text_of(run, width=100):
     return summary_text(run, Console(width=width, force_terminal=False))
 
 
-def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is_slowest(two, pinned):  # noqa: F811
+def test_every_output_leads_with_the_verdict_and_shows_a_row_per_rank_and_who_is_slowest(two, pinned):
     run = nsyspipe.load(two, run_id="cpu-run")
     found = json.loads(dumps(document(run)))
     assert found["host_steps"][4] == expected(1, 1)
