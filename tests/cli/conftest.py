@@ -11,7 +11,7 @@ from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import write_sick
-from tests.report.conftest import pinned  # noqa: F401 - a fixture
+from tests.report.conftest import pinned as pinned_formats  # noqa: F401 - a fixture
 
 
 @pytest.fixture
