@@ -68,19 +68,19 @@ def test_directories_of_the_name_are_made_but_not_below_a_file(tmp_path, capsys)
 def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     with catching_signals() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
     assert (stop.signal, stop.n_asked) == (signal.SIGHUP, 2)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interruptible(), catching_signals() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
         assert stop.n_asked == 0
     finally:
         signal.signal(signal.SIGHUP, before[1])
     with pytest.raises(KeyboardInterrupt), interruptible():
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
