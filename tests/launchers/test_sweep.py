@@ -136,8 +136,6 @@ def test_a_run_that_was_cut_short_is_made_again_over_what_it_left(lab):
     assert (folder / "baseline.done").exists()
 
 
-# --- ended by others ---------------------------------------------------------------------------
-
 WAITING = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (open("asked", "a").write("x"), sys.exit(1)))

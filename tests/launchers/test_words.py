@@ -118,9 +118,6 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     assert "error" not in answer.err
 
 
-# --- odd names ------------------------------------------------------------------------------------
-
-
 def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     folder = machine.work / "it's a dir$"
     folder.mkdir()
@@ -137,9 +134,6 @@ def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     answer = machine.run("baseline.sh", "--cpu", "--program", "-t.py", "--output=-x")
     assert (answer.status, answer.out) == (0, "here\n")
     assert {"-x.capture.json", "-x_0.nsys-rep", "-x_0.sqlite"} < set(machine.files())
-
-
-# --- what a capture needs -------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ def key_of(state):
 
 
 def is_own(key):
-    """Tell whether a key is of one capture only, and the user is told."""
     assert (key.key_id == PER_CAPTURE) == (key.note is not None)
     return key.key_id == PER_CAPTURE
 
@@ -98,15 +97,12 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-@pytest.mark.parametrize("environment", [{}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}])
-def test_without_a_state_directory_each_capture_has_its_own(environment):
-    first, second = hash_key(environment), hash_key(environment)
-    assert is_own(first)
-    assert first.key != second.key
-    assert first.of("a", "b") != second.of("a", "b")
-
-
-def test_one_of_somebody_else_is_refused(state, monkeypatch):
+def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(state, monkeypatch):
+    for environment in ({}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}):
+        first, second = hash_key(environment), hash_key(environment)
+        assert is_own(first)
+        assert first.key != second.key
+        assert first.of("a", "b") != second.of("a", "b")
     key_of(state)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     key = key_of(state)

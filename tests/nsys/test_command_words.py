@@ -19,8 +19,6 @@ def of(*words):
     return recorded_command(words, Mask())
 
 
-# --- words: each command line stands in golden/frozen/launchers/words.txt as it is written down ----------------
-
 # Zeros at the end of a number do not count, nor do powers of two.
 STAND, HIDDEN, NAMES, NUMBERS = (
     text.split()
@@ -73,9 +71,6 @@ def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(tex
         assert of("--x", text) == ["--x", written]
 
 
-# --- hashes ----------------------------------------------------------------------------------------
-
-
 def test_a_value_has_one_hash_per_name_and_key():
     first, again, other, elsewhere = recorded_command(["--a=word", "--a=word", "--a=word2", "--b=word"], KEY)
     assert HASHED.fullmatch(first.partition("=")[2])
@@ -110,17 +105,11 @@ def test_no_word_makes_it_slow(word):
     assert time.process_time() - start < 5
 
 
-# --- messages --------------------------------------------------------------------------------------
-
-
 def test_of_a_message_only_what_it_quotes_is_hidden():
     words = ["nsys", "profile", "--output=/me/x", "python3", "train.py", "--data", "plan", "--lr", "0.1", "-pabcdefg"]
     said = "cannot write /me/x.nsys-rep for train.py --data plan --lr 0.1 -pabcdefg as planned"
     assert without_words(said, words) == ("cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned")
     assert without_words("No space left on device", words) == "No space left on device"
-
-
-# --- environment -----------------------------------------------------------------------------------
 
 
 def test_each_variable_stands_once_with_values_that_compile():

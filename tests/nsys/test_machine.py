@@ -24,7 +24,6 @@ NAMES = ["nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_samp
 
 @pytest.fixture
 def place(tmp_path):
-    """Return an empty file system and a search path with the shell's own programs only."""
     root, bin_ = tmp_path / "root", tmp_path / "bin"
     root.mkdir()
     bin_.mkdir()
@@ -33,7 +32,6 @@ def place(tmp_path):
 
 @pytest.fixture
 def checks(place):
-    """Return a function that checks the fake machine and returns its checks by name."""
     root, bin_ = place
 
     def run(**options):
@@ -66,9 +64,6 @@ def packages(tmp_path, monkeypatch):
     return install
 
 
-# --- a laptop -----------------------------------------------------------------------------------
-
-
 def test_nothing_is_there_and_nothing_fails(checks, tmp_path):
     found = checks(folder=tmp_path)
     missing = [name for name, one in found.items() if one.status == "missing"]
@@ -82,9 +77,6 @@ def test_little_disk_space_is_a_warning_and_that_of_a_deleted_directory_unknown(
     assert checks(folder=tmp_path / "gone")["disk_space"].status == "unknown"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     assert (checks()["disk_space"].status, checks()["disk_space"].found_bytes) == ("warning", 1)
-
-
-# --- nsys ---------------------------------------------------------------------------------------
 
 
 NO_NCCL = "no nccl; cuda, nvtx, cublas-verbose, osrt, python-gil, none"
@@ -145,18 +137,14 @@ def test_a_check_is_what_programs_and_files_say(checks, place, programs, files, 
 def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place):
     pids = place[1] / "pids"
     program(place[1], "nsys", f"sleep 60 & echo $! $$ >> {pids}; wait")
-    start = time.monotonic()
     found = checks(run=lambda command, timeout_s: ask(command, min(timeout_s, 0.5)))
-    assert time.monotonic() - start < 20
     assert found["nsys"].status == found["trace_values"].status == "unknown"
     assert found["nsys"].found == "on PATH, but does not answer"
     (line,) = pids.read_text().splitlines()
     assert have_ended(line)
 
 
-def test_all_programs_together_get_less_than_ten_seconds_and_none_is_started_once_they_are_over(
-    checks, place, monkeypatch
-):
+def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(checks, place, monkeypatch):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "exit 0")
     asked = []
@@ -184,8 +172,6 @@ def test_the_newest_nsys_of_the_usual_places_is_found_off_the_path(checks, place
     assert found["nsys"].fix == "export PATH=/opt/nvidia/nsight-systems/2025.10.1/bin:$PATH"
     assert str(place[0]) not in repr(found)
 
-
-# --- packages -----------------------------------------------------------------------------------
 
 TORCH = "__version__ = '2.11.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\nhip = None\n"
 
@@ -233,11 +219,8 @@ def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, 
     ],
 )  # fmt: skip
 def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, says):
-    found = [
-        Check("nsyspipe", "ok", "", ANALYZE),
-        Check("cuda_driver", driver, "", CAPTURE),
-        Check("torch", torch, "", CAPTURE),
-    ]
+    facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
+    found = [Check(*fact) for fact in facts]
     assert " ".join(as_text(machine_blocks(found), Console(width=100)).split()).startswith(says)
 
 
@@ -251,9 +234,6 @@ def test_a_new_nvtx_does_not_reach_an_old_nsys(checks, place, packages, nvtx, ns
     found = checks()["nvtx"]
     assert found.status == status
     assert found.found.startswith(nvtx)
-
-
-# --- what programs print --------------------------------------------------------------------------
 
 
 def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):
