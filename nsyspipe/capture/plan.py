@@ -1,9 +1,7 @@
 """What a launcher asks for: one job on this node, all that it needs, the files that belong to it, and room for them.
 
-``python3 -m nsyspipe.capture.plan --nproc N --program train.py --trace LIST`` looks before a capture, and prints the path of
-nsys, the trace values, and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status
-2, with one message, if something is missing; a dry run says all that is missing, and fails for options only that no
-machine could take.
+``python3 -m nsyspipe.capture.plan`` looks before a capture, and prints the path of nsys, the trace values, and how CUDA
+graphs are traced, a line each. Exit status 2 if something is missing; a dry run says all that is missing.
 """
 
 from __future__ import annotations

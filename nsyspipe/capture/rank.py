@@ -1,8 +1,7 @@
 """One rank of a job: nsys and the program are started, watched, ended when they hang, and told of to the launcher.
 
-``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: nsys runs in a temporary
-directory of this rank's own, and the program's exit status is passed on. What came of it goes to the launcher as a
-`RankRecord`. A command without nsys is watched the same way. What an nsys leaves is read here, for the launcher too.
+``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: the program's exit status
+is passed on, and what came of it goes to the launcher as a `RankRecord`, also without nsys.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
 # What nsys says when it and the agent that it starts have missed each other; the next time they do not.
 _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
-# Clocks of file servers may differ from ours.
-_CLOCK_SLACK_NS = 60 * 10**9
-_START_S = 15.0  # that nsys may take to start the program
+# What the clocks of file servers may differ from ours, and what nsys may take to start the program.
+_CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (

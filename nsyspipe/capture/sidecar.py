@@ -1,7 +1,6 @@
 """What a capture ran on, and its sidecar ``NAME.capture.json``, which says how, where and by what its reports were made.
 
-The analysis finds it beside the reports. Of the command line and the environment it holds what `command_words` lets stand,
-and hashes of the rest.
+Of the command line and the environment it holds what `command_words` lets stand, and hashes of the rest.
 """
 
 from __future__ import annotations

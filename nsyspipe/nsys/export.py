@@ -1,7 +1,6 @@
 """Reports to SQLite: where each export belongs, which is up to date, and the rest exported, several at once.
 
-Each goes into a hidden directory beside its target, then is renamed. So an export is there whole or not at all, and one
-that was interrupted never looks up to date.
+Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at all.
 """
 
 from __future__ import annotations

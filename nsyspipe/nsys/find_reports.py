@@ -1,8 +1,7 @@
 """From what a user types to report files: paths, directories, globs (quoted ones too); and a cache of exports.
 
-Reports of nsys that are analyzed as they are get exported into it, and are found there the next time. Nothing is written
-beside them. An export holds what its report holds, secrets included, so only its user can read the cache. A report that
-changes is another one; what was used longest ago makes room.
+Reports that are analyzed as they are get exported into it; nothing is written beside them. Secrets may be in them, so only
+its user can read the cache. A report that changes is another one; what was used longest ago makes room.
 """
 
 from __future__ import annotations

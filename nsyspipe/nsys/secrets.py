@@ -1,7 +1,6 @@
 """The key that a user's sidecars hash values with: a random file of the user's own, which nobody else reads.
 
-``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``. Only what writes down words of a command
-reads it. Where it cannot be had, each capture has a key of its own, which is forgotten with it.
+``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``; else each capture has a key of its own.
 """
 
 from __future__ import annotations

@@ -88,9 +88,8 @@ def test_an_interrupted_export_leaves_nothing_half_written(machine):
 
 @pytest.mark.slow
 def test_nohup_is_respected(machine):
-    process = starting(
-        machine, text=WAITING.replace("60", "1"), n=1, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )
+    nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    process = starting(machine, text=WAITING.replace("60", "1"), n=1, **nohup)
     os.kill(process.pid, signal.SIGHUP)
     assert ended(process).status == 0
 
@@ -127,11 +126,8 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
 @pytest.mark.slow
 def test_ranks_whose_torchrun_was_killed_end(machine):
     process = starting(machine)
-    (torchrun,) = [
-        pid
-        for pid, command in machine._running().items()
-        if command.split()[2:3] == [str(machine.root / "bin" / "torchrun")]
-    ]
+    name = str(machine.root / "bin" / "torchrun")
+    (torchrun,) = [pid for pid, command in machine._running().items() if command.split()[2:3] == [name]]
     begin = time.monotonic()
     os.kill(torchrun, signal.SIGKILL)
     answer = ended(process)

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
-from tests.build.programs import program
+from tests.build.programs import program, put
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 from tests.launchers.jobs import ddp
 
@@ -120,8 +120,7 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
 
 def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     folder = machine.work / "it's a dir$"
-    folder.mkdir()
-    (folder / "-t.py").write_text("print('here')")
+    put(folder, "-t.py", "print('here')")
     links = tmp_path / "a link"
     links.mkdir()
     (links / "ddp.sh").symlink_to(LAUNCHERS / "ddp.sh")
@@ -168,9 +167,7 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
 
 
 def test_another_nsyspipe_on_the_python_path_is_not_used_and_nsys_may_have_another_name(machine):
-    stale = machine.root / "site" / "nsyspipe"
-    stale.mkdir()
-    (stale / "__init__.py").write_text("raise SystemExit('stale')")
+    put(machine.root, "site/nsyspipe/__init__.py", "raise SystemExit('stale')")
     (machine.root / "bin" / "nsys").unlink()
     machine.put_nsys(name="nsys-2025.6")
     assert ddp(machine, "--nsys", str(machine.root / "bin" / "nsys-2025.6"), n=1).status == 0

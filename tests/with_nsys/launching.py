@@ -30,13 +30,8 @@ class RealMachine(Machine):
 
     @property
     def environment(self):
-        return {
-            **environment(),
-            "PYTHON": sys.executable,
-            "TMPDIR": str(self.temporary),
-            "OF_MACHINE": str(self.root),
-            **self.variables,
-        }
+        places = {"PYTHON": sys.executable, "TMPDIR": str(self.temporary), "OF_MACHINE": str(self.root)}
+        return environment() | places | self.variables
 
     def nsyspipe(self, *words):
         """Run the command line of nsyspipe, in this process, and return what it said."""
