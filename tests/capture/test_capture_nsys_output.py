@@ -12,7 +12,6 @@ from nsyspipe.capture.rank import NOTHING, Captured, NsysOutput, is_missed_agent
 
 @pytest.fixture
 def place(tmp_path):
-    """Where nsys works, below where its report belongs."""
     (tmp_path / "tmp" / "nvidia").mkdir(parents=True)
     (tmp_path / "log").write_text("starting\nFailed to create 'run_0.nsys-rep': File exists\nbye\n")
     return tmp_path

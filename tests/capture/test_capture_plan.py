@@ -38,9 +38,7 @@ def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_
     assert found.command == ("run", "--", "--name=y")
     assert found.name == tmp_path / "a" / "run.v2"
     assert found.beside("_0") == tmp_path / "a" / "run.v2_0"
-
-
-def test_of_the_ranks_of_a_node_those_that_were_chosen_are_expected():
+    # Of the ranks of a node those that were chosen are expected.
     node = job("--nproc=4", "--nodes=3", "--node-rank=1", "--nsys=nsys", "--ranks=0,5-7,11")
     assert (node.world_size, node.local_ranks) == (12, range(4, 8))
     assert node.expected([]) == (5, 6, 7)  # whoever has started
@@ -121,8 +119,7 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         with short_directory() as path:
-            assert path.parent == Path(folder)
-            assert not path.is_symlink()
+            assert (path.parent, path.is_symlink()) == (Path(folder), False)
         assert list(Path(folder).iterdir()) == []
 
 

@@ -50,7 +50,6 @@ _SHORT_BYTES = 50
 
 
 def _captured(sidecar):
-    """Return the lines of a capture's facts, and of each rank's."""
     rows = [[sidecar[name] for name in ("world_size", "trace", "capture_range", "nsys_version", "ended_by")]]
     of_ranks = ("rank", "report", "status", "is_complete", "problem")
     rows += [[rank[name] for name in of_ranks] for rank in sidecar["ranks"]]
@@ -59,8 +58,6 @@ def _captured(sidecar):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a launcher said and how it ended."""
-
     status: int
     out: str
     err: str
@@ -149,7 +146,6 @@ class Machine:
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
 
     def without_places(self, text):
-        """Return a text without what differs from one run of the tests to the next."""
         for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
             text = text.replace(str(place), name)
         text = re.sub(r"kept-\d+", "kept-PID", text)
@@ -191,7 +187,6 @@ class Machine:
         assert not list(self.temporary.glob("nsyspipe-*"))
 
     def pids(self, module):
-        """Return the processes of this machine that run a module."""
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
         return [pid for pid, command in running if [word for word in command.split() if word != "-S"][1:4] == start]
@@ -224,7 +219,6 @@ def ended(process, timeout=30):
 
 
 def wait_for(path, timeout=60):
-    """Wait until a file is there."""
     deadline = time.monotonic() + timeout
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} never came"

@@ -20,11 +20,9 @@ def test_an_unprofiled_job_does_not_wait_for_what_its_program_left_in_the_backgr
 import subprocess
 print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
 """
-    begin = time.monotonic()
-    answer = ddp(machine, "--no-profile", n=1, text=text, timeout=15)
+    answer = ddp(machine, "--no-profile", n=1, text=text, timeout=15)  # less than that takes
     os.kill(int(answer.out), signal.SIGKILL)
     assert answer.status == 0
-    assert time.monotonic() - begin < 10
 
 
 @pytest.mark.slow

@@ -79,9 +79,7 @@ def test_a_value_has_one_hash_per_name_and_key():
     assert first == "--a=hmac:21a847f8"
     assert len({first.partition("=")[2], other.partition("=")[2], elsewhere.partition("=")[2]}) == 3
     assert recorded_command(["--a=word"], HashKey(b"l" * 32)) != [first]
-
-
-def test_of_long_commands_the_begin_is_kept():
+    # Of long commands the begin is kept.
     assert of(*["--lr"] * 2000) == [*["--lr"] * 1000, "…"]
     assert of("--x=" + "1" * 5000) == [f"--x={MASK}"]
 
@@ -118,6 +116,10 @@ def test_each_variable_stands_once_with_values_that_compile():
     assert {*command_words.OF_LINKS} < {*names}
     assert all(name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_")) for name in names)
     assert not [one for one in names if command_words.allows(one, "Zx81-plant3d")]
+    # Other variables are not there at all.
+    others = "HOME PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
+    found = recorded_environment(dict.fromkeys(others.split(), "1") | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY)
+    assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +142,3 @@ def test_a_variable_has_its_own_values(name, good, bad):
         assert of(f"{name}={text}") == [f"{name}={text}"] or not text
     for text in bad:
         assert recorded_environment({name: text}, Mask()) == {name: MASK}
-
-
-def test_other_variables_are_not_there_at_all():
-    others = (
-        "HOME USER PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
-    )
-    given_variables = dict.fromkeys(others.split(), "1")
-    found = recorded_environment(given_variables | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY)
-    assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]

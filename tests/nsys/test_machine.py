@@ -64,16 +64,13 @@ def packages(tmp_path, monkeypatch):
     return install
 
 
-def test_nothing_is_there_and_nothing_fails(checks, tmp_path):
+def test_nothing_is_there_and_nothing_fails_and_little_disk_space_is_a_warning(checks, tmp_path, monkeypatch):
     found = checks(folder=tmp_path)
     missing = [name for name, one in found.items() if one.status == "missing"]
     assert {"nsys", "importer", "trace_values", "cuda_driver", "topology"} <= {*missing}
     assert (found["nsyspipe"].status, found["cpu_sampling"].status) == ("ok", "unknown")
     assert found["disk_space"].found_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
     assert all(found[name].fix for name in ("nsys", "cuda_driver"))
-
-
-def test_little_disk_space_is_a_warning_and_that_of_a_deleted_directory_unknown(checks, tmp_path, monkeypatch):
     assert checks(folder=tmp_path / "gone")["disk_space"].status == "unknown"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     assert (checks()["disk_space"].status, checks()["disk_space"].found_bytes) == ("warning", 1)
@@ -82,9 +79,7 @@ def test_little_disk_space_is_a_warning_and_that_of_a_deleted_directory_unknown(
 NO_NCCL = "no nccl; cuda, nvtx, cublas-verbose, osrt, python-gil, none"
 WITH_NCCL = HELP.replace("'osrt'", "'osrt', 'nccl'")
 ALONE = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n"
-QUERIED = "case $1 in --query-gpu*) printf '{}'; exit;; esac\n{}\n".format(
-    GPUS.replace("\n1", "\\n1"), printing(topo=TOPOLOGY)
-)
+QUERIED = f"case $1 in --query-gpu*) cat <<'END'\n{GPUS}END\nexit;; esac\n{printing(topo=TOPOLOGY)}\n"
 PARANOID = "proc/sys/kernel/perf_event_paranoid"
 NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
 
@@ -199,9 +194,7 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     # Nothing else on the path: the real torch would be found.
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     assert checks()["torch"].status == "missing"
-
-
-def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, monkeypatch):
+    # Without torch nothing labels when nvtx is not installed.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(importlib.metadata.Distribution, "from_name", {}.__getitem__)  # KeyError: also a broken one
     found = checks()["nvtx"]

@@ -34,7 +34,6 @@ def nsys() -> Path:
 
 @pytest.fixture
 def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put nsys first on the search path."""
     monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
     return nsys
 

@@ -24,7 +24,6 @@ TRIES = 3  # on a busy machine nsys loses its own agent now and then
 
 @pytest.fixture(scope="module")
 def captured(nsys, tmp_path_factory):
-    """Return the folder of one real capture."""
     pytest.importorskip("nvtx")
     folder = tmp_path_factory.mktemp("captured")
     options = ("--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none", f"--output={folder}/a b_0")
@@ -49,7 +48,6 @@ def run(nsys, tmp_path):
 
 @pytest.fixture
 def report(captured, tmp_path):
-    """Return a copy of the captured report, alone in its directory."""
     target = tmp_path / "run" / "a b_0.nsys-rep"
     target.parent.mkdir()
     target.write_bytes((captured / "a b_0.nsys-rep").read_bytes())
