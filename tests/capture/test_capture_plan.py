@@ -14,7 +14,7 @@ from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.programs import find
 from tests.build.fake_nsys import fake_nsys
-from tests.build.programs import HELP, program
+from tests.build.programs import HELP, program, put
 
 
 def job(*words, name="/data/run"):
@@ -127,8 +127,7 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
 def test_a_directory_that_still_holds_a_capture_stays(among, name, text):
     folder = among(60)
     with short_directory() as path:
-        (path / "tmp_0").mkdir()
-        (path / "tmp_0" / name).write_text(text)
+        put(path, f"tmp_0/{name}", text)
     # An empty report is no reason to stay.
     assert [(one / "tmp_0" / name).read_text() for one in folder.iterdir()] == ([text] if text else [])
 

@@ -39,9 +39,8 @@ def rank(*command, nsys=(), options=()):
 
 def run(*command, nsys=(), options=()):
     """Run one rank, in this process where no nsys makes it the parent of what is left."""
-    if not nsys:
-        return main(["--exit-timeout=5", *options, "--", *command])
-    return rank(*command, nsys=nsys, options=options).returncode
+    words = ["--exit-timeout=5", *options, "--", *command]
+    return rank(*command, nsys=nsys, options=options).returncode if nsys else main(words)
 
 
 def the_record(folder):

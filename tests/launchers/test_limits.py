@@ -33,8 +33,7 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     text = WAITING.replace("60", "4") + "print('trained on')"
     answer = ddp(machine, text=text)
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
-    sidecar = machine.sidecar("ddp-2gpu")
-    assert sidecar["ended_by"] is None
+    assert machine.sidecar("ddp-2gpu")["ended_by"] is None
     # What says that it is over is ended all the same.
     answer = ddp(machine, "--force", text=LOOP_OVER)
     assert answer.status == 124

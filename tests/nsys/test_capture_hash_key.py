@@ -35,10 +35,8 @@ def test_it_is_made_once_and_readable_by_its_owner_alone(state):
         os.umask(old)
     assert not is_own(first)
     file = state / "hash-key"
-    assert file.read_bytes() == first.key
-    assert len(first.key) == 32
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert (file.read_bytes(), len(first.key)) == (first.key, 32)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (file, state)] == [0o600, 0o700]
     assert list(state.iterdir()) == [file]
     again = key_of(state)
     assert (again.key, again.key_id) == (first.key, first.key_id)
@@ -71,10 +69,9 @@ OTHERS = ("link", "dangling", "directory", "pipe", "folder link", "folder open",
 def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path, sick):
     file = state / "hash-key"
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere.mkdir(mode=0o700)
     (elsewhere / "hash-key").write_bytes(b"k" * 32)
     (elsewhere / "hash-key").chmod(0o600)
-    elsewhere.chmod(0o700)
     state.mkdir(parents=True, mode=0o700)
     if sick in {"folder link", "folder file"}:
         state.rmdir()

@@ -18,6 +18,7 @@ from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
 from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, source_of
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report, take_nsys_away
+from tests.build.programs import put
 
 
 @pytest.fixture(autouse=True)
@@ -195,9 +196,8 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
 @pytest.mark.parametrize("name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"])
 def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, name):
     mine = cache / "exports" / name
-    mine.parent.parent.mkdir(parents=True)
-    mine.parent.mkdir(mode=0o700)
-    mine.touch()
+    put(mine.parent, mine.name, "")
+    mine.parent.chmod(0o700)
     mine.with_name("lock").touch()
     monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", "0")
     exported_reports([reports])
@@ -218,8 +218,7 @@ def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache):
     tool('echo half > "$out"; exit 1')
     with pytest.raises(NsysFailedError, match="and 1 more of 2 reports failed"):
         exported_reports([reports])
-    assert exports(cache) == []
-    assert list(cache.glob("exports/*/.nsyspipe-*")) == []
+    assert [*exports(cache), *cache.glob("exports/*/.nsyspipe-*")] == []
 
 
 def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(reports, tool, monkeypatch):
