@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
-# Between the polite signal and the last one, for somebody who has asked twice.
-_HURRY_S = 1.0
-# Until every rank has said how it ended, once its processes have.
-_LAST_WORDS_S = 3.0
+# For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
+_HURRY_S, _LAST_WORDS_S = 1.0, 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -72,8 +70,7 @@ class _Running:
     """A job on its way: its directory, its time limits, and how things stood at its start."""
 
     def __init__(self, job: Job, directory: Path) -> None:
-        self._job = job
-        self._directory = directory
+        self._job, self._directory = job, directory
         self._started_ns, self._begin = time.time_ns(), time.monotonic()
         # When something was first seen to be over: the ``loop``, the ``ranks``, the ``capture`` (reports whole).
         self._since: dict[str, float] = {}
@@ -198,8 +195,7 @@ class _Running:
     def _came(self, record: RankRecord, of_node: Captured | None) -> RankRecord:
         """Return a record with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
         if of_node is not None:
-            # One report holds all ranks.
-            return replace(record, **of_node._asdict(), report_at=self._node_report_at)
+            return replace(record, **of_node._asdict(), report_at=self._node_report_at)  # it holds all ranks
         was_left = record.nsys_group is not None and record.report is None and record.problem is None
         output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
         if not was_left or not output.temporary.is_dir():

@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from nsyspipe.capture.plan import Job
     from nsyspipe.capture.status import Program, RankRecord
 
-INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
-_NOT_STARTED = 2
-_SIGNALLED = 128
-_MOST_NAMED = 6
-# Enough for a first step that is slower than the others.
-_SHORT_WARMUP = 2
+_NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
+# The warm-up is enough for a first step that is slower than the others.
+_MOST_NAMED, _SHORT_WARMUP = 6, 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
 _NEVER_BEGUN = {
@@ -65,14 +62,11 @@ def judge(
 ) -> tuple[int, list[str]]:
     """Return the launcher's exit status and what to say, by what a job's ranks left, which were expected, and its end.
 
-    The status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
-    program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
+    0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys did not start it.
     """
     captured = [one for one in records if one.rank in set(expected) and one.report]
-    # A node's report has several ranks.
-    names = _some(
-        [f"{Path(report).name}.nsys-rep" for report in dict.fromkeys(one.report for one in records) if report]
-    )
+    reports = dict.fromkeys(one.report for one in records if one.report)  # a node's has several ranks
+    names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
     found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
@@ -177,11 +171,7 @@ def _signal(status: int) -> str:
 def finish(
     job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> tuple[list[str], list[str], str | None]:
-    """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
-
-    Returned are lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
-    without a report.
-    """
+    """Export reports and write the sidecar: what was written, what failed, and the command that analyzes it, if any."""
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     if not reports:
         return [], [], None

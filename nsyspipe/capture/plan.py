@@ -1,9 +1,7 @@
 """What a launcher asks for: one job on this node, all that it needs, the files that belong to it, and room for them.
 
-``python3 -m nsyspipe.capture.plan --nproc N --program train.py --trace LIST`` looks before a capture, and prints the path of
-nsys, the trace values, and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status
-2, with one message, if something is missing; a dry run says all that is missing, and fails for options only that no
-machine could take.
+``python3 -m nsyspipe.capture.plan`` looks before a capture, and prints the path of nsys, the trace values, and how CUDA
+graphs are traced, a line each. Exit status 2 if something is missing; a dry run says all that is missing.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
 # More ranks than any job has.
-_MOST_RANKS = 1 << 20
-_LINGER_S = 120.0
-_MOST_NAMED = 3
+_MOST_RANKS, _LINGER_S, _MOST_NAMED = 1 << 20, 120.0, 3
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,9 @@ class Job:
 
 
 def earlier_files(job: Job) -> list[Path]:
-    """Return what an earlier capture of the same name has left.
+    """Return what an earlier capture of the same name has left, of several nodes what this node would write.
 
-    Of a job on several nodes it is what this node would write; node 0 answers for ranks and nodes that this job has
-    not, too. Where nobody knows yet which ranks a node will have, each answers for all: no rank of this job has a
-    report before all nodes have come together.
+    Node 0 answers for ranks and nodes that this job has not, and each node for all where nobody knows its ranks yet.
     """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
     return sorted(path for path in files if _belongs(job, path.name.removeprefix(job.name.name)))
@@ -142,10 +136,9 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
     given = vars(parser.parse_args(words[:at]))
-    given["ends_any"] = given["linger_s"] is not None
-    if not given["ends_any"]:
-        given["linger_s"] = _LINGER_S
-    return Job(**given, command=tuple(words[at + 1 :]))
+    ends_any = given["linger_s"] is not None
+    given["linger_s"] = given["linger_s"] if ends_any else _LINGER_S
+    return Job(**given, ends_any=ends_any, command=tuple(words[at + 1 :]))
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -176,9 +169,7 @@ def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
 class Room(contextlib.AbstractContextManager["Room"]):
     """Room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
 
-    All of it is, so that none of its ranks is taken for this job's: into a hidden directory beside its place, from which
-    nothing need be copied. It is removed at the end if the job `has_begun`, and else put back. Logs of NCCL are no capture:
-    a job without a report leaves them too.
+    It is removed at the end if the job `has_begun`, else put back. Logs of NCCL are no capture: they are not refused.
     """
 
     def __init__(self, job: Job) -> None:
@@ -197,12 +188,11 @@ class Room(contextlib.AbstractContextManager["Room"]):
                 names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
                 if names:
                     more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-                    raise OutputError(
-                        str(job.name),
+                    problem, fix = (
                         "an earlier capture of this name is there",
-                        found=", ".join(names[:_MOST_NAMED]) + more,
-                        fix="-o ANOTHER_NAME, or --force to replace it",
+                        "-o ANOTHER_NAME, or --force to replace it",
                     )
+                    raise OutputError(str(job.name), problem, found=", ".join(names[:_MOST_NAMED]) + more, fix=fix)
                 return self
             for path in there:
                 if path.is_dir() and not path.is_symlink():
@@ -264,8 +254,7 @@ def _refused(error: NsyspipeError, *, is_noted: bool = False) -> int:
 
 
 def _tell_nsys(options: argparse.Namespace) -> int:
-    trace = tuple(options.trace.split(","))
-    graphs = options.cuda_graph_trace
+    trace, graphs = tuple(options.trace.split(",")), options.cuda_graph_trace
     try:
         found = nsys.find(options.nsys)
         trace, of_trace = usable_trace(found, trace)
@@ -284,10 +273,7 @@ def _tell_nsys(options: argparse.Namespace) -> int:
 
 
 def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the trace values that this nsys takes, and what to say if those are not all that were wanted.
-
-    OptionError if it refuses one that has no substitute.
-    """
+    """Return the trace values that this nsys takes, and a note if they differ; OptionError if one has no substitute."""
     known, version = found.trace_values(), found.version_text
     refused = [value for value in wanted if known and value not in known]
     if not refused:

@@ -46,14 +46,10 @@ def backend() -> Backend:
     return Backend(*[lambda *_: None] * 4)
 
 
-# The capture's two ends: all ranks begin to record together, and no launched work is cut off at the end.
-
 # What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
 CAPTURE_RANGE = "nsyspipe.capture"
 # How long the end of a capture waits for the device when the loop has broken off.
 _SETTLE_S, _POLL_S = 5.0, 0.001
-
-
 # How this process's capture stands: the handle is that of the capture's range without CUDA.
 _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 
@@ -86,8 +82,7 @@ def start_capture() -> None:
 def stop_capture(*, is_cut_off: bool = False) -> None:
     """End the capture, after the device has done what was launched; without a capture it does nothing.
 
-    Where the loop broke off, `is_cut_off`, it waits a few seconds at most, for other ranks may be gone, and the collective
-    that waits for them would never end.
+    Where the loop broke off, `is_cut_off`, it waits a few seconds at most: other ranks may be gone.
     """
     if not _window.is_open:
         return

@@ -1,8 +1,7 @@
 """One rank of a job: nsys and the program are started, watched, ended when they hang, and told of to the launcher.
 
-``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: nsys runs in a temporary
-directory of this rank's own, and the program's exit status is passed on. What came of it goes to the launcher as a
-`RankRecord`. A command without nsys is watched the same way. What an nsys leaves is read here, for the launcher too.
+``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: the program's exit status
+is passed on, and what came of it goes to the launcher as a `RankRecord`, also without nsys.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing was captured"
 
-_LONGEST_LOG, _LOOK_S = 4096, 1.0
+_LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
 # What nsys says when it and the agent that it starts have missed each other; the next time they do not.
 _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
-# Clocks of file servers may differ from ours.
-_CLOCK_SLACK_NS = 60 * 10**9
-_START_S = 15.0  # that nsys may take to start the program
-_FIRST_OF_TWO_DIGITS = 10
+# What the clocks of file servers may differ from ours, and what nsys may take to start the program.
+_CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (
@@ -114,9 +111,8 @@ class _Rank:
             supervision.adopt_orphans()
         with self._log.open("wb") as output:
             inherited = (*self._locks, stdout, stderr) if nsys else self._locks
-            process = supervision.start(
-                [*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited
-            )
+            words, printing = [*nsys, *telling], output if nsys else None
+            process = supervision.start(words, environment, output=printing, pass_fds=inherited)
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
         if nsys:
@@ -126,8 +122,7 @@ class _Rank:
 
     def _watch(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
-        deadline = None
-        parent = os.getppid()
+        deadline, parent = None, os.getppid()
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
                 # Who started us was killed: nobody else would end the program.
@@ -187,10 +182,9 @@ class _Rank:
 
 
 def _number(path: Path) -> int | None:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 class Captured(NamedTuple):
@@ -202,18 +196,16 @@ class Captured(NamedTuple):
 
 def output_of(nsys: Sequence[str]) -> str | None:
     """Return what the words of an nsys name as its output, variables filled in."""
-    prefix = "--output="
-    named = next((word[len(prefix) :] for word in nsys if word.startswith(prefix)), None)
+    named = next((word.partition("=")[2] for word in nsys if word.startswith("--output=")), None)
     return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
 
 
 def report_there(output: str) -> tuple[int, int] | None:
     """Return what tells the report that is there from another one of its name; None without one."""
-    try:
+    with contextlib.suppress(OSError):
         there = Path(f"{output}.nsys-rep").stat()
-    except OSError:
-        return None
-    return there.st_ino, there.st_mtime_ns
+        return there.st_ino, there.st_mtime_ns
+    return None
 
 
 @dataclass
@@ -232,10 +224,7 @@ class NsysOutput:
     _seen: tuple[int, int, int] | None = None
 
     def is_whole(self, now_s: float) -> bool:
-        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look.
-
-        With ``--capture-range-end=stop`` nsys puts it in its place when the range ends, not when the program does.
-        """
+        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
         if now_s - self._looked_at < _LOOK_S:
             return False
         self._looked_at = now_s
@@ -277,10 +266,7 @@ class NsysOutput:
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:
-    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out.
-
-    What it quotes of a command is left out where it may not be written down.
-    """
+    """Return the last of what nsys said that went wrong, without what it quotes that may not be written down."""
     try:
         said = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
     except OSError:

@@ -1,7 +1,6 @@
 """What a capture ran on, and its sidecar ``NAME.capture.json``, which says how, where and by what its reports were made.
 
-The analysis finds it beside the reports. Of the command line and the environment it holds what `command_words` lets stand,
-and hashes of the rest.
+Of the command line and the environment it holds what `command_words` lets stand, and hashes of the rest.
 """
 
 from __future__ import annotations
@@ -32,28 +31,20 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_TOTAL_S = 12.0
-_LONGEST_NAME = 100
+_TOTAL_S, _LONGEST_NAME = 12.0, 100
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# What starts our own modules in a job.
-_RUNNER = "/launchers/run_module.py"
 # Nothing of a repository that git would start, or fetch from where a repository says.
 _NO_PROGRAMS = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit"),
     *(f"protocol{one}.allow=never" for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")),
 )
 _NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
-_NO_SETTING = re.compile(r"[=\n\ufffd]")
-_MOST_CHANGES = 1000
+_NO_SETTING, _MOST_CHANGES = re.compile(r"[=\n\ufffd]"), 1000
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What this host and this Python environment are; None for what could not be found out.
-
-    The topology is what ``nvidia-smi topo -m`` prints; the commit is of the repository that holds the training program,
-    which untracked files do not make dirty.
-    """
+    """What this host and its Python environment are; None for what is not known. Untracked files are not dirty."""
 
     host: str | None
     gpus: tuple[Gpu, ...]
@@ -70,10 +61,7 @@ class Surroundings:
 def gather_surroundings(
     directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
-    """Look at this machine, for little more than `total_s` seconds, and at the repository of the training program.
-
-    Where nobody knows the program's directory, no commit is looked for.
-    """
+    """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
     patience = Patience(ask, total_s)
     there, driver = gpus(patience, search_path)
     links = topology(patience, search_path) if there else None
@@ -84,16 +72,15 @@ def gather_surroundings(
 
 
 def program_directory(command: Sequence[str]) -> Path | None:
-    """Return the directory of the first existing Python file that a command names, or None; what starts our modules is none."""
-    programs = (word for word in command if word.endswith(".py") and not word.endswith(_RUNNER))
+    """Return the directory of the first existing Python file that a command names, but for what starts our modules; or None."""
+    programs = (word for word in command if word.endswith(".py") and not word.endswith("/launchers/run_module.py"))
     program = next(filter(os.path.isfile, programs), None)  # False for a word that is no path
     return None if program is None else Path(program).absolute().parent
 
 
 def _commit(patience: Patience, directory: Path | None, search_path: str | None) -> tuple[str | None, bool | None]:
     """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
-    git = shutil.which("git", path=search_path)
-    if git is None or directory is None:
+    if (git := shutil.which("git", path=search_path)) is None or directory is None:
         return None, None
     # Changes nothing, and starts no program that the repository's configuration names.
     settings = [word for one in _NO_PROGRAMS for word in ("-c", one)]
@@ -130,8 +117,7 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     return True if is_without else None
 
 
-_TOPOLOGY = ".topo.txt"
-_LONGEST_TEXT, _MOST_LOGS = 500, 4096
+_TOPOLOGY, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps, the warm-up is [0-9]+"
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
@@ -139,7 +125,6 @@ _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
     rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}"
 )
-_ANOTHER_PROBLEM = "its capture failed"
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
 _PHASES = (
     "data forward backward optimizer step loss zero_grad zero-grad eval validation val train checkpoint save load h2d "
@@ -174,21 +159,15 @@ def sidecar_document(
     key: HashKey | None = None,
     **facts: Any,  # noqa: ANN401 - of the document, as they are
 ) -> dict[str, Any]:
-    """Collect what a sidecar says; nothing is written.
+    """Collect what a sidecar says, once the job has ended, on the node that ran it; nothing is written.
 
-    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there. Of the command,
-    word for word, `recorded_command` says what is written, and of variables, those that ``env`` sets before it too, only
-    `VARIABLES` are. The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis
-    takes a sidecar whose pids are not in the reports for another capture's. Programs, by rank, alone are sure of their
-    process ids. Time, environment, surroundings and key that are not given are this process's.
-
-    The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range``, and what `ended_by` the launcher it was:
-    ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout`` or ``interrupt``; None where it
-    ended by itself.
+    The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
+    whose pids are not in the reports for another capture's. Time, environment, surroundings and
+    key are this process's if left out. The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``:
+    ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
     """
     around = surroundings or gather_surroundings(program_directory(command))
-    key = key or hash_key()
-    programs = programs or {}
+    key, programs = key or hash_key(), programs or {}
     rows = _ranks({one.rank: one for one in ranks}, programs)
     topology_file = place.file(_TOPOLOGY)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
@@ -236,7 +215,7 @@ def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program])
         local_rank = said.local_rank if row.local_rank is None else row.local_rank
         row = replace(row, pid=row.pid if said.pid is None else said.pid, local_rank=local_rank)
         gpu_name, report = _text(row.gpu_name or said.gpu_name) or None, _text(PurePath(row.report or "").name) or None
-        problem = (own_problems or _ANOTHER_PROBLEM) if row.problem else None
+        problem = (own_problems or "its capture failed") if row.problem else None
         rows.append(replace(row, gpu_name=gpu_name, report=report, problem=problem))
     return rows
 
@@ -278,11 +257,7 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
 
 
 def _logs(place: Place, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
-    """Return the names of NCCL's logs, ``NAME.nccl.<host>.<pid>.log``.
-
-    Of several nodes that share a directory each lists its own. A log of an earlier capture may lie there too, so the
-    ranks' processes choose, if theirs are there.
-    """
+    """Return the names of NCCL's logs, those of the ranks' processes if there are any; each node lists its own."""
     base, folder = re.escape(Path(place.name).name), Path(place.name).parent
     short = host.partition(".")[0] if host and place.n_nodes > 1 else None  # as NCCL writes %h
     named = re.compile(rf"{base}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")

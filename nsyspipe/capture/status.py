@@ -1,7 +1,6 @@
 """What each rank leaves for its launcher, written and read: ``ranges_<R>.json`` and ``rank_<R>.json``.
 
-The first is the training program's, the second its supervisor's. Either may be missing, or cut short where a process
-was killed.
+The first is the training program's, the second its supervisor's. Either may be missing, or cut short.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any
 
 STATUS_DIR = "NSYSPIPE_STATUS_DIR"
 # A program that puts numbers into its phases' names would otherwise grow this list for days.
-_MOST_NAMES, _LONGEST_NAME = 64, 200
-_MOST_BYTES = 1 << 20
+_MOST_NAMES, _LONGEST_NAME, _MOST_BYTES = 64, 200, 1 << 20
 # What torch raises for a question that its build or the machine cannot answer.
 _UNANSWERED = (AssertionError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -32,11 +30,7 @@ def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
 
 @dataclass
 class Program:
-    """What a training program says of itself and of its loops over `captured_steps`.
-
-    Steps are those that were begun, and measured ones that were completed; warm-up and steps in the capture are as the
-    program asked for, 0 without a capture. A loop has ended when it is over for good.
-    """
+    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none)."""
 
     rank: int = 0
     local_rank: int | None = None

@@ -24,23 +24,19 @@ if TYPE_CHECKING:
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
 _MOST_BYTES = 50
-_CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
 # Between the polite signal and the last one, of nsys and of the program.
-GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
-_POLL_S = 0.05
+GRACE_S, PROGRAM_GRACE_S, _POLL_S = 10.0, 15.0, 0.05
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make an empty directory of our own, and remove it at the end with all that is in it, captures excepted.
+    """Make an empty directory in TMPDIR, behind a short link where sockets need one; all in it goes at the end.
 
-    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in
-    TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path is that of a short
-    link to it.
+    But for captures: one that could not be moved to its place may be all that is left of hours.
     """
     with contextlib.ExitStack() as made:
         directory = _made(None, made)
@@ -54,10 +50,7 @@ def short_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def holding(directory: Path) -> Iterator[tuple[int, ...]]:
-    """Claim a job's directory, and return the descriptors of the locks.
-
-    A program that inherits them holds it too: it stays as long as the program lives, whoever of us was killed.
-    """
+    """Claim a job's directory, for as long as a program lives that inherits the descriptors of the locks."""
     places = [directory, directory.parent] if directory.is_symlink() else [directory]
     locks = [lock for lock in map(claim, places) if lock is not None]
     try:
@@ -90,7 +83,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a directory, unless there is a report of nsys in it, or what it makes one of."""
-    captures = (one for one in path.rglob("*") if one.suffix in _CAPTURES)
+    captures = (one for one in path.rglob("*") if one.suffix in (".nsys-rep", ".qdstrm"))
     if not any(one.is_file() and one.stat().st_size > 0 for one in captures):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -102,10 +95,7 @@ _OF_NSYS = ("nsys", "Qdstrm")
 
 
 def _processes() -> Iterator[tuple[int, str, int, int]]:
-    """Yield every process, its state (a letter, Z for one that has ended and was not waited for), parent and group.
-
-    Nothing where the system does not tell.
-    """
+    """Yield every process, its state (a letter, Z for a zombie), parent and group; nothing where nobody tells."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = path.read_text("ascii", "replace").rpartition(")")[2].split()
@@ -118,18 +108,19 @@ def adopt_orphans() -> None:
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
-    """End what an nsys that has ended left running: an agent that stays forever keeps our terminal's pipe open.
+    """End what nsys left running, its own programs only (or `is_any_of_nsys`): an agent keeps the terminal's pipe."""
 
-    Only what we have adopted is looked at, and of that only nsys's own programs: what the training program put into
-    the background is the user's. If that never began, there `is_any_of_nsys`.
-    """
+    def is_of_nsys(pid: int) -> bool:
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/exe").readlink().name.startswith(_OF_NSYS)
+        return False
 
     def adopted() -> list[int]:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # those that have ended
                 pass
         children = [pid for pid, state, parent, _ in _processes() if parent == os.getpid() and state != "Z"]
-        return [pid for pid in children if is_any_of_nsys or _program_of(pid).startswith(_OF_NSYS)]
+        return [pid for pid in children if is_any_of_nsys or is_of_nsys(pid)]
 
     # To end by themselves; after a polite signal; after the last one.
     _end(adopted, os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
@@ -144,12 +135,6 @@ def _end(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *s
         deadline = time.monotonic() + wait_s
         while any(True for _ in left()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-
-
-def _program_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/exe").readlink().name
-    return ""
 
 
 def _prctl() -> Callable[[int, int], object]:
@@ -178,8 +163,7 @@ class Stop:
 def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
     """Hand the signals that end a program to a function; nohup's and the like stay ignored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    before = {one: signal.signal(one, handler) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
     try:
         yield
     finally:
@@ -211,11 +195,7 @@ def start(
     pass_fds: Sequence[int] = (),
     ends_with_us: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
-
-    It prints to `output`, or where we do; if it `ends_with_us`, it is asked to end when we are killed, where the system
-    can do that.
-    """
+    """Start a program in a session of its own, which the terminal's Ctrl-C does not reach; it may end with us."""
     return subprocess.Popen(  # noqa: S603 - a list, no shell
         list(command),
         env=dict(environment),
@@ -258,6 +238,5 @@ def group_of(pid: int) -> int | None:
 
 def end_groups(groups: Iterable[int], *, grace_s: float | None = None) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
-    grace_s = GRACE_S if grace_s is None else grace_s
-    groups = list(groups)
+    groups, grace_s = list(groups), GRACE_S if grace_s is None else grace_s
     _end(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))

@@ -18,7 +18,6 @@ MASK = "***"
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
 # What a sidecar names as its key where each capture has one of its own.
 PER_CAPTURE = "capture"
-
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
@@ -60,7 +59,7 @@ _TRAINING = _words(
 _FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|toml|json)", re.ASCII)
 _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
 # Longer runs are made by machines: identifiers, keys, hashes.
-_LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME = 20, 12, 8
+_LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME, _LEAST_MIXED = 20, 12, 8, 8
 _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 # From letters to digits or back: h100x8 has three.
 _CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
@@ -70,7 +69,6 @@ _TOKEN = re.compile(
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
 _OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)
-_LEAST_MIXED = 8
 
 _NUMBER = re.compile(
     r"[+\-]?(0|[1-9]\d{0,2}(?:_\d{3})+|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+\-]?\d{1,3})?"
@@ -127,13 +125,7 @@ _COUNTING = _words(
     "n_key_value_heads key_dropout num_passes n_passes"
 )
 _FLAGS = _words("use no with without enable disable is has allow skip")
-
-_SWITCH = r"-?[0-2]|true|false"
-_COUNT = r"-?\d{1,7}"
 _BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
-_LEVEL = r"[0-9]|LOC|NVL|PIX|PXB|PHB|PXN|P2C|C2C|SYS"
-_WORDS_OF_ALGO = r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+"
-_WORDS_OF_PROTO = r"\^?(?:(?:LL|LL128|simple)(?:,|\Z))+"
 # As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
 _INTERFACE = (
     r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
@@ -147,17 +139,17 @@ _ALLOCATOR = (
 
 # Patterns of whole values that may be written down; every other value of these variables is written as its hash.
 _NAMES = {
-    _SWITCH: (
+    r"-?[0-2]|true|false": (
         "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_CROSS_NIC CUDA_LAUNCH_BLOCKING "
         "TORCH_NCCL_BLOCKING_WAIT NCCL_NVTX_DISABLE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_PXN_DISABLE NCCL_CUMEM_ENABLE "
         "NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_SPLIT_DATA_ON_QPS TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_CUDA_EVENT_CACHE "
         "TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_USE_COMM_NONBLOCKING"
     ),
-    _LEVEL: "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
+    r"[0-9]|LOC|NVL|PIX|PXB|PHB|PXN|P2C|C2C|SYS": "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
     _INTERFACES: "NCCL_IB_HCA NCCL_SOCKET_IFNAME",
     r"IB|Socket|AWS Libfabric|OFI|UCX": "NCCL_NET",
     r"none|ofi|aws-ofi|ucx|sharp|spcx": "NCCL_NET_PLUGIN",
-    _COUNT: (
+    r"-?\d{1,7}": (
         "NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_CGA_CLUSTER_SIZE "
         "CUDA_DEVICE_MAX_CONNECTIONS NCCL_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS "
         "NCCL_IB_QPS_PER_CONNECTION NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT"
@@ -167,8 +159,8 @@ _NAMES = {
     r"version|warn|info|abort|trace": "NCCL_DEBUG",
     r"|-1|(?:\d{1,3}(?:,|\Z))+": "CUDA_VISIBLE_DEVICES",
     r"lazy|eager|default": "CUDA_MODULE_LOADING",
-    _WORDS_OF_ALGO: "NCCL_ALGO",
-    _WORDS_OF_PROTO: "NCCL_PROTO",
+    r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+": "NCCL_ALGO",
+    r"\^?(?:(?:LL|LL128|simple)(?:,|\Z))+": "NCCL_PROTO",
     _BYTES: "NCCL_BUFFSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NET_CHUNKSIZE",
     r"parallel|group": "NCCL_LAUNCH_MODE",
     r"off|info|detail": "TORCH_DISTRIBUTED_DEBUG",
@@ -200,11 +192,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class _Owner:
-    """The option that words belong to until the next one.
-
-    Of a secret one nothing of its values stands. One that takes the next word has that for a value, whatever it looks like.
-    A single letter says little: Python's -u has no value.
-    """
+    """The option that words belong to until the next one; of a secret one nothing stands. It may take any next word."""
 
     name: str = ""
     is_secret: bool = False
@@ -216,12 +204,7 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
 
     Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an option with a word of
-    training in its name; files lose their directory. Options whose name hints at a secret have hashed values only. Of long commands the begin is kept.
-
-    Examples
-    --------
-    >>> recorded_command(["python3", "/a/train.py", "--lr=0.1", "--jwt", "12", "optim.name=adamw", "abc"], Mask())
-    ['python3', 'train.py', '--lr=0.1', '--jwt', '***', 'optim.name=adamw', '***']
+    training in its name; files lose their directory; options whose name hints at a secret have hashed values only.
     """
     found: list[str] = []
     owner = _Owner()
@@ -234,13 +217,7 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
 
 
 def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
-    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it.
-
-    Examples
-    --------
-    >>> recorded_environment({"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "abc", "HF_TOKEN": "abc"}, Mask())
-    {'NCCL_ALGO': '***', 'NCCL_P2P_DISABLE': '1'}
-    """
+    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it."""
     given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
     return {name: value if allows(name, value) else mask.of(name, value) for name, value in given}
 
@@ -358,15 +335,13 @@ def _file_name(value: str) -> str | None:
 
 def _is_plain(stem: str) -> bool:
     """Tell whether a name looks as if somebody had chosen it, rather than a machine."""
-    runs = _RUN.findall(stem)
-    n_digits = sum(char.isdigit() for char in stem)
-    token = _TOKEN.fullmatch(stem)
+    runs, token = _RUN.findall(stem), _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
     # As many small and capital letters are a token's, but in words that begin with capitals.
     mixed = [run for run in runs if len(run) >= _LEAST_MIXED and run not in (run.lower(), run.upper())]
     return (
-        n_digits <= _MOST_DIGITS_OF_NAME
+        sum(map(str.isdigit, stem)) <= _MOST_DIGITS_OF_NAME
         and all(len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS) for run in runs)
         and all(len(_CHANGE.findall(run)) <= _MOST_CHANGES for run in runs)
         and all(map(_CLEAN_PART.fullmatch, mixed))
@@ -401,8 +376,7 @@ def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
 
 def _n_digits(value: str) -> int:
     """Return how many digits of a number count: neither zeros around it nor its exponent."""
-    digits = "".join(char for char in value.lower().partition("e")[0] if char.isdigit())
-    return len(digits.strip("0"))
+    return len("".join(filter(str.isdigit, value.lower().partition("e")[0])).strip("0"))
 
 
 def _is_clean(name: str) -> bool:
@@ -428,6 +402,6 @@ def _hints_at_secret(name: str) -> bool:
 def _is_count(name: str) -> bool:
     """Tell whether a name counts tokens or keys: nothing else in it hints at a secret."""
     parts = _parts(name)
-    if "_".join(part.lower() for part in _HUMP.split(name) if part) in _COUNTING:
+    if "_".join(filter(None, _HUMP.split(name))).lower() in _COUNTING:
         return True
     return "tokens" in parts and bool(parts & _COUNTS) and not _hints_at_secret("_".join(parts - {"tokens"}))

@@ -1,7 +1,6 @@
 """Reports to SQLite: where each export belongs, which is up to date, and the rest exported, several at once.
 
-Each goes into a hidden directory beside its target, then is renamed. So an export is there whole or not at all, and one
-that was interrupted never looks up to date.
+Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -36,27 +35,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
-EXPORTED, UP_TO_DATE = "exported", "up to date"
-TIMEOUT_S = 1800.0
+EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
 
-_EXPORT_SUFFIX = ".sqlite"
-_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-_SQLITE_HEADER_BYTES = 100
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
 _NEWER = re.compile(r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL)
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
-_MOST_LINES = 3
 # What an export says of itself; before 2023.3 in a table of another name, and not from which report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
-_INPUT = "EXPORT_PARAM_INPUT_FILE"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
-_MOST_ROWS = 1000
 # nsys takes some times a report's size in memory, and a disk only so much at once.
-_MOST_JOBS = 8
-# What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_MOST_ROWS, _MOST_JOBS = 1000, 8
 
 
 @dataclass(frozen=True)
@@ -79,16 +69,12 @@ def attempt_exports(
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Exported | NsyspipeError]:
-    """Export reports, in a directory, to the targets given, or each beside its report; one that fails keeps no other from it.
+    """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
-    An export is up to date if it is whole, was made from a report of that name, and is not older than it; `force` exports
-    that too, and over files that are no exports of their report. Without `jobs` the cores say how many run at once, up to
-    8; each may take `timeout_s`; `on_progress` is called with (reports done, reports to export). For each report, in
-    order, its export is returned, or why there is none.
-
-    OptionError if two reports would be exported to one file, OutputError if the directory cannot be made, NsysNotFoundError
-    or NsysFailedError if there is no nsys that answers. Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to
-    the system, end every nsys and leave no half export.
+    An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any.
+    As many run at once as `jobs`, or the cores, say. `on_progress` is called with (reports done, reports to export).
+    OptionError if two would go to one file, OutputError if the directory cannot be made, NsysNotFoundError or
+    NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every nsys and leave no half export.
     """
     pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
     by_target: dict[str, Path] = {}
@@ -113,7 +99,7 @@ def attempt_exports(
     if left:
         for folder in {target.parent for _, target in left.values()}:
             remove_abandoned(folder)
-        options = {"nsys": nsys or _found(), "force": force, "timeout_s": timeout_s}
+        options = {"nsys": nsys or _any_nsys(), "force": force, "timeout_s": timeout_s}
         made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), **options)
         outcomes |= dict(zip(left, made, strict=True))
     return [outcomes[at] for at in range(len(pairs))]
@@ -123,13 +109,13 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
     """Return the exports where all are needed; else raise the first failure, which says how many others there are."""
     failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
     if failures:
-        first, n_others = failures[0], len(failures) - 1
-        more = f" (and {n_others} more of {len(outcomes)} reports failed)" if n_others else ""
+        first = failures[0]
+        more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (len(failures) > 1)
         raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
     return [one for one in outcomes if isinstance(one, Exported)]
 
 
-def _found() -> Nsys:
+def _any_nsys() -> Nsys:
     try:
         return find()
     except NsysNotFoundError as error:
@@ -143,17 +129,12 @@ def _not_writable(path: Path, error: OSError) -> OutputError:
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
     """Return where a report is exported to: beside it, or into a directory."""
-    is_report = report.suffix in _REPORT_SUFFIXES
-    name = f"{report.stem if is_report else report.name}{_EXPORT_SUFFIX}"
-    return (report.parent if directory is None else directory) / name
+    name = report.stem if report.suffix in (".nsys-rep", ".qdrep") else report.name
+    return (report.parent if directory is None else directory) / f"{name}.sqlite"
 
 
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
-    """Return whether an export is there that is whole, of a report with this name, and not older than it.
-
-    InputError if the report cannot be read, or is empty; OutputError if something else is where the export would be, and
-    may not be replaced (`force`).
-    """
+    """Return whether a whole export of this report, no older, is there; InputError or OutputError where none can be."""
     with readable(source):
         report = source.stat()
         if not source.is_file():
@@ -162,11 +143,9 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     if not report.st_size:
         problem = "is empty (0 bytes): its capture did not end well"
         raise DamagedReportError(str(source), problem, fix="capture it again")
-    if not target.exists():
-        return False
-    if not target.is_file():
+    if target.exists() and not target.is_file():
         raise OutputError(str(target), "is no ordinary file", fix="another directory: -o DIR")
-    if force:
+    if force or not target.exists():
         return False
     origin = None
     try:
@@ -174,7 +153,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     except (DamagedReportError, NotAReportError):
         # Cut short, or without a header yet: its writer was killed.
         with contextlib.suppress(OSError), target.open("rb") as file:
-            header = file.read(_SQLITE_HEADER_BYTES)
+            header = file.read(100)
             if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
                 return False
     if origin is None or origin[0] not in (None, source.name):
@@ -243,9 +222,9 @@ def _export(source: Path, target: Path, *, nsys: Nsys, force: bool, timeout_s: f
 @contextlib.contextmanager
 def _catching_ends() -> Iterator[None]:
     """Make an error of the signals that would end this process at once, and leave nsys behind."""
-    caught = []
-    if threading.current_thread() is threading.main_thread():
-        caught = [one for one in _ENDING if signal.getsignal(one) is signal.SIG_DFL]
+    # What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
+    ending = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    caught = [one for one in ending if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(number: int, _frame: FrameType | None) -> None:
         for one in caught:  # once is enough: a second one would disturb the end
@@ -281,10 +260,7 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
 
 
 def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Event) -> None:
-    """Export one report to a file that is not there yet; whatever nsys started is ended with it, also once we are `stopped`.
-
-    NsysFailedError if nsys cannot be started, fails, is killed, does not end in time or was stopped.
-    """
+    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is `stopped`."""
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
     command = [str(nsys.path), "export", *arguments, str(report.absolute())]
@@ -301,7 +277,7 @@ def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stoppe
 def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
     status, said = output.status, output.text
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
-    found: str | None = "; ".join(telling_lines(said, _MOST_LINES)) or None
+    found: str | None = "; ".join(telling_lines(said, 3)) or None
     if status is None:
         problem, found = f"nsys export did not end within {timeout_s:g} s, and was ended", None
         fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or see what it does: {by_hand}"
@@ -333,10 +309,7 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
 
 
 def _origin(path: Path) -> tuple[str | None, bool] | None:
-    """Return the file name of an export's report (None before 2023.3), and whether it has all tables and times.
-
-    None for an SQLite file that nsys did not write; NotAReportError or DamagedReportError if it is none, or not whole.
-    """
+    """Return the name of an export's report (None before 2023.3), and whether it has all; None if it is not nsys's."""
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"
     try:
@@ -348,7 +321,7 @@ def _origin(path: Path) -> tuple[str | None, bool] | None:
             said = {str(name): value for name, value in database.execute(query)}
     except (sqlite3.Error, UnicodeDecodeError):
         return None
-    given = said.get(_INPUT)
+    given = said.get("EXPORT_PARAM_INPUT_FILE")
     # A report may have been exported on Windows.
     name = PurePosixPath(PureWindowsPath(given).name).name if isinstance(given, str) else None
     return name or None, not any(said.get(one) for one in _LIMITS)

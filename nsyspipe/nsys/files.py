@@ -31,13 +31,9 @@ _PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
 _PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700
 _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 # Between its making and its lock, a directory looks abandoned.
-YOUNG_S = 60.0
-_RECENT_S = 86_400.0
-_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
-_EXPORT = ".sqlite"
-_MAGIC = b"SQLite format 3\x00"
-_HEADER_BYTES = 100
-_WAL_FORMAT = 2
+YOUNG_S, _RECENT_S = 60.0, 86_400.0
+_EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
+_MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 
 EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 BEING_WRITTEN = "is still being written, or its writer was killed"
@@ -45,11 +41,7 @@ WAIT = "wait until nsys export has ended"
 
 
 def claim(directory: Path) -> int | None:
-    """Say that this process uses a directory, and return the open lock; None where locks are not to be had, or a link is.
-
-    The lock is shared, and its time is that of the last claim. It lasts until it is closed with `os.close`,
-    or the process ends.
-    """
+    """Take a directory's shared lock, timed now, until it is closed or the process ends; None where that cannot be."""
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.open(directory / _LOCK, flags, _FILE_MODE)
@@ -103,10 +95,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def claimed_file(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden file that only this user can read, to be renamed; whatever still has its name goes in the end.
-
-    Files of processes that were killed are removed first. OSError if it cannot be made.
-    """
+    """Yield a new hidden file for this user alone, to be renamed; what still has its name goes in the end."""
     remove_abandoned(parent)
     lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
     with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
@@ -185,11 +174,9 @@ def remove_side_files(path: Path) -> None:
 
 
 def check_file(path: Path) -> tuple[os.stat_result, str]:
-    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it with.
+    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it.
 
-    A closed file in WAL mode is opened as immutable: without that SQLite makes ``-wal`` and ``-shm`` files, even for a
-    reader. ReportNotFoundError, NotAReportError or DamagedReportError if the file is missing, no SQLite, unreadable,
-    truncated or being written.
+    A closed file in WAL mode is opened as immutable: else SQLite makes ``-wal`` and ``-shm`` files, even to read.
     """
     with readable(path):
         status = path.stat()

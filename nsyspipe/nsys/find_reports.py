@@ -1,8 +1,7 @@
 """From what a user types to report files: paths, directories, globs (quoted ones too); and a cache of exports.
 
-Reports of nsys that are analyzed as they are get exported into it, and are found there the next time. Nothing is written
-beside them. An export holds what its report holds, secrets included, so only its user can read the cache. A report that
-changes is another one; what was used longest ago makes room.
+Reports that are analyzed as they are get exported into it; nothing is written beside them. Secrets may be in them, so only
+its user can read the cache. A report that changes is another one; what was used longest ago makes room.
 """
 
 from __future__ import annotations
@@ -38,18 +37,14 @@ _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIX = ".sqlite", ".nsys-rep"
 
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
-_SOURCES: dict[Path, Path] = {}
+SOURCES: dict[Path, Path] = {}
 
 
 def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the exports that the arguments name, as `find_named` does.
-
-    NotAReportError if only an ``.nsys-rep`` without its export is there.
-    """
+    """Return the exports that the arguments name, by `find_named`; NotAReportError if one is not exported."""
     found = find_named(arguments)
-    for path in found:
-        if path.suffix == RAW_SUFFIX:
-            raise _not_exported(path)
+    if raw := [path for path in found if path.suffix == RAW_SUFFIX]:
+        raise _not_exported(raw[0])
     return found
 
 
@@ -61,8 +56,7 @@ def _not_exported(path: Path, found: str | None = None) -> NotAReportError:
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the files that the arguments name, in their order; within a glob or directory by number.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is there twice
-    stays there twice: whether that is an error is decided where ranks are. ReportNotFoundError if an argument names none.
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. One named twice stays.
     """
     found = _expand(arguments, EXPORT_SUFFIX, RAW_SUFFIX)
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
@@ -70,10 +64,7 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the reports to export that the arguments name, each once, ordered as `find_named` does.
-
-    Exports among them are passed over: a shell's ``run_*`` names them too. NotAReportError if they name exports alone.
-    """
+    """Return the reports to export that are named, each once; exports are passed over, alone a NotAReportError."""
     found = _expand(arguments, RAW_SUFFIX)
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
@@ -85,21 +76,13 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     return list(distinct.values())
 
 
-def remember_source(export: Path, source: Path) -> None:
-    """Remember what an export that does not lie beside its report was made from."""
-    _SOURCES[export] = source
-
-
 def source_of(path: Path) -> Path:
     """Return the report that an export in the cache was made from, as the user named it; else the path itself."""
-    return _SOURCES.get(path, path)
+    return SOURCES.get(path, path)
 
 
 def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Tell text files among the arguments from reports: a shell expands ``--nccl-log nccl_*.log`` into several words.
-
-    Returned are what are reports, and what are logs: files that are not SQLite's and not named like a report.
-    """
+    """Tell reports from logs (text files not named like a report): a shell expands ``--nccl-log *.log`` into words."""
     found: tuple[list[str], list[str]] = [], []
     for argument in arguments:
         path = Path(argument)
@@ -112,10 +95,7 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the log files that the arguments name: paths, and globs in order of the alphabet.
-
-    ReportNotFoundError if an argument names no file.
-    """
+    """Return the log files that the arguments name, globs by the alphabet; ReportNotFoundError if one names none."""
     found: list[Path] = []
     for argument in arguments:
         path = Path(argument)
@@ -128,10 +108,7 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def display_names(paths: Sequence[str | Path]) -> list[str]:
-    """Return the shortest path tails that tell the reports apart: file names, if those differ.
-
-    A report that was exported into the cache is called as if its export lay beside it.
-    """
+    """Return the shortest path tails that tell reports apart; one in the cache as if it lay beside its report."""
     pairs = [(path, source_of(path)) for path in map(Path, paths)]
     texts = [decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX))) for path, source in pairs]
     parts = [Path(text).parts for text in texts]
@@ -166,13 +143,9 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
     return expanded
 
 
-# The cache of exports.
-
-_DIRECTORY, _XDG, _BYTES = "NSYSPIPE_CACHE_DIR", "XDG_CACHE_HOME", "NSYSPIPE_CACHE_BYTES"
-_MOST_BYTES = 20_000_000_000
+_DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-_WRITABLE_BY_OTHERS = 0o022
 _NO_NSYS = "no nsys on this machine; nsyspipe convert exports it on one that has nsys"
 
 # Entries that this process uses: their locks stay open until it ends.
@@ -181,20 +154,16 @@ _CLAIMS: dict[Path, int | None] = {}
 
 def cache_directory() -> Path:
     """Return where exports are kept: ``$NSYSPIPE_CACHE_DIR``, else ``nsyspipe`` in the user's cache directory."""
-    if chosen := os.environ.get(_DIRECTORY):
-        return Path(chosen).absolute()
-    home = os.environ.get(_XDG) or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises nothing
-    return Path(home).absolute() / "nsyspipe"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises nothing
+    return Path(os.environ.get(_DIRECTORY) or f"{home}/nsyspipe").absolute()
 
 
 def exported_reports(
     arguments: Iterable[str | Path], *, jobs: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
-    """Return the exports that the arguments name; of a report without one, its export in the cache, whose report `source_of` tells.
+    """Return the exports that the arguments name; of a report without one, its export in the cache (see `source_of`).
 
-    So many `jobs` export at once (None chooses); `on_progress` is called with (reports exported, reports to export).
-    ReportNotFoundError if an argument names no file, NotAReportError if there is no nsys that could export a report,
-    NsysFailedError if it fails, once all reports were tried, OutputError if the cache cannot be written.
+    `on_progress` is called with (reports exported, reports to export). All are tried before a failure is raised.
     """
     paths = find_named(arguments)
     sources = {path: None for path in paths if path.suffix == RAW_SUFFIX}
@@ -218,16 +187,12 @@ def exported_reports(
     outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
     _make_room(folder, int(limit))
     all_exported(outcomes)
-    for source, target in targets.items():
-        remember_source(target, source)
+    SOURCES.update((target, source) for source, target in targets.items())
     return [targets.get(path, path) for path in paths]
 
 
 def _make_private(folder: Path) -> None:
-    """Make the directory of all entries; one that is there stays as it is, and is refused if others could put entries in.
-
-    What an entry holds is its user's alone in any case.
-    """
+    """Make the directory of all entries; one that is there is refused if others could put entries in."""
     problem, fix = "", f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -238,7 +203,7 @@ def _make_private(folder: Path) -> None:
         raise OutputError(str(folder), problem, fix=fix) from error
     if os.geteuid() not in (0, status.st_uid):
         problem = "is another user's"
-    elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
+    elif stat.S_IMODE(status.st_mode) & 0o022:
         problem, fix = ("can be written by others", f"chmod go-w {shlex.quote(str(folder))}, or {fix}")
     if problem:
         raise OutputError(str(folder), f"cannot be used as the cache of exports: it {problem}", fix=fix)
@@ -287,10 +252,9 @@ def _make_room(folder: Path, limit: int) -> None:
     for entry in ours:
         remove_abandoned(entry)
     sizes = dict.fromkeys(ours, 0)
-    for entry in ours:
-        for path in entry.rglob("*"):
-            with contextlib.suppress(OSError):
-                sizes[entry] += path.lstat().st_size
+    for entry, path in [(one, path) for one in ours for path in one.rglob("*")]:
+        with contextlib.suppress(OSError):
+            sizes[entry] += path.lstat().st_size
     for entry in sorted(ours, key=claimed_at):
         if sum(sizes.values()) <= limit:
             return

@@ -1,7 +1,7 @@
 """What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
 
 A laptop without GPU and nsys is a good place to analyze, so nothing here is an error. Probes read no environment variable
-but the search path; of what programs print, versions, models and words of a known form are kept.
+but the search path.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import re
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +27,9 @@ _WITHOUT_NSYS = (
     ("trace_values", "nsys would tell", "choosing --trace"),
 )
 
-_TOTAL_S, _LONGEST_NAME, _MOST_PARANOID = 9.0, 64, 2
+_LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES, _BYTES_PER_MIB = 5_000_000_000, 1 << 20
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
-_GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
@@ -51,15 +51,14 @@ class Gpu:
 
 def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], str | None]:
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
-    query = (f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    query = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
     found, driver = [], None
     for line in _smi(patience, search_path, *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(_GPU_FIELDS) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+        if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
         index, name, memory, version = cells
-        is_number = re.fullmatch(r"[0-9]{1,12}", memory)
-        n_bytes = int(memory) * _BYTES_PER_MIB if is_number else None
+        n_bytes = int(memory) * _BYTES_PER_MIB if re.fullmatch(r"[0-9]{1,12}", memory) else None
         found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME], n_bytes))
         driver = driver or (version if _VERSION.fullmatch(version) else None)
     return tuple(found), driver
@@ -89,12 +88,7 @@ class Check:
 
 
 def check_machine(
-    *,
-    run: Run = ask,
-    root: Path = ROOT,
-    search_path: str | None = None,
-    folder: Path = Path(),
-    total_s: float = _TOTAL_S,
+    *, run: Run = ask, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
     patience = Patience(run, total_s)
@@ -142,9 +136,8 @@ def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
 def _importer(nsys: Program, root: Path) -> Check:
     if programs.find_importer(nsys, root):
         return Check("importer", "ok", "QdstrmImporter is there", _BOTH)
-    return Check(
-        "importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, f"{GET_NSYS}, not only its target package"
-    )
+    fix = f"{GET_NSYS}, not only its target package"
+    return Check("importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, fix)
 
 
 def _trace_values(patience: Patience, nsys: Program) -> Check:
@@ -176,8 +169,7 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check
 def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
     there, version = gpus(patience, search_path)
     if there and version:
-        models = [one.name for one in there]
-        counted = ", ".join(f"{models.count(one)} x {one}" for one in dict.fromkeys(models))
+        counted = ", ".join(f"{n} x {model}" for model, n in Counter(one.name for one in there).items())
         return Check("cuda_driver", "ok", f"{version}, {counted}", CAPTURE)
     try:
         text = root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
@@ -196,8 +188,7 @@ def _topology(patience: Patience, search_path: str | None) -> Check:
     rows = _LINK_ROW.findall(topology(patience, search_path) or "")
     if not rows:
         return Check("topology", "unknown", "nvidia-smi topo -m does not tell", uses)
-    columns = [row.split()[: len(rows)] for row in rows]
-    links = sorted({cell for row in columns for cell in row if _LINK.fullmatch(cell)})
+    links = sorted({cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)})
     found = f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links"
     return Check("topology", "ok", found, uses)
 

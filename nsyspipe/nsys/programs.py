@@ -44,9 +44,7 @@ _IMPORTER_PLACES = (
     "usr/lib/nsight-systems/host-*/QdstrmImporter",
     "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
 )
-_MOST_BYTES = 1 << 20
-_CHUNK, _POLL_S = 1 << 16, 0.02
-_PROGRAM_S = 3.0
+_MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
 
 
 class Program(NamedTuple):
@@ -107,10 +105,9 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
 def printed(
     command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Event | None = None
 ) -> Output:
-    """Run a program and return the last that it printed; OSError when it cannot be started.
+    """Run a program without input and return the last that it printed; OSError when it cannot be started.
 
-    It gets no input, and is ended with all of its process group: once it has ended, whoever else holds its output open,
-    when time is up, or when it is `stopped`. What it says of errors is left out, but of one that runs in a `folder`.
+    Its process group is ended with it, when time is up, or when `stopped`; its errors are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
     with subprocess.Popen(  # noqa: S603 - a list, no shell
@@ -170,21 +167,13 @@ _TELLING = re.compile(
     r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
     re.IGNORECASE,
 )
-# [1/1] [===== 40%     ] run_0.sqlite
 _PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
 _LONGEST_LINE = 200
 
 
 def telling_lines(said: str, most: int) -> list[str]:
-    r"""Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars.
-
-    Examples
-    --------
-    >>> telling_lines("Generating\n[1/1] [==  20%]\nError: no space left on device\nbye\n", 1)
-    ['Error: no space left on device']
-    """
-    lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", said)]
-    lines = ["".join(filter(str.isprintable, line)) for line in lines]
+    """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
+    lines = ["".join(filter(str.isprintable, _ESCAPES.sub("", one).strip())) for one in re.split(r"[\r\n]+", said)]
     lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
     telling = [line for line in lines if _TELLING.search(line)] or lines
     return list(dict.fromkeys(telling[-most:]))
@@ -201,13 +190,7 @@ _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, to compare by.
-
-    Examples
-    --------
-    >>> numbers("0.2.12rc1")
-    (0, 2, 12)
-    """
+    """Return the leading numbers of a version, to compare by: (0, 2, 12) of 0.2.12rc1."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -301,12 +284,7 @@ class Nsys:
 
 
 def find(program: str | None = None, *, run: Run = ask) -> Nsys:
-    """Return the nsys to use, once it has told its version.
-
-    It is named by a path, a directory that holds nsys, or a name on the search path; None looks on the search path, then
-    in the places where packages put it, newest first. NsysNotFoundError if there is none, NsysFailedError if it cannot be
-    started, does not answer, or is something else.
-    """
+    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed."""
     path = _path(program)
     output = run([str(path), "--version"], _ANSWER_S)
     if output is None:
@@ -333,15 +311,11 @@ def _path(program: str | None) -> Path:
     given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)
     if given is None:
         raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
-    # Absolute: it may be run from another directory.
-    return Path(given).absolute()
+    return Path(given).absolute()  # it may be run from another directory
 
 
 def import_path() -> list[str]:
-    """Return ``sys.path`` without the current directory, however it is written there, and without relative entries.
-
-    Anybody's reports may lie in it, and more than reports.
-    """
+    """Return ``sys.path`` without the current directory, where anybody's files may lie, nor relative entries."""
     # No pathlib: it would be imported from the path that this mends.
     found = list(filter(os.path.isabs, sys.path))
     for entry in list(found):

@@ -1,7 +1,6 @@
 """The key that a user's sidecars hash values with: a random file of the user's own, which nobody else reads.
 
-``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``. Only what writes down words of a command
-reads it. Where it cannot be had, each capture has a key of its own, which is forgotten with it.
+``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``; else each capture has a key of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, rec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_N_BYTES, _N_SHOWN = 32, 8
-_DIRECTORY, _FILE = "nsyspipe", "hash-key"
-# Readable by its owner alone.
-_MODE, _OF_OTHERS = 0o600, 0o077
-_WRITABLE_BY_OTHERS = 0o022
+_N_BYTES, _N_SHOWN, _FILE = 32, 8, "hash-key"
+_OF_OTHERS, _WRITABLE_BY_OTHERS = 0o077, 0o022
 
 
 class _UnusableError(Exception):
@@ -36,10 +32,7 @@ class _UnusableError(Exception):
 
 @dataclass(frozen=True)
 class HashKey(Mask):
-    """A key, and the name by which hashes of one key are told from those of another; a note for the user where it is not theirs.
-
-    The name is itself a hash by the key, of a text that no value can be; ``capture`` for a key of this capture only.
-    """
+    """A key; its name is a hash by it, or ``capture`` for one of this capture only, with a note for the user."""
 
     key: bytes = field(repr=False)
     key_id: str | None = PER_CAPTURE
@@ -52,14 +45,11 @@ class HashKey(Mask):
 
 
 def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
-    """Return the user's key, made at the first use; one of this capture's own where there is none to be had.
-
-    The file is refused if it, or its directory, is a link, belongs to somebody else, or is open to others.
-    """
+    """Return the user's key, made at the first use; else, or where others could touch it, one of this capture's own."""
     given = os.environ if environment is None else environment
     places = (Path(given.get("XDG_STATE_HOME", "")), Path(given.get("HOME", ""), ".local", "state"))
     # A relative one is to be ignored.
-    place = next((one / _DIRECTORY for one in places if one.is_absolute()), None)
+    place = next((one / "nsyspipe" for one in places if one.is_absolute()), None)
     where, reason = "a state directory" if place is None else f"{place / _FILE}", "HOME is not set"
     if place is not None:
         try:
@@ -104,10 +94,10 @@ def _read(directory: int) -> bytes:
 def _make(directory: int) -> None:
     """Put a new key in its place, whole; the first of several processes wins."""
     draft, flags = f".{_FILE}-{secrets.token_hex(8)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    file = os.open(draft, flags | os.O_CLOEXEC, _MODE, dir_fd=directory)
+    file = os.open(draft, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
     try:
         with open(file, "wb") as writing:  # noqa: PTH123 - a descriptor
-            os.fchmod(file, _MODE)
+            os.fchmod(file, 0o600)
             writing.write(secrets.token_bytes(_N_BYTES))
             writing.flush()
             os.fsync(file)
@@ -130,11 +120,7 @@ def _digest(key: bytes, text: bytes) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print words as they may be written down, for launchers that remember what they have done.
-
-    ``--environment`` in front adds the variables. Hashes by a key that is forgotten would differ each time: without a
-    user's key they are ``***``.
-    """
+    """Print words as they may be written down, after ``--environment`` variables too; without a user's key ``***``."""
     given, key = list(sys.argv[1:] if words is None else words), hash_key()
     mask, variables = (key if key.note is None else Mask()), {}
     if given[:1] == ["--environment"]:

@@ -5,6 +5,9 @@ A fake report is thus an SQLite file that is called .nsys-rep.
 
 from __future__ import annotations
 
+import pytest
+
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.programs import HELP, VERSION, program
 from tests.build.trace import steady_rank
 
@@ -62,6 +65,13 @@ def fake_nsys(folder, export=COPY, *, options=OLD_OPTIONS, profile=HELP, name="n
     """
     texts = {"version": VERSION, "profile": profile, "options": options, "reports": f"'{reports}'"}
     return program(folder, name, _SCRIPT.format(**texts, export=export, capture=capture))
+
+
+def take_nsys_away(monkeypatch):
+    """Leave no nsys; skip where this machine has one in one of the usual places."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
 
 
 def calls(nsys):

@@ -10,16 +10,9 @@ import tempfile
 
 import pytest
 
+from nsyspipe.capture import supervision
 from nsyspipe.capture.job import main
-from nsyspipe.capture.supervision import (
-    catching_signals,
-    end_groups,
-    group_is_alive,
-    group_of,
-    interruptible,
-    start,
-    status_of,
-)
+from nsyspipe.capture.supervision import catching_signals, group_is_alive, group_of, interruptible, start
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +29,13 @@ def run(name, *words, command=("true",)):
 
 
 def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys):
-    assert run(tmp_path / "x") == 0
-    assert run(tmp_path / "x", command=["sh", "-c", "exit 9"]) == 9
-    assert run(tmp_path / "x", command=["sh", "-c", "kill -6 $$"]) == 128 + 6
-    assert run(tmp_path / "x", command=["/no/such"]) == 2
+    for words, status in (
+        (("true",), 0),
+        (("sh", "-c", "exit 9"), 9),
+        (("sh", "-c", "kill -6 $$"), 134),
+        (("/no/such",), 2),
+    ):
+        assert run(tmp_path / "x", command=words) == status
     assert "error: /no/such: cannot be started: No such file" in capsys.readouterr().err
 
 
@@ -89,10 +85,10 @@ def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
     while group_of(process.pid) != process.pid:
         pass
     assert group_is_alive(process.pid)
-    end_groups([process.pid], grace_s=0.3)
+    supervision.end_groups([process.pid], grace_s=0.3)
     assert not group_is_alive(process.pid)
     process.wait()
-    assert status_of(process) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+    assert supervision.status_of(process) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
 
 
 def test_a_group_of_zombies_is_not_alive_and_our_own_is_nobodys_to_end():

@@ -9,12 +9,9 @@ import pytest
 
 from nsyspipe.capture.rank import NOTHING, Captured, NsysOutput, is_missed_agent, last_words, output_of, report_there
 
-HOUR_NS = 3600 * 10**9
-
 
 @pytest.fixture
 def place(tmp_path):
-    """Where nsys works, below where its report belongs."""
     (tmp_path / "tmp" / "nvidia").mkdir(parents=True)
     (tmp_path / "log").write_text("starting\nFailed to create 'run_0.nsys-rep': File exists\nbye\n")
     return tmp_path
@@ -29,7 +26,7 @@ def test_a_file_that_was_there_or_is_older_than_this_nsys_is_not(place, is_noted
     path = place / "run_0.nsys-rep"
     path.write_text("old")
     if not is_noted:  # moved there meanwhile
-        os.utime(path, ns=(0, time.time_ns() - HOUR_NS))
+        os.utime(path, ns=(0, time.time_ns() - 3600 * 10**9))
     earlier = report_there(str(place / "run_0")) if is_noted else None
     assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
 
@@ -48,9 +45,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("there", "left", "problem", "kept"), LEFT)
-def test_a_new_file_is_the_report_and_what_is_left_where_nsys_works_is_kept_beside_it(
-    place, there, left, problem, kept
-):
+def test_a_new_file_is_the_report_and_what_is_left_is_kept_beside_it(place, there, left, problem, kept):
     if there:
         (place / "run_0.nsys-rep").write_text(there)
     for name, text in left.items():
@@ -75,13 +70,10 @@ def test_a_name_that_is_taken_is_not_and_a_capture_that_cannot_be_moved_stays_an
     assert left.read_text() == "mine"
 
 
-def test_the_output_has_the_rank_of_this_process(monkeypatch):
+def test_the_output_has_this_process_s_rank_and_an_agent_that_was_missed_is_known_by_what_nsys_says(place, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     assert output_of(["nsys", "profile", "--output=a/run_%q{RANK}"]) == "a/run_3"
     assert output_of(["nsys", "profile"]) is None
-
-
-def test_an_agent_that_was_missed_is_known_by_what_nsys_says(place):
     (place / "log").write_text("[1/2]\nException: Connection to Agent lost: End of file\n")
     assert last_words(place / "log") == ": Exception: Connection to Agent lost: End of file"
     assert is_missed_agent(last_words(place / "log"))

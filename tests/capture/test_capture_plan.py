@@ -14,25 +14,22 @@ from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.programs import find
 from tests.build.fake_nsys import fake_nsys
-from tests.build.programs import HELP, program
+from tests.build.programs import HELP, program, put
 
 
 def job(*words, name="/data/run"):
     return parse_job([f"--name={name}", "--program=train.py", *words, "--", "run", "it"])
 
 
-@pytest.mark.parametrize(
-    ("text", "ranks"), [("0", {0}), ("0,7,63", {0, 7, 63}), ("0-3", {0, 1, 2, 3}), ("5,1-2", {1, 2, 5}), ("2-2", {2})]
-)
-def test_ranks_are_numbers_and_ranges(text, ranks):
-    assert parse_ranks(text) == ranks
+RANKS = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}, "2-2": {2}}
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"])
-def test_anything_else_is_refused(text):
-    with pytest.raises(OptionError, match=r"^--ranks .*: .") as caught:
-        parse_ranks(text)
-    assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
+def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
+    assert {text: parse_ranks(text) for text in RANKS} == RANKS
+    for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
+        with pytest.raises(OptionError, match=r"^--ranks .*: .") as caught:
+            parse_ranks(text)
+        assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
 
 
 def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_keeps_its_dots(monkeypatch, tmp_path):
@@ -41,9 +38,7 @@ def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_
     assert found.command == ("run", "--", "--name=y")
     assert found.name == tmp_path / "a" / "run.v2"
     assert found.beside("_0") == tmp_path / "a" / "run.v2_0"
-
-
-def test_of_the_ranks_of_a_node_those_that_were_chosen_are_expected():
+    # Of the ranks of a node those that were chosen are expected.
     node = job("--nproc=4", "--nodes=3", "--node-rank=1", "--nsys=nsys", "--ranks=0,5-7,11")
     assert (node.world_size, node.local_ranks) == (12, range(4, 8))
     assert node.expected([]) == (5, 6, 7)  # whoever has started
@@ -63,8 +58,6 @@ OTHERS = {
     *("run.nccl.h.12.txt", "run.log", "rerun_0.sqlite", "run_nodes.sqlite", "run.train.json"),
     *("runs_0.sqlite", "run_0.txt", "run.node1.txt"),
 }
-
-
 OF_ONE_NODE = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"}
 OF_NODE_2 = {"run.node2.topo.txt", "run.node2.capture.json"}
 
@@ -97,7 +90,6 @@ SOCKET = "tmp_1000/pymp-12345678/listener-12345678"
 
 @pytest.fixture
 def among(tmp_path, monkeypatch):
-    """Return what makes a directory of this length the one for temporary files."""
 
     def make(n_bytes):
         folder = tmp_path / ("d" * max(n_bytes - len(str(tmp_path)) - 1, 1))
@@ -127,8 +119,7 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         with short_directory() as path:
-            assert path.parent == Path(folder)
-            assert not path.is_symlink()
+            assert (path.parent, path.is_symlink()) == (Path(folder), False)
         assert list(Path(folder).iterdir()) == []
 
 
@@ -136,19 +127,16 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
 def test_a_directory_that_still_holds_a_capture_stays(among, name, text):
     folder = among(60)
     with short_directory() as path:
-        (path / "tmp_0").mkdir()
-        (path / "tmp_0" / name).write_text(text)
+        put(path, f"tmp_0/{name}", text)
     # An empty report is no reason to stay.
     assert [(one / "tmp_0" / name).read_text() for one in folder.iterdir()] == ([text] if text else [])
-
-
-NEW = HELP.replace("'osrt',", "'osrt', 'nccl',")
 
 
 def nsys(folder, profile=HELP):
     return find(str(fake_nsys(folder, profile=profile)))
 
 
+NEW = HELP.replace("'osrt',", "'osrt', 'nccl',")
 ALL = ("cuda", "nvtx", "nccl", "osrt")
 
 
@@ -168,14 +156,11 @@ def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(tmp_path, p
     assert note is None or "2024.2.3.38 does not know --trace=nccl" in note
 
 
-def test_other_values_have_no_substitute(tmp_path):
-    with pytest.raises(OptionError, match=r"does not know dx12") as caught:
-        ready.usable_trace(nsys(tmp_path), ("nccl", "dx12"))
-    assert caught.value.found == "cuda, nvtx, cublas-verbose, osrt, python-gil, none"
-
-
-def test_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
+def test_other_values_have_no_substitute_and_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
     found = nsys(tmp_path)
+    with pytest.raises(OptionError, match=r"does not know dx12") as caught:
+        ready.usable_trace(found, ("nccl", "dx12"))
+    assert caught.value.found == "cuda, nvtx, cublas-verbose, osrt, python-gil, none"
     assert ready.usable_graph_trace(found, "node", ("cuda", "nvtx")) == ("node", None)
     assert ready.usable_graph_trace(found, "graph", ("cuda-sw",)) == ("graph", None)
     # Without CUDA there are no graphs, and nsys would complain of the option.
@@ -188,7 +173,6 @@ def test_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
 
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
-    """Return how many GPUs are counted where nvidia-smi runs a script."""
     monkeypatch.setattr(ready, "_DRIVER", tmp_path / "version")
 
     def count(script, visible=None):
@@ -203,16 +187,11 @@ def smi(tmp_path, monkeypatch):
 
 
 TWO = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo '  MIG 1g.18gb Device 0:'; echo 'GPU 1: X'"
+VISIBLE = {None: 2, "0": 1, "": 0, "0,1,2,3": 2, "-1": 0, "1,-1,0": 1, "GPU-1": 1}
 
 
-@pytest.mark.parametrize(
-    ("visible", "n"), [(None, 2), ("0", 1), ("", 0), ("0,1,2,3", 2), ("-1", 0), ("1,-1,0", 1), ("GPU-1", 1)]
-)
-def test_gpus_are_those_that_programs_see(smi, visible, n):
-    assert smi(TWO, visible) == n
-
-
-def test_without_an_answer_there_is_none_but_behind_a_driver_nobody_knows(smi, tmp_path):
+def test_gpus_are_those_that_programs_see_and_behind_a_driver_that_does_not_answer_nobody_knows(smi, tmp_path):
+    assert {visible: smi(TWO, visible) for visible in VISIBLE} == VISIBLE
     assert smi("exit 9") == 0
     (tmp_path / "version").touch()
     assert smi("exit 9") is None

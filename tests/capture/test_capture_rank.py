@@ -39,9 +39,8 @@ def rank(*command, nsys=(), options=()):
 
 def run(*command, nsys=(), options=()):
     """Run one rank, in this process where no nsys makes it the parent of what is left."""
-    if not nsys:
-        return main(["--exit-timeout=5", *options, "--", *command])
-    return rank(*command, nsys=nsys, options=options).returncode
+    words = ["--exit-timeout=5", *options, "--", *command]
+    return rank(*command, nsys=nsys, options=options).returncode if nsys else main(words)
 
 
 def the_record(folder):
@@ -58,9 +57,7 @@ def test_the_status_and_the_pid_of_the_program_are_passed_on(status_dir, tmp_pat
     assert script is None or record.pid == int((tmp_path / "pid").read_text())
 
 
-def test_the_status_is_the_programs_and_not_that_of_its_nsys_and_its_report_is_named_with_its_rank(
-    status_dir, tmp_path
-):
+def test_the_status_is_the_programs_not_that_of_its_nsys_and_its_report_has_its_rank(status_dir, tmp_path):
     nsys = nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"; touch run_3.nsys-rep; exit 5')
     assert run("sh", "-c", "exit 7", nsys=nsys) == 7
     record = the_record(status_dir)
@@ -104,8 +101,7 @@ def test_a_rank_that_was_not_chosen_runs_without_nsys(status_dir, tmp_path):
     assert run("sh", "-c", "exit 4", nsys=nsys, options=["--ranks=0-2,9"]) == 4
     assert not (tmp_path / "started").exists()
     record = the_record(status_dir)
-    assert (record.is_captured, record.report, record.problem) == (False, None, None)
-    assert record.nsys_group is None
+    assert (record.is_captured, record.report, record.problem, record.nsys_group) == (False, None, None, None)
 
 
 def test_without_a_launcher_it_works_too_and_leaves_nothing(tmp_path, monkeypatch):
@@ -123,15 +119,12 @@ def test_words_reach_the_program_unchanged(tmp_path):
     assert (tmp_path / "it's $x").read_text() == "0\n"
 
 
-def test_records_are_read_back_in_order(tmp_path):
+def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_is_over(tmp_path):
     there = [RankRecord(rank=10, local_rank=2), RankRecord(rank=9, local_rank=1, status=0)]
     for record in there:
         write_record(tmp_path, record)
     (tmp_path / "rank_1.4242").write_text("{")  # being written
     assert read_records(tmp_path) == [there[1], there[0]]
-
-
-def test_only_the_program_says_that_its_loop_is_over(tmp_path):
     assert not loop_has_ended(tmp_path, 0)
     for text, ended in (('{"loop_ended": true}', True), ('{"loop_ended": 1}', False), ("[]", False), ("{", False)):
         (tmp_path / "ranges_0.json").write_text(text)

@@ -69,18 +69,14 @@ START = "import json, {module}\nfrom nsyspipe.capture import annotate, captured_
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a function that runs a program with stand-in modules, and returns what it printed."""
-
     def program(code, *, torch=None, nvtx=MISSING, status=0, **environment):
         for name, source in (("torch", torch), ("nvtx", nvtx)):
             if source is not None:
                 (tmp_path / f"{name}.py").write_text(source, "utf-8")
         path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
-        inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}}  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**inherited, "PYTHONPATH": path, **environment}, capture_output=True,
-            text=True, timeout=60, check=False,
-        )  # fmt: skip
+        inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}}
+        options = {"env": {**inherited, "PYTHONPATH": path, **environment}, "capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, **options)
         assert done.returncode == status, done.stderr
         return done.stdout if not status else done.stderr
 
@@ -89,8 +85,7 @@ def run(tmp_path):
 
 def calls(run, code, module="nvtx", **more):
     """Return what the program asked of nvtx or torch, whichever makes its ranges."""
-    (told,) = all_calls(run, [code], module, **more)
-    return told
+    return all_calls(run, [code], module, **more)[0]
 
 
 def all_calls(run, codes, module, **more):
@@ -195,12 +190,9 @@ def test_torch_is_not_imported_for_ranges_and_without_it_and_nvtx_the_loop_runs_
     assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
 
 
-def test_a_generator_cannot_be_decorated(run):
+def test_a_generator_cannot_be_decorated_and_a_capture_that_nobody_ended_ends_with_the_program(run):
     code = "from nsyspipe.capture import annotate\n@annotate('data')\ndef items(): yield 1"
     assert "cannot decorate the generator items: its body runs in pieces" in run(code, status=1)
-
-
-def test_a_capture_that_nobody_ended_ends_with_the_program(run):
     code = "import atexit\natexit.register(lambda: print(nvtx.calls))\nstart_capture()"
     out = run(START.format(module="nvtx") + code, nvtx=NVTX)
     assert out == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
@@ -239,11 +231,6 @@ def test_the_launcher_is_told_how_far_the_program_is(run, tmp_path, code, told):
     assert (found["n_captured_steps"], found["loop_ended"], found["torch_version"]) == told
 
 
-def test_a_status_that_cannot_be_written_costs_nothing_else(run, tmp_path):
-    code = "list(captured_steps('ab', warmup=0, steps=1))"
-    assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
-
-
 def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_offers():
     for wrong in ({"warmup": -1}, {"steps": 0}):
         with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
@@ -252,7 +239,9 @@ def test_a_window_of_no_steps_is_refused_at_once_and_the_package_names_what_it_o
         nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
 
 
-def test_ranges_need_no_package_beyond_the_standard_library(run):
+def test_ranges_need_no_package_beyond_the_standard_library_nor_a_status_that_can_be_written(run, tmp_path):
+    code = "list(captured_steps('ab', warmup=0, steps=1))"
+    assert calls(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
     heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}
     code = f"import sys\nfrom nsyspipe.capture import annotate, captured_steps\nprint({heavy} & {{*sys.modules}})"
     assert run(code) == "set()\n"

@@ -11,7 +11,6 @@ from tests.launchers.jobs import put_launchers
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory):
-    """What the fake nsys captures: a report per rank."""
     folder = tmp_path_factory.mktemp("reports")
     for rank in range(4):
         steady_rank(rank).write(folder / f"{rank}.sqlite")

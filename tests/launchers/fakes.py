@@ -46,15 +46,11 @@ while any(one.poll() is None for one in there):
     time.sleep(0.02)
 sys.exit(1 if asked or any(one.returncode for one in there) else 0)
 """
-
-
 _SHORT_BYTES = 50
 
 
 def _captured(sidecar):
-    """Return the lines of a capture's facts, and of each rank's."""
-    names = ("world_size", "trace", "capture_range", "nsys_version", "ended_by")
-    rows = [[sidecar[name] for name in names]]
+    rows = [[sidecar[name] for name in ("world_size", "trace", "capture_range", "nsys_version", "ended_by")]]
     of_ranks = ("rank", "report", "status", "is_complete", "problem")
     rows += [[rank[name] for name in of_ranks] for rank in sidecar["ranks"]]
     return "".join(f"    {json.dumps(row)}\n" for row in rows)
@@ -62,8 +58,6 @@ def _captured(sidecar):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a launcher said and how it ended."""
-
     status: int
     out: str
     err: str
@@ -86,12 +80,11 @@ class Machine:
         return self.root / "tmp"
 
     def set_up(self) -> Machine:
-        for folder in (self.work, self.temporary, self.root / "site" / "torch"):
+        for folder in (self.work, self.temporary):
             folder.mkdir(parents=True)
-        (self.root / "site" / "torch" / "__init__.py").touch()
+        put(self.root, "site/torch/__init__.py", "")
         self.put_python()
-        torchrun = program(self.root / "bin", "torchrun", "")
-        torchrun.write_text(_TORCHRUN)
+        program(self.root / "bin", "torchrun", "").write_text(_TORCHRUN)
         self.put_nvtx()
         self.put_nsys()
         return self
@@ -132,30 +125,14 @@ class Machine:
     @property
     def environment(self):
         kept = {name: os.environ[name] for name in ("LANG", "HOME") if name in os.environ}
-        return {
-            **kept,
-            "PATH": f"{self.root}/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(self.root / "site"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TMPDIR": str(self.temporary),
-            "XDG_STATE_HOME": str(self.root / "state"),
-            "OF_MACHINE": str(self.root),
-            **self.variables,
-        }
+        places = {"PYTHONPATH": self.root / "site", "TMPDIR": self.temporary, "XDG_STATE_HOME": self.root / "state"}
+        kept |= {name: str(place) for name, place in places.items()} | {"PATH": f"{self.root}/bin:/usr/bin:/bin"}
+        return kept | {"PYTHONDONTWRITEBYTECODE": "1", "OF_MACHINE": str(self.root)} | self.variables
 
     def start(self, launcher, *words, folder=LAUNCHERS, preexec_fn=listening, **options):
-        return subprocess.Popen(
-            [str(folder / launcher), *words],
-            cwd=self.work,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=preexec_fn,  # noqa: PLW1509 - pytest forks from its main thread
-            **options,
-        )
+        options |= dict.fromkeys(("stdout", "stderr"), subprocess.PIPE) | {"stdin": subprocess.DEVNULL, "text": True}
+        options |= {"cwd": self.work, "env": self.environment, "start_new_session": True, "preexec_fn": preexec_fn}
+        return subprocess.Popen([str(folder / launcher), *words], **options)
 
     def run(self, launcher, *words, timeout=30, **options):
         return ended(self.start(launcher, *words, **options), timeout)
@@ -169,7 +146,6 @@ class Machine:
         return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in there}
 
     def without_places(self, text):
-        """Return a text without what differs from one run of the tests to the next."""
         for place, name in ((self.root, "MACHINE"), (LAUNCHERS, "LAUNCHERS"), (LAUNCHERS.parent, "HERE")):
             text = text.replace(str(place), name)
         text = re.sub(r"kept-\d+", "kept-PID", text)
@@ -211,7 +187,6 @@ class Machine:
         assert not list(self.temporary.glob("nsyspipe-*"))
 
     def pids(self, module):
-        """Return the processes of this machine that run a module."""
         running = self._running().items()
         start = ["-P", str(LAUNCHERS / "run_module.py"), module]
         return [pid for pid, command in running if [word for word in command.split() if word != "-S"][1:4] == start]
@@ -244,7 +219,6 @@ def ended(process, timeout=30):
 
 
 def wait_for(path, timeout=60):
-    """Wait until a file is there."""
     deadline = time.monotonic() + timeout
     while not path.exists():
         assert time.monotonic() < deadline, f"{path.name} never came"

@@ -27,8 +27,7 @@ if os.environ["RANK"] == "1":
     sys.exit(41)
 time.sleep(60)
 """
-# What a fake nsys does.
-# The report is there while the program still runs, as with --capture-range-end=stop.
+# What a fake nsys does: the report is there while the program still runs, as with --capture-range-end=stop.
 EARLY = '"$@" & cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; wait $!'
 HANGS = "trap '' TERM INT HUP; \"$@\"; sleep 60; sleep 60"
 
@@ -39,7 +38,6 @@ def ddp(machine, *words, n=2, text="pass", **options):
 
 
 def starting(machine, *, text=WAITING, n=2, launcher="ddp.sh", **options):
-    """Start a job and return once its ranks have."""
     machine.put_program(text)
     words = ["-n", str(n)] if n > 1 else []
     process = machine.start(launcher, "--cpu", *words, "--program", "train.py", **options)
@@ -64,7 +62,6 @@ if os.environ.get("RANK", "0") == "0":
 
 
 def put_launchers(machine):
-    """Give a machine launchers of its own, with another training program."""
     folder = machine.root / "launchers"
     shutil.copytree(LAUNCHERS, folder, ignore=shutil.ignore_patterns("vit_*", "__pycache__"))
     (folder / "train_vit.py").write_text(TRAIN)

@@ -20,11 +20,9 @@ def test_an_unprofiled_job_does_not_wait_for_what_its_program_left_in_the_backgr
 import subprocess
 print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
 """
-    begin = time.monotonic()
-    answer = ddp(machine, "--no-profile", n=1, text=text, timeout=15)
+    answer = ddp(machine, "--no-profile", n=1, text=text, timeout=15)  # less than that takes
     os.kill(int(answer.out), signal.SIGKILL)
     assert answer.status == 0
-    assert time.monotonic() - begin < 10
 
 
 @pytest.mark.slow
@@ -35,8 +33,7 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     text = WAITING.replace("60", "4") + "print('trained on')"
     answer = ddp(machine, text=text)
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
-    sidecar = machine.sidecar("ddp-2gpu")
-    assert sidecar["ended_by"] is None
+    assert machine.sidecar("ddp-2gpu")["ended_by"] is None
     # What says that it is over is ended all the same.
     answer = ddp(machine, "--force", text=LOOP_OVER)
     assert answer.status == 124
@@ -88,9 +85,8 @@ def test_an_interrupted_export_leaves_nothing_half_written(machine):
 
 @pytest.mark.slow
 def test_nohup_is_respected(machine):
-    process = starting(
-        machine, text=WAITING.replace("60", "1"), n=1, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )
+    nohup = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    process = starting(machine, text=WAITING.replace("60", "1"), n=1, **nohup)
     os.kill(process.pid, signal.SIGHUP)
     assert ended(process).status == 0
 
@@ -127,11 +123,8 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
 @pytest.mark.slow
 def test_ranks_whose_torchrun_was_killed_end(machine):
     process = starting(machine)
-    (torchrun,) = [
-        pid
-        for pid, command in machine._running().items()
-        if command.split()[2:3] == [str(machine.root / "bin" / "torchrun")]
-    ]
+    name = str(machine.root / "bin" / "torchrun")
+    (torchrun,) = [pid for pid, command in machine._running().items() if command.split()[2:3] == [name]]
     begin = time.monotonic()
     os.kill(torchrun, signal.SIGKILL)
     answer = ended(process)

@@ -34,7 +34,6 @@ def test_shellcheck_finds_nothing():
 
 
 def options_of(path):
-    """Return the options that a script's case lines name."""
     lines = re.findall(r"^ +(-[^)(\"']*)\) ", path.read_text(), re.MULTILINE)
     return {option.strip() for line in lines for option in line.split("|")} - {"--", "-*"}
 

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from tests.build.programs import put
 from tests.launchers.fakes import LAUNCHERS, ended, wait_for
 from tests.launchers.jobs import sweep
 
@@ -21,8 +22,7 @@ BASELINE = ("--cpu", "-o", "s", "--only", "^baseline$")
 def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
     told = ""
     for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):
-        if n:
-            machine.put_gpus(n)
+        machine.put_gpus(n or 1)
         told += f"$ {n} GPUs: sweep.sh --list {words}\n" + sweep(machine, "--list", *words.split()).out
     pinned("launchers/sweep_lists.txt", told)
     assert machine.files() == []
@@ -61,10 +61,8 @@ def test_the_whole_sweep_analyzes_its_runs_compares_them_and_prints_a_table(lab)
 
 @pytest.mark.slow
 def test_analyze_only_takes_what_another_machine_has_left(lab):
-    folder = lab.work / "study"
-    folder.mkdir()
     for run in ("ddp-8gpu", "ddp-8gpu-view", "ddp-2gpu"):
-        (folder / f"{run}.train.json").write_text(json.dumps({"world_size": 8}))
+        put(lab.work, f"study/{run}.train.json", json.dumps({"world_size": 8}))
     answer = sweep(lab, "-o", "study", "--analyze-only")
     assert answer.status == 0, answer.err
     assert [line.split()[0] for line in answer.out.splitlines()[1:4]] == ["ddp-2gpu", "ddp-8gpu", "ddp-8gpu-view"]
@@ -95,17 +93,11 @@ def test_runs_with_other_options_another_trace_nsys_or_machine_are_not_mixed(lab
     assert sweep(lab, *words, "--", "--lr", "1").status == 0
     smi = lab.root / "bin" / "nvidia-smi"
     h200 = smi.read_text()
-    others = {
-        "--lr": ((), "2"),
-        "--trace": (("--trace", "nvtx"), "1"),
-        "--nsys": (("--nsys", str(lab.put_nsys(name="nsys2"))), "1"),
-        "NCCL_P2P_LEVEL": ((), "1"),
-        "GPU": ((), "1"),
-    }
-    for other, (options, lr) in others.items():
+    options = {"--trace": ("--trace", "nvtx"), "--nsys": ("--nsys", str(lab.put_nsys(name="nsys2")))}
+    for other in ("--lr", *options, "NCCL_P2P_LEVEL", "GPU"):
         lab.variables = {other: "LOC"} if other.startswith("NCCL") else {}
         smi.write_text(h200.replace("H200", "H100") if other == "GPU" else h200)
-        answer = sweep(lab, *words, *options, "--", "--lr", lr)
+        answer = sweep(lab, *words, *options.get(other, ()), "--", "--lr", "2" if other == "--lr" else "1")
         assert answer.status == 2, other
         assert "error: study/baseline-unprofiled: was done with other options or GPUs" in answer.err
         assert "--lr 1" in answer.err
@@ -115,8 +107,7 @@ def test_runs_with_other_options_another_trace_nsys_or_machine_are_not_mixed(lab
 @pytest.mark.parametrize("name", ["baseline_0.sqlite", "baseline.train.json"])
 def test_files_that_are_not_the_sweeps_stay(lab, name):
     mine = lab.work / "s" / name
-    mine.parent.mkdir()
-    mine.write_text("mine")
+    put(lab.work, f"s/{name}", "mine")
     for _ in range(2):  # a second time neither
         answer = sweep(lab, *BASELINE)
         assert answer.status == 1
@@ -128,15 +119,12 @@ def test_files_that_are_not_the_sweeps_stay(lab, name):
 @pytest.mark.slow
 def test_a_run_that_was_cut_short_is_made_again_over_what_it_left(lab):
     folder = lab.work / "s"
-    folder.mkdir()
     for name in ("baseline.begun", "baseline_0.sqlite", "baseline_0.nsys-rep"):
-        (folder / name).write_text("")
+        put(folder, name, "")
     assert sweep(lab, *BASELINE).status == 0
     assert (folder / "baseline_0.sqlite").stat().st_size
     assert (folder / "baseline.done").exists()
 
-
-# --- ended by others ---------------------------------------------------------------------------
 
 WAITING = """
 import os, signal, sys, time
@@ -189,36 +177,26 @@ def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
 
 def table(folder, *runs):
     command = [sys.executable, LAUNCHERS / "sweep_table.py", folder, *runs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     return done.stdout, done.stderr
 
 
-def put(folder, run, train=None, analysis=None):
-    for kind, content in (("train", train), ("analysis", analysis)):
-        if content is not None:
-            (folder / f"{run}.{kind}.json").write_text(json.dumps(content))
+def put_results(folder, run, **results):
+    for kind, content in results.items():
+        put(folder, f"{run}.{kind}.json", json.dumps(content))
 
 
 def test_the_table_shows_scaling_shares_and_what_capturing_cost(tmp_path, pinned):
     assert table(tmp_path, "a", "b") == ("", "no run has left anything to compare\n")
-    put(tmp_path, "baseline", {"world_size": 1, "images_per_s": 100.0, "median_step_ns": 2_500_000})
-    put(
-        tmp_path,
-        "ddp-2gpu",
-        # 150 of 2 x 100 images/s; the step is the analysis's where there is one.
-        {"world_size": 2, "images_per_s": 150.0, "median_step_ns": 9_000_000},
-        {
-            "run": {"n_ranks": 2},
-            "summary": {
-                "step_time_ns": 8_000_000, "comm_share": 0.5, "exposed_comm_share": 0.125,
-                "backward_overlap_ratio": 0.75, "wait_share": 0, "dtod_ns_per_step": 500_000,
-            },
-            "links": [{"kind": "P2P"}, {"kind": "P2P"}, {"kind": None}, {"kind": "NET"}],
-        },
-    )  # fmt: skip
-    put(tmp_path, "a", {"images_per_s": 95.0})
-    put(tmp_path, "a-unprofiled", {"images_per_s": 100.0})
+    put_results(tmp_path, "baseline", train={"world_size": 1, "images_per_s": 100.0, "median_step_ns": 2_500_000})
+    # 150 of 2 x 100 images/s; the step is the analysis's where there is one.
+    train = {"world_size": 2, "images_per_s": 150.0, "median_step_ns": 9_000_000}
+    summary = {"step_time_ns": 8_000_000, "comm_share": 0.5, "exposed_comm_share": 0.125, "backward_overlap_ratio": 0.75,
+               "wait_share": 0, "dtod_ns_per_step": 500_000}  # fmt: skip
+    links = [{"kind": kind} for kind in ("P2P", "P2P", None, "NET")]
+    put_results(tmp_path, "ddp-2gpu", train=train, analysis={"run": {"n_ranks": 2}, "summary": summary, "links": links})
+    put_results(tmp_path, "a", train={"images_per_s": 95.0})
+    put_results(tmp_path, "a-unprofiled", train={"images_per_s": 100.0})
     shown, _ = table(tmp_path, "baseline", "ddp-2gpu", "never-made", "a", "a-unprofiled")
     told = shown + (tmp_path / "table.csv").read_text()
     pinned("launchers/sweep_table.txt", told.replace(str(tmp_path), "FOLDER"))
@@ -233,14 +211,13 @@ DAMAGED = [
 
 
 def test_damaged_results_are_dashes_not_errors(tmp_path):
-    put(tmp_path, "good", {"world_size": 1})
+    put_results(tmp_path, "good", train={"world_size": 1})
     bad = [f"bad{at}" for at in range(len(DAMAGED))]
     for name, content in zip(bad, DAMAGED, strict=True):
         for kind in ("train", "analysis"):
-            (tmp_path / f"{name}.{kind}.json").write_text(content)
+            put(tmp_path, f"{name}.{kind}.json", content)
     table(tmp_path, "baseline", "good", *bad, *(f"{name}-unprofiled" for name in bad))
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["run"] for row in rows] == ["good", *bad[4:]]  # the first four are no results at all
-    for row in rows:
-        assert set(list(row.values())[2:]) == {"-"}
+    assert all(set(list(row.values())[2:]) == {"-"} for row in rows)

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
-from tests.build.programs import program
+from tests.build.programs import program, put
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 from tests.launchers.jobs import ddp
 
@@ -118,13 +118,9 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     assert "error" not in answer.err
 
 
-# --- odd names ------------------------------------------------------------------------------------
-
-
 def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     folder = machine.work / "it's a dir$"
-    folder.mkdir()
-    (folder / "-t.py").write_text("print('here')")
+    put(folder, "-t.py", "print('here')")
     links = tmp_path / "a link"
     links.mkdir()
     (links / "ddp.sh").symlink_to(LAUNCHERS / "ddp.sh")
@@ -139,18 +135,13 @@ def test_files_and_directories_may_have_odd_names(machine, tmp_path):
     assert {"-x.capture.json", "-x_0.nsys-rep", "-x_0.sqlite"} < set(machine.files())
 
 
-# --- what a capture needs -------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine):
     machine.put_nvtx("0.2.12")
     answer = ddp(machine, n=1)
-    assert answer.status == 2
-    assert answer.err.splitlines() == [
-        "error: nvtx 0.2.12: its ranges do not reach nsys 2024.2.3.38: no capture would begin",
-        '  fix: pip install "nvtx<0.2.12", or name a newer nsys: --nsys PROGRAM',
-    ]
+    error = "error: nvtx 0.2.12: its ranges do not reach nsys 2024.2.3.38: no capture would begin"
+    fix = '  fix: pip install "nvtx<0.2.12", or name a newer nsys: --nsys PROGRAM'
+    assert (answer.status, answer.err) == (2, f"{error}\n{fix}\n")
     # A torch with CUDA makes its own; a capture of everything needs none.
     assert ddp(machine, "--capture-range=none", n=1).status == 0
     (machine.root / "site" / "torch" / "version.py").write_text("cuda: Optional[str] = '12.8'\n")
@@ -174,9 +165,7 @@ def test_without_nvtx_or_nsys_one_message_says_what_to_do_and_a_job_runs_unprofi
 
 
 def test_another_nsyspipe_on_the_python_path_is_not_used_and_nsys_may_have_another_name(machine):
-    stale = machine.root / "site" / "nsyspipe"
-    stale.mkdir()
-    (stale / "__init__.py").write_text("raise SystemExit('stale')")
+    put(machine.root, "site/nsyspipe/__init__.py", "raise SystemExit('stale')")
     (machine.root / "bin" / "nsys").unlink()
     machine.put_nsys(name="nsys-2025.6")
     assert ddp(machine, "--nsys", str(machine.root / "bin" / "nsys-2025.6"), n=1).status == 0

@@ -23,7 +23,6 @@ def key_of(state):
 
 
 def is_own(key):
-    """Tell whether a key is of one capture only, and the user is told."""
     assert (key.key_id == PER_CAPTURE) == (key.note is not None)
     return key.key_id == PER_CAPTURE
 
@@ -36,10 +35,8 @@ def test_it_is_made_once_and_readable_by_its_owner_alone(state):
         os.umask(old)
     assert not is_own(first)
     file = state / "hash-key"
-    assert file.read_bytes() == first.key
-    assert len(first.key) == 32
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert (file.read_bytes(), len(first.key)) == (first.key, 32)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (file, state)] == [0o600, 0o700]
     assert list(state.iterdir()) == [file]
     again = key_of(state)
     assert (again.key, again.key_id) == (first.key, first.key_id)
@@ -72,10 +69,9 @@ OTHERS = ("link", "dangling", "directory", "pipe", "folder link", "folder open",
 def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path, sick):
     file = state / "hash-key"
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere.mkdir(mode=0o700)
     (elsewhere / "hash-key").write_bytes(b"k" * 32)
     (elsewhere / "hash-key").chmod(0o600)
-    elsewhere.chmod(0o700)
     state.mkdir(parents=True, mode=0o700)
     if sick in {"folder link", "folder file"}:
         state.rmdir()
@@ -98,15 +94,12 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-@pytest.mark.parametrize("environment", [{}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}])
-def test_without_a_state_directory_each_capture_has_its_own(environment):
-    first, second = hash_key(environment), hash_key(environment)
-    assert is_own(first)
-    assert first.key != second.key
-    assert first.of("a", "b") != second.of("a", "b")
-
-
-def test_one_of_somebody_else_is_refused(state, monkeypatch):
+def test_without_a_state_directory_or_with_one_of_somebody_else_each_capture_has_its_own(state, monkeypatch):
+    for environment in ({}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}):
+        first, second = hash_key(environment), hash_key(environment)
+        assert is_own(first)
+        assert first.key != second.key
+        assert first.of("a", "b") != second.of("a", "b")
     key_of(state)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     key = key_of(state)

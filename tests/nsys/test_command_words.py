@@ -19,8 +19,6 @@ def of(*words):
     return recorded_command(words, Mask())
 
 
-# --- words: each command line stands in golden/frozen/launchers/words.txt as it is written down ----------------
-
 # Zeros at the end of a number do not count, nor do powers of two.
 STAND, HIDDEN, NAMES, NUMBERS = (
     text.split()
@@ -73,9 +71,6 @@ def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(tex
         assert of("--x", text) == ["--x", written]
 
 
-# --- hashes ----------------------------------------------------------------------------------------
-
-
 def test_a_value_has_one_hash_per_name_and_key():
     first, again, other, elsewhere = recorded_command(["--a=word", "--a=word", "--a=word2", "--b=word"], KEY)
     assert HASHED.fullmatch(first.partition("=")[2])
@@ -84,9 +79,7 @@ def test_a_value_has_one_hash_per_name_and_key():
     assert first == "--a=hmac:21a847f8"
     assert len({first.partition("=")[2], other.partition("=")[2], elsewhere.partition("=")[2]}) == 3
     assert recorded_command(["--a=word"], HashKey(b"l" * 32)) != [first]
-
-
-def test_of_long_commands_the_begin_is_kept():
+    # Of long commands the begin is kept.
     assert of(*["--lr"] * 2000) == [*["--lr"] * 1000, "…"]
     assert of("--x=" + "1" * 5000) == [f"--x={MASK}"]
 
@@ -110,17 +103,11 @@ def test_no_word_makes_it_slow(word):
     assert time.process_time() - start < 5
 
 
-# --- messages --------------------------------------------------------------------------------------
-
-
 def test_of_a_message_only_what_it_quotes_is_hidden():
     words = ["nsys", "profile", "--output=/me/x", "python3", "train.py", "--data", "plan", "--lr", "0.1", "-pabcdefg"]
     said = "cannot write /me/x.nsys-rep for train.py --data plan --lr 0.1 -pabcdefg as planned"
     assert without_words(said, words) == ("cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned")
     assert without_words("No space left on device", words) == "No space left on device"
-
-
-# --- environment -----------------------------------------------------------------------------------
 
 
 def test_each_variable_stands_once_with_values_that_compile():
@@ -129,6 +116,10 @@ def test_each_variable_stands_once_with_values_that_compile():
     assert {*command_words.OF_LINKS} < {*names}
     assert all(name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_")) for name in names)
     assert not [one for one in names if command_words.allows(one, "Zx81-plant3d")]
+    # Other variables are not there at all.
+    others = "HOME PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
+    found = recorded_environment(dict.fromkeys(others.split(), "1") | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY)
+    assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +142,3 @@ def test_a_variable_has_its_own_values(name, good, bad):
         assert of(f"{name}={text}") == [f"{name}={text}"] or not text
     for text in bad:
         assert recorded_environment({name: text}, Mask()) == {name: MASK}
-
-
-def test_other_variables_are_not_there_at_all():
-    others = (
-        "HOME USER PATH HF_TOKEN NCCL_PSK NCCL_DEBUG_FILE NCCL_COMM_ID OMP_NUM_THREADS SLURM_NNODES CUDA_HOME nccl_algo"
-    )
-    given_variables = dict.fromkeys(others.split(), "1")
-    found = recorded_environment(given_variables | {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, KEY)
-    assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]

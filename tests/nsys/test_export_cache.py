@@ -17,13 +17,12 @@ from nsyspipe.errors import NotAReportError, NsysFailedError, OptionError, Outpu
 from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
 from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, source_of
-from nsyspipe.nsys.programs import find_nsys
-from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report
+from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report, take_nsys_away
+from tests.build.programs import put
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """Give each test a cache of its own, with no claims of other tests."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("NSYSPIPE_CACHE_DIR", str(folder))
     monkeypatch.setattr("nsyspipe.nsys.find_reports._CLAIMS", {})
@@ -32,7 +31,6 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tool(tmp_path, monkeypatch):
-    """Put a fake nsys on the search path, and return what makes another one."""
     folder = tmp_path / "tool"
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     fake_nsys(folder)
@@ -63,24 +61,19 @@ def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
     beside.mkdir()
     for path in reports.iterdir():
         shutil.copy(path, beside / f"{path.stem}.sqlite")
+    before = {path: path.stat().st_mtime_ns for path in reports.iterdir()}
     raw, exported = nsyspipe.load(reports), nsyspipe.load(beside)
     assert raw.ranks.to_pylist() == exported.ranks.to_pylist()
     assert raw.summary().to_pylist() == exported.summary().to_pylist()
     assert raw.header.reports == ["run_0.sqlite", "run_1.sqlite"]
     assert raw.header.run_id == exported.header.run_id
-
-
-def test_nothing_is_written_beside_the_reports_and_the_second_time_it_is_there_already(reports, tool):
-    before = {path: path.stat().st_mtime_ns for path in reports.iterdir()}
-    path = tool()
+    # Nothing is written beside the reports, and the second time the exports are there already.
     assert exported_reports([reports]) == exported_reports([reports])
     assert {path: path.stat().st_mtime_ns for path in reports.iterdir()} == before
-    assert len(calls(path)) == 2
+    assert len(calls(Path(shutil.which("nsys")))) == 2
 
 
-def test_sources_are_as_the_user_wrote_them_names_those_of_links_and_directories_tell_equal_ones_apart(
-    reports, tool, tmp_path, monkeypatch
-):
+def test_sources_are_as_the_user_wrote_them_and_directories_tell_equal_ones_apart(reports, tool, tmp_path, monkeypatch):
     monkeypatch.chdir(reports)
     found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
     assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
@@ -90,9 +83,8 @@ def test_sources_are_as_the_user_wrote_them_names_those_of_links_and_directories
     assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]
     paths = [fake_report(tmp_path / name / "run.nsys-rep") for name in ("a", "b")]
     assert display_names(exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
-
-
-def test_exports_and_raw_reports_may_be_mixed_and_one_named_twice_stays_twice(reports, tool):
+    link.unlink()
+    # Exports and raw reports may be mixed, and one named twice stays twice.
     shutil.copy(reports / "run_1.nsys-rep", reports / "run_1.sqlite")
     first, second, third = exported_reports([reports, reports / "run_0.nsys-rep"])
     assert (first, first.name) == (third, "run_0.sqlite")
@@ -100,9 +92,7 @@ def test_exports_and_raw_reports_may_be_mixed_and_one_named_twice_stays_twice(re
     assert second == reports / "run_1.sqlite"
 
 
-def test_a_report_that_changes_is_another_one_more_options_export_again_and_what_is_damaged_is_made_again(
-    reports, tool, cache
-):
+def test_a_report_that_changes_more_options_and_what_is_damaged_are_exported_again(reports, tool, cache):
     path = reports / "run_0.nsys-rep"
     (first,) = exported_reports([path])
     fake_report(path, rank=1)
@@ -114,9 +104,6 @@ def test_a_report_that_changes_is_another_one_more_options_export_again_and_what
     third.write_bytes(third.read_bytes()[:5000])
     assert exported_reports([path]) == [third]
     assert second.read_bytes() == third.read_bytes() == path.read_bytes()
-
-
-# --- who may look ---------------------------------------------------------------------------------
 
 
 def test_only_its_user_can_look_into_the_cache_and_one_that_others_can_write_is_refused(reports, tool, cache):
@@ -149,14 +136,13 @@ def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path):
         exported_reports([reports])
 
 
-def test_where_the_cache_is(monkeypatch, tmp_path):
-    assert cache_directory() == tmp_path / "cache"
-    monkeypatch.delenv("NSYSPIPE_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert cache_directory() == Path("/x/nsyspipe")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert cache_directory() == Path("/home/me/.cache/nsyspipe")
+def test_where_the_cache_is(monkeypatch):
+    places = {"NSYSPIPE_CACHE_DIR": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/home/me"}
+    for name, text in places.items():
+        monkeypatch.setenv(name, text)
+    for name, place in zip(places, ("/c", "/x/nsyspipe", "/home/me/.cache/nsyspipe"), strict=True):
+        assert cache_directory() == Path(place)
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +159,6 @@ def test_a_cache_that_cannot_be_used_is_told_with_the_way_out(
     with pytest.raises(error, match=problem) as caught:
         exported_reports([reports])
     assert fix in caught.value.fix
-
-
-# --- how much it holds ----------------------------------------------------------------------------
 
 
 def test_what_was_used_longest_ago_makes_room(reports, tool, cache, monkeypatch, tmp_path):
@@ -213,24 +196,18 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
 @pytest.mark.parametrize("name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"])
 def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, name):
     mine = cache / "exports" / name
-    mine.parent.parent.mkdir(parents=True)
-    mine.parent.mkdir(mode=0o700)
-    mine.touch()
+    put(mine.parent, mine.name, "")
+    mine.parent.chmod(0o700)
     mine.with_name("lock").touch()
     monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", "0")
     exported_reports([reports])
     assert mine.exists()
 
 
-# --- two at once, and failures --------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_two_at_once_both_get_whole_exports(reports, tool):
     tool(f"sleep 0.3; {COPY}")
-    script = (
-        "import sys, nsyspipe; run = nsyspipe.load(sys.argv[1]); print(run.steps().num_rows, run.problems.num_rows)"
-    )
+    script = "import sys, nsyspipe as n; run = n.load(sys.argv[1]); print(run.steps().num_rows, run.problems.num_rows)"
     both = [subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE) for _ in range(2)]
     answers = [one.communicate(timeout=60)[0] for one in both]
     assert answers[0] == answers[1]
@@ -241,25 +218,12 @@ def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache):
     tool('echo half > "$out"; exit 1')
     with pytest.raises(NsysFailedError, match="and 1 more of 2 reports failed"):
         exported_reports([reports])
-    assert exports(cache) == []
-    assert list(cache.glob("exports/*/.nsyspipe-*")) == []
+    assert [*exports(cache), *cache.glob("exports/*/.nsyspipe-*")] == []
 
 
-@pytest.fixture
-def without_nsys(monkeypatch):
-    """Return what takes nsys away."""
-
-    def take():
-        monkeypatch.setenv("PATH", "/nonexistent")
-        if find_nsys() is not None:
-            pytest.skip("this machine has nsys in one of the usual places")
-
-    return take
-
-
-def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(reports, tool, without_nsys):
+def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how_to_export(reports, tool, monkeypatch):
     (export,) = exported_reports([reports / "run_1.nsys-rep"])
-    without_nsys()
+    take_nsys_away(monkeypatch)
     assert exported_reports([reports / "run_1.nsys-rep"]) == [export]
     with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
         exported_reports([reports])
@@ -270,8 +234,8 @@ def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how
 @pytest.mark.parametrize(
     ("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")]
 )
-def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, without_nsys, ranks, named):
-    without_nsys()
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
+    take_nsys_away(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for rank in ranks:
         fake_report(tmp_path / f"run_{rank}.nsys-rep")
@@ -293,8 +257,9 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     (export,) = exported_reports([reports / "run_0.nsys-rep"])
     elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
-    names = ("0left000", "0held000", "followed")
-    left, held, followed = (export.parent / f".nsyspipe-{name}.unfinished" for name in names)
+    left, held, followed = (
+        export.parent / f".nsyspipe-{name}.unfinished" for name in ("0left000", "0held000", "followed")
+    )
     for folder in (left, elsewhere, held):
         folder.mkdir(mode=0o700)
         (folder / "half.sqlite").touch()

@@ -12,8 +12,7 @@ import pytest
 from nsyspipe.errors import InputError, NsysFailedError, NsysNotFoundError, NsyspipeError, OptionError, OutputError
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, target_of
-from nsyspipe.nsys.programs import find_nsys
-from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
+from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report, take_nsys_away
 from tests.build.programs import have_ended
 from tests.build.trace import steady_rank
 
@@ -25,7 +24,6 @@ def report(tmp_path):
 
 @pytest.fixture
 def tool(tmp_path):
-    """Return a function that makes a fake nsys."""
     return lambda *arguments, **options: nsys.find(str(fake_nsys(tmp_path / "tool", *arguments, **options)))
 
 
@@ -51,9 +49,6 @@ def export_reports(reports, **options):
     return all_exported(attempt_exports(reports, **options))
 
 
-# --- what is made -------------------------------------------------------------------------------
-
-
 def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report, tool, tmp_path):
     for folder in (tmp_path / "a" / "b", None):
         (made,) = export_reports([report], nsys=tool(), directory=folder)
@@ -64,11 +59,8 @@ def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report
 
 
 def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
-    assert [target_of(Path(name)).name for name in ("r.1.nsys-rep", "r.qdrep", "r_1.2")] == [
-        "r.1.sqlite",
-        "r.sqlite",
-        "r_1.2.sqlite",
-    ]
+    exports = [target_of(Path(name)).name for name in ("r.1.nsys-rep", "r.qdrep", "r_1.2")]
+    assert exports == ["r.1.sqlite", "r.sqlite", "r_1.2.sqlite"]
     monkeypatch.chdir(tmp_path)
     stems = ("-x_0", "a b'\"$(x)", "ä\N{SNOWMAN}", "new\nline", os.fsdecode(b"\xff"))
     odd = [fake_report(Path(f"{stem}.nsys-rep")) for stem in stems]
@@ -106,38 +98,26 @@ def test_a_link_in_the_targets_place_is_written_through(report, tool, tmp_path):
     assert real.read_bytes() == report.read_bytes()
 
 
-# --- what is up to date -------------------------------------------------------------------------
-
-
-def test_what_is_up_to_date_needs_no_nsys_at_all_and_force_exports_again(report, tool, monkeypatch):
+def test_what_is_up_to_date_needs_no_nsys_at_all_and_force_or_a_newer_report_exports_again(report, tool, monkeypatch):
     old = tool()
-    export_reports([report], nsys=old)
+    assert statuses(attempt_exports([report], nsys=old)) == [EXPORTED]
     assert statuses(attempt_exports([report], nsys=old, force=True)) == [EXPORTED]
     assert len(calls(old.path)) == 2
+    os.utime(report, (time.time() + 10,) * 2)
+    # Its time is ahead of the clock, which must not make it outdated for ever.
+    assert statuses(attempt_exports([report], nsys=old)) == [EXPORTED]
     monkeypatch.setenv("PATH", "/nonexistent")
     assert statuses(attempt_exports([report])) == [UP_TO_DATE]
 
 
-def test_a_report_newer_than_its_export_is_exported_again(report, tool):
-    export_reports([report], nsys=tool())
-    os.utime(report, (time.time() + 10,) * 2)
-    # Its time is ahead of the clock, which must not make it outdated for ever.
-    assert [statuses(attempt_exports([report], nsys=tool())) for _ in range(2)] == [[EXPORTED], [UP_TO_DATE]]
-
-
-@pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"SQLite format 3\0" + b"\1" * 200])
-def test_what_a_killed_export_left_is_replaced(report, tool, left):
+@pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"SQLite format 3\0" + b"\1" * 200, None])
+def test_what_a_killed_export_left_or_that_has_a_journal_is_replaced(report, tool, left):
     target = report.with_suffix(".sqlite")
-    target.write_bytes(left)
+    target.write_bytes(report.read_bytes() if left is None else left)
+    report.with_name("run_0.sqlite-journal").write_bytes(b"x" if left is None else b"")
     assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
     assert target.read_bytes() == report.read_bytes()
-
-
-def test_an_export_with_a_journal_beside_it_is_not_whole(report, tool):
-    export_reports([report], nsys=tool())
-    report.with_name("run_0.sqlite-journal").write_bytes(b"x")
-    assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
-    # SQLite would roll it back into the new file.
+    # SQLite would roll a journal back into the new file.
     assert names(report.parent) == ["run_0.nsys-rep", "run_0.sqlite"]
 
 
@@ -149,9 +129,6 @@ def test_a_whole_export_of_a_report_with_that_name_is_kept(report, tool, name, p
     assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED if part else UP_TO_DATE]
 
 
-# --- what is in the way -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("what", ["another capture", "something else", "a directory"])
 def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(report, tool, what):
     target = report.with_suffix(".sqlite")
@@ -159,10 +136,9 @@ def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
         target.mkdir()
         assert "no ordinary file" in failure(report, tool(), force=True).problem
         return
-    if what == "another capture":
-        steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE="other_0.nsys-rep").write(target)
-        problem = "was exported from other_0.nsys-rep, not from run_0.nsys-rep"
-    else:
+    problem = "was exported from other_0.nsys-rep, not from run_0.nsys-rep"
+    steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE="other_0.nsys-rep").write(target)
+    if what == "something else":
         target.write_text("my notes")
         problem = "is no export of nsys"
     before = target.read_bytes()
@@ -174,18 +150,15 @@ def test_what_is_in_the_way_is_not_replaced_without_force_and_a_directory_never(
     assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
 
 
-def test_two_reports_for_one_file_are_refused_before_any_work(tmp_path, tool):
+def test_two_reports_for_one_file_or_a_directory_that_cannot_be_made_are_told_before_any_work(tmp_path, tool):
     one, other = (fake_report(tmp_path / name / "run_0.nsys-rep") for name in ("a", "b"))
     old = tool()
     with pytest.raises(OptionError, match=r"run_0\.sqlite"):
         attempt_exports([one, other], directory=tmp_path / "out", nsys=old)
     assert calls(old.path) == []
     assert not (tmp_path / "out").exists()
-
-
-def test_a_directory_that_cannot_be_made_is_told_before_any_work(report, tool):
     with pytest.raises(OutputError, match="cannot be written"):
-        attempt_exports([report], directory=report / "x", nsys=tool())
+        attempt_exports([one], directory=one / "x", nsys=old)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -195,9 +168,6 @@ def test_a_directory_that_takes_no_files_is_told(report, tool):
     report.parent.chmod(0o700)
     assert "Permission denied" in error.problem
     assert "-o DIR" in error.fix
-
-
-# --- failures -----------------------------------------------------------------------------------
 
 
 FAILURES = {
@@ -238,18 +208,10 @@ def test_failures_are_told_by_what_nsys_says_and_leaves(tmp_path, tool, pinned):
 @pytest.mark.slow
 def test_a_hanging_nsys_is_ended_with_its_children(report, tool, tmp_path):
     script = f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'
-    start = time.monotonic()
     error = failure(report, tool(script), timeout_s=1)
-    assert time.monotonic() - start < 20
     assert error.problem == "nsys export did not end within 1 s, and was ended"
     assert "--timeout 60" in error.fix
     assert have_ended((tmp_path / "child").read_text())
-
-
-@pytest.mark.parametrize("name", ["gone.nsys-rep", "."])
-def test_what_is_no_file_is_an_input_error(tmp_path, tool, name):
-    with pytest.raises(InputError):
-        export_reports([tmp_path / name], nsys=tool())
 
 
 def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path, tool):
@@ -261,12 +223,13 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
     assert [path.name for path in sorted(tmp_path.glob("*.sqlite"))] == ["run_0.sqlite", "run_2.sqlite"]
     with pytest.raises(NsysFailedError, match=r"and 2 more of 3 reports failed"):
         export_reports(reports, nsys=tool("exit 1"), force=True)
+    for name in ("gone.nsys-rep", "."):  # what is no file
+        with pytest.raises(InputError):
+            export_reports([tmp_path / name], nsys=picky)
 
 
 def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
+    take_nsys_away(monkeypatch)
     with pytest.raises(NsysNotFoundError) as caught:
         export_reports([report])
     assert "on the machine that captured" in caught.value.fix

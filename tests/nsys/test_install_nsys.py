@@ -42,15 +42,12 @@ def test_other_files_are_never_replaced(tmp_path, name):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("there", ["", "x", "x/usr/lib/nsight-systems"])
-def test_what_is_new_empty_or_broken_goes_on_to_the_download(tmp_path, there):
-    (tmp_path / there).mkdir(parents=True, exist_ok=True)
-    status, _, err = run(tmp_path, "x")
-    assert status == 1
-    assert "could not be downloaded" in err or "no apt-get" in err
-
-
-def test_an_nsys_that_is_there_is_named_and_how_to_use_it_is_told(tmp_path):
+def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(tmp_path):
+    for there in ("", "x", "x/usr/lib/nsight-systems"):
+        (tmp_path / there).mkdir(parents=True, exist_ok=True)
+        status, _, err = run(tmp_path, "x")
+        assert status == 1
+        assert "could not be downloaded" in err or "no apt-get" in err
     program(tmp_path / "an nsys" / "bin", "nsys", "echo NVIDIA Nsight Systems version 2024.2.3")
     err = f"to use it: export PATH={tmp_path}/an\\ nsys/bin:$PATH\n"
     assert run(tmp_path, "an nsys") == (0, f"{tmp_path}/an nsys/bin/nsys\n", err)

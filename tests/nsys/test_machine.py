@@ -24,7 +24,6 @@ NAMES = ["nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_samp
 
 @pytest.fixture
 def place(tmp_path):
-    """Return an empty file system and a search path with the shell's own programs only."""
     root, bin_ = tmp_path / "root", tmp_path / "bin"
     root.mkdir()
     bin_.mkdir()
@@ -33,7 +32,6 @@ def place(tmp_path):
 
 @pytest.fixture
 def checks(place):
-    """Return a function that checks the fake machine and returns its checks by name."""
     root, bin_ = place
 
     def run(**options):
@@ -66,33 +64,22 @@ def packages(tmp_path, monkeypatch):
     return install
 
 
-# --- a laptop -----------------------------------------------------------------------------------
-
-
-def test_nothing_is_there_and_nothing_fails(checks, tmp_path):
+def test_nothing_is_there_and_nothing_fails_and_little_disk_space_is_a_warning(checks, tmp_path, monkeypatch):
     found = checks(folder=tmp_path)
     missing = [name for name, one in found.items() if one.status == "missing"]
     assert {"nsys", "importer", "trace_values", "cuda_driver", "topology"} <= {*missing}
     assert (found["nsyspipe"].status, found["cpu_sampling"].status) == ("ok", "unknown")
     assert found["disk_space"].found_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
     assert all(found[name].fix for name in ("nsys", "cuda_driver"))
-
-
-def test_little_disk_space_is_a_warning_and_that_of_a_deleted_directory_unknown(checks, tmp_path, monkeypatch):
     assert checks(folder=tmp_path / "gone")["disk_space"].status == "unknown"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
     assert (checks()["disk_space"].status, checks()["disk_space"].found_bytes) == ("warning", 1)
 
 
-# --- nsys ---------------------------------------------------------------------------------------
-
-
 NO_NCCL = "no nccl; cuda, nvtx, cublas-verbose, osrt, python-gil, none"
 WITH_NCCL = HELP.replace("'osrt'", "'osrt', 'nccl'")
 ALONE = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n"
-QUERIED = "case $1 in --query-gpu*) printf '{}'; exit;; esac\n{}\n".format(
-    GPUS.replace("\n1", "\\n1"), printing(topo=TOPOLOGY)
-)
+QUERIED = f"case $1 in --query-gpu*) cat <<'END'\n{GPUS}END\nexit;; esac\n{printing(topo=TOPOLOGY)}\n"
 PARANOID = "proc/sys/kernel/perf_event_paranoid"
 NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
 
@@ -145,18 +132,14 @@ def test_a_check_is_what_programs_and_files_say(checks, place, programs, files, 
 def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place):
     pids = place[1] / "pids"
     program(place[1], "nsys", f"sleep 60 & echo $! $$ >> {pids}; wait")
-    start = time.monotonic()
     found = checks(run=lambda command, timeout_s: ask(command, min(timeout_s, 0.5)))
-    assert time.monotonic() - start < 20
     assert found["nsys"].status == found["trace_values"].status == "unknown"
     assert found["nsys"].found == "on PATH, but does not answer"
     (line,) = pids.read_text().splitlines()
     assert have_ended(line)
 
 
-def test_all_programs_together_get_less_than_ten_seconds_and_none_is_started_once_they_are_over(
-    checks, place, monkeypatch
-):
+def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(checks, place, monkeypatch):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "exit 0")
     asked = []
@@ -185,8 +168,6 @@ def test_the_newest_nsys_of_the_usual_places_is_found_off_the_path(checks, place
     assert str(place[0]) not in repr(found)
 
 
-# --- packages -----------------------------------------------------------------------------------
-
 TORCH = "__version__ = '2.11.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\nhip = None\n"
 
 
@@ -213,9 +194,7 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     # Nothing else on the path: the real torch would be found.
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     assert checks()["torch"].status == "missing"
-
-
-def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, monkeypatch):
+    # Without torch nothing labels when nvtx is not installed.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(importlib.metadata.Distribution, "from_name", {}.__getitem__)  # KeyError: also a broken one
     found = checks()["nvtx"]
@@ -233,11 +212,8 @@ def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, 
     ],
 )  # fmt: skip
 def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, says):
-    found = [
-        Check("nsyspipe", "ok", "", ANALYZE),
-        Check("cuda_driver", driver, "", CAPTURE),
-        Check("torch", torch, "", CAPTURE),
-    ]
+    facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
+    found = [Check(*fact) for fact in facts]
     assert " ".join(as_text(machine_blocks(found), Console(width=100)).split()).startswith(says)
 
 
@@ -251,9 +227,6 @@ def test_a_new_nvtx_does_not_reach_an_old_nsys(checks, place, packages, nvtx, ns
     found = checks()["nvtx"]
     assert found.status == status
     assert found.found.startswith(nvtx)
-
-
-# --- what programs print --------------------------------------------------------------------------
 
 
 def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):

@@ -17,9 +17,8 @@ def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     before = os.umask(0o027)
     try:
         files.make_readable(path)
-        assert os.umask(0o027) == 0o027
     finally:
-        os.umask(before)
+        assert os.umask(before) == 0o027
     assert path.stat().st_mode & 0o777 == 0o640
 
 

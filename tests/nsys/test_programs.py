@@ -11,8 +11,6 @@ from nsyspipe.nsys.programs import Output, Program, ask, find, find_importer, fi
 from tests.build.fake_nsys import NEW_OPTIONS, fake_nsys
 from tests.build.programs import HELP, program
 
-VALUES = ("cuda", "nvtx", "cublas-verbose", "osrt", "python-gil", "none")
-
 
 @pytest.mark.parametrize("words", [(), ("nsys",), ("./nsys",), (".",), ("{folder}",), ("{folder}/nsys",)])
 def test_nsys_is_found_and_tells_its_version(tmp_path, monkeypatch, words):
@@ -24,43 +22,28 @@ def test_nsys_is_found_and_tells_its_version(tmp_path, monkeypatch, words):
     assert (found.version_text, found.version) == ("2024.2.3.38", (2024, 2, 3, 38))
 
 
-@pytest.mark.parametrize("given", ["", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"])
-def test_what_is_no_program_is_not_found(given):
-    with pytest.raises(NsysNotFoundError) as caught:
-        find(given)
-    assert caught.value.fix
-
-
-def test_without_one_the_message_says_where_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
-    with pytest.raises(NsysNotFoundError, match="not on PATH") as caught:
-        find()
-    assert "developer.nvidia.com/nsight-systems" in caught.value.fix
-
-
-# The last one is made for another machine.
-@pytest.mark.parametrize(
-    ("script", "problem"),
-    [("exit 127", "fails with status 127"), ("echo word", "does not tell a version"), (None, "cannot be started")],
-)
-def test_a_program_that_is_no_nsys_is_refused(tmp_path, script, problem):
-    path = program(tmp_path, "nsys", script or "")
-    if script is None:
-        path.write_bytes(b"\x7fELF of another machine")
-    with pytest.raises(NsysFailedError, match=problem) as caught:
-        find(str(path))
-    assert caught.value.subject == str(path)
+def test_what_is_no_program_is_not_found_and_one_that_is_no_nsys_is_refused(tmp_path):
+    for name in ("", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"):
+        with pytest.raises(NsysNotFoundError) as caught:
+            find(name)
+        assert caught.value.fix
+    path = program(tmp_path, "nsys", "")
+    of_another_machine = "\x7fELF of another machine"
+    scripts = ("#!/bin/sh\nexit 127", "#!/bin/sh\necho word", of_another_machine)
+    problems = ("fails with status 127", "does not tell a version", "cannot be started")
+    for script, problem in zip(scripts, problems, strict=True):
+        path.write_text(script)
+        with pytest.raises(NsysFailedError, match=problem) as caught:
+            find(str(path))
+        assert caught.value.subject == str(path)
 
 
 def test_what_it_traces_and_its_options_are_read_from_its_help(tmp_path):
-    old, new = tmp_path / "old", tmp_path / "new"
-    found = find(str(fake_nsys(old)))
-    assert found.trace_values() == VALUES
+    found = find(str(fake_nsys(tmp_path / "old")))
+    assert found.trace_values() == ("cuda", "nvtx", "cublas-verbose", "osrt", "python-gil", "none")
     names = ("--lazy", "--type", "--include-blobs", "--laz")
     assert [found.has("export", one) for one in names] == [True, True, False, False]
-    found = find(str(fake_nsys(new, options=NEW_OPTIONS, profile=HELP.replace("'osrt'", "'osrt', 'nccl'"))))
+    found = find(str(fake_nsys(tmp_path, options=NEW_OPTIONS, profile=HELP.replace("'osrt'", "'osrt', 'nccl'"))))
     assert found.has("export", "--include-blobs")
     assert "nccl" in found.trace_values()
 
@@ -121,20 +104,11 @@ def test_the_importer_is_of_the_nsys_that_was_found_also_by_a_link(tmp_path):
     assert find_importer(nsys, tmp_path).parts[-3] == "2025.10.1"
 
 
-@pytest.mark.parametrize(
-    ("script", "output"),
-    [
-        ("sleep 60 &\necho done", Output(0, "done\n")),  # a child that keeps the output open is not waited for
-        ("echo done; exec >&-; sleep 0.2; exit 4", Output(4, "done\n")),  # closed, and still given its time
-        (None, None),  # not there
-    ],
-)
-def test_a_program_is_asked_and_not_its_children(tmp_path, script, output):
-    path = tmp_path / "tool" if script is None else program(tmp_path, "tool", script)
-    assert ask([str(path)], 20) == output
-
-
-def test_a_program_that_prints_without_end_is_cut(tmp_path):
+def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end_is_cut(tmp_path):
+    assert ask([str(tmp_path / "tool")], 20) is None
+    # A child that keeps the output open is not waited for; who has closed it is still given its time.
+    for script, status in (("sleep 60 &\necho done", 0), ("echo done; exec >&-; sleep 0.2; exit 4", 4)):
+        assert ask([str(program(tmp_path, "tool", script))], 20) == Output(status, "done\n")
     command = program(tmp_path, "tool", "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done")
     output = ask([str(command)], 0.3)
     assert output.status is None

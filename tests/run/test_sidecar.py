@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import nsyspipe
-from nsyspipe.nsys.find_reports import remember_source
+from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
@@ -345,7 +345,7 @@ def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay
     sidecar(runs, *SWAPPED)
     assert numbered(nsyspipe.load(cache))[1] == "file_name"
     for at in (0, 1):
-        remember_source(cache / f"ddp_{at}.sqlite", runs / f"ddp_{at}.nsys-rep")
+        SOURCES[cache / f"ddp_{at}.sqlite"] = runs / f"ddp_{at}.nsys-rep"
     run = nsyspipe.load(cache)
     assert numbered(run) == ({1000: 1, 1001: 0}, "sidecar")
     assert runs / "ddp.capture.json" in run.inputs

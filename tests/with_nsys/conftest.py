@@ -22,8 +22,7 @@ _INSTALL_S = 900
 @pytest.fixture(scope="session")
 def nsys() -> Path:
     """Return an nsys that runs; skip where none can be had, but in CI fail."""
-    found = find_nsys()
-    if found is not None:
+    if (found := find_nsys()) is not None:
         return found.path
     asked = subprocess.run([INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False)
     if asked.returncode == 0:
@@ -35,7 +34,6 @@ def nsys() -> Path:
 
 @pytest.fixture
 def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put nsys first on the search path."""
     monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
     return nsys
 

@@ -30,16 +30,10 @@ class RealMachine(Machine):
 
     @property
     def environment(self):
-        return {
-            **environment(),
-            "PYTHON": sys.executable,
-            "TMPDIR": str(self.temporary),
-            "OF_MACHINE": str(self.root),
-            **self.variables,
-        }
+        places = {"PYTHON": sys.executable, "TMPDIR": str(self.temporary), "OF_MACHINE": str(self.root)}
+        return environment() | places | self.variables
 
     def nsyspipe(self, *words):
-        """Run the command line of nsyspipe, in this process, and return what it said."""
         done = nsyspipe_here(*words, cwd=self.work)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -59,7 +53,6 @@ def steps_of(analysis, table="host_steps"):
 
 
 def endpoint():
-    """Return a port of this machine at which ranks can meet."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return f"localhost:{free.getsockname()[1]}"

@@ -19,23 +19,17 @@ for i in range(4):
     with nvtx.annotate(f"step {i}"):
         time.sleep(0.005)
 """
-
-# On a busy machine nsys loses its own agent now and then.
-TRIES = 3
+TRIES = 3  # on a busy machine nsys loses its own agent now and then
 
 
 @pytest.fixture(scope="module")
 def captured(nsys, tmp_path_factory):
-    """Return the folder of one real capture."""
     pytest.importorskip("nvtx")
     folder = tmp_path_factory.mktemp("captured")
-    command = [
-        nsys, "profile", "--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none", f"--output={folder}/a b_0",
-        sys.executable, "-c", PROGRAM,
-    ]  # fmt: skip
+    options = ("--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none", f"--output={folder}/a b_0")
+    command = [nsys, "profile", *options, sys.executable, "-c", PROGRAM]
     # Captures of one machine that share a temporary directory disturb each other.
-    temporary = tmp_path_factory.mktemp("t")
-    variables = environment() | {"TMPDIR": str(temporary)}
+    variables = environment() | {"TMPDIR": str(tmp_path_factory.mktemp("t"))}
     for _ in range(TRIES):
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
         if (folder / "a b_0.nsys-rep").exists():
@@ -54,7 +48,6 @@ def run(nsys, tmp_path):
 
 @pytest.fixture
 def report(captured, tmp_path):
-    """Return a copy of the captured report, alone in its directory."""
     target = tmp_path / "run" / "a b_0.nsys-rep"
     target.parent.mkdir()
     target.write_bytes((captured / "a b_0.nsys-rep").read_bytes())
@@ -94,11 +87,9 @@ def test_a_report_cut_short_is_told_in_nsyss_words(run, report):
 
 
 def test_a_report_of_a_later_nsys_names_both_versions(run, report, nsys):
-    """A real report, its version raised by the test: nsys refuses it before it reads on."""
     mine = installed.find(str(nsys))
-    year = str(mine.version[0]).encode()
-    raised = report.read_bytes().replace(b"Report " + year + b"@", b"Report 2099@", 1)
-    report.write_bytes(raised)
+    year = f"Report {mine.version[0]}@".encode()
+    report.write_bytes(report.read_bytes().replace(year, b"Report 2099@", 1))
     done = run("convert", report, "-q")
     assert_refused(done)
     assert "was captured by nsys 2099." in done.stderr
