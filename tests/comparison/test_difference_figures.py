@@ -11,14 +11,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis import kernels as window_sums
-from nsyspipe.comparison.changes import (
-    StepTable,
-    apportioned,
-    kernel_changes,
-    mean_step_time,
-    step_parts,
-    top_kernels,
-)
+from nsyspipe.comparison.changes import StepTable, apportioned, kernel_changes, mean_step_time, step_parts, top_kernels
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import per_step
