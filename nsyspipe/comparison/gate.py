@@ -53,15 +53,14 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    undecided = tuple(row for row in rows if row not in failed and not _passes(row, fail_on))
+    is_sure = [
+        row["verdict"] == "no change"
+        or (fail_on == REGRESSION and (row["verdict"] == "improvement" or row.get("no_regression")))
+        for row in rows
+    ]
+    undecided = tuple(row for row, sure in zip(rows, is_sure, strict=True) if row not in failed and not sure)
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)
-
-
-def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
-    """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
-    is_no_regression = row["verdict"] == "improvement" or bool(row.get("no_regression"))
-    return row["verdict"] == "no change" or (fail_on == REGRESSION and is_no_regression)
 
 
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:

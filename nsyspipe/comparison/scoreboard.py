@@ -43,18 +43,13 @@ SORTS = {
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
-_COMPARED = tuple(figure.column for figure in shown("scoreboard table"))
-
 _WITHOUT_FIGURES: dict[str, Any] = {
     "code": "no-figures",
     "severity": "warning",
     "message": "no step has a window on every rank: the run has no figures to compare",
     "fix": "see the other problems of this run",
 }
-_CAPTURE = {
-    "message": "a capture without steps: there is no step time to compare",
-    "fix": "name the steps with --step REGEX",
-}
+_NO_STEP_TIME = "a capture without steps: there is no step time to compare"
 
 
 def check_sort(name: str, option: str = "sort") -> str:
@@ -168,11 +163,12 @@ class Scoreboard:
     def problems(self) -> pa.Table:
         """`tables.PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
         rows = []
+        capture = {"message": _NO_STEP_TIME, "fix": "name the steps with --step REGEX"}
         for label, tables in self._tables.items():
             for table in tables:
                 where = {"label": label, "run_id": table.run.header.run_id}
                 if not table.n_steps:
-                    rows.append(where | _WITHOUT_FIGURES | (_CAPTURE if table.run.is_capture else {}))
+                    rows.append(where | _WITHOUT_FIGURES | (capture if table.run.is_capture else {}))
                 rows += [where | row for row in table.run.problems.to_pylist()]
         return PROBLEMS_OF_RUNS.from_rows(rows)
 
@@ -272,7 +268,7 @@ class Scoreboard:
             "n_ranks": header.n_ranks,
             "gpu_names": ", ".join(header.gpu_names),
             "n_summary_steps": sum(table.n_steps for table in tables),
-            **{name: mean_of(row[name] for row in summaries) for name in _COMPARED},
+            **{one.column: mean_of(row[one.column] for row in summaries) for one in shown("scoreboard table")},
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
             "throughput_steps_per_s": throughput,
             "rank_steps_per_s": None if throughput is None else throughput * (header.world_size or header.n_ranks),

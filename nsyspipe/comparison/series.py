@@ -86,11 +86,6 @@ class Series:
         return period if period and 2 * period <= self.n else 0
 
     @property
-    def is_sure(self) -> bool:
-        """Whether each kind comes so often that a pattern is believed."""
-        return _SURE <= int(self.is_long.sum()) <= self.n - _SURE
-
-    @property
     def broken(self) -> float:
         """How far the centre is from that of whole periods."""
         return 0.0
@@ -165,10 +160,6 @@ class MeanSeries(Series):
         """Values less the mean; exactly the same of values that are shifted."""
         above = self.values - self.values.min()
         return np.asarray(above - float(above.mean()))
-
-    def is_beside_gap(self, correlation: float) -> bool:  # noqa: ARG002 - a mean does not jump
-        """Return False."""
-        return False
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the mean of n AR(1) steps, over theirs."""
@@ -314,7 +305,7 @@ def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
     def is_regular(at: int) -> bool:
         if len(periods[at]) != 1 or 0 in periods[at]:
             return False
-        is_sure = all(series.is_sure for series in sides[at].series)
+        is_sure = all(_SURE <= int(series.is_long.sum()) <= series.n - _SURE for series in sides[at].series)
         is_alone = not any(series.is_long.any() for series in sides[1 - at].series)
         return periods[0] == periods[1] or (is_sure and is_alone)
 

@@ -202,7 +202,7 @@ COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
 
 
 def checks(before, after):
-    sides = [Side("x", tuple(runs) if isinstance(runs, list | tuple) else (runs,)) for runs in (before, after)]
+    sides = [SimpleNamespace(runs=runs if isinstance(runs, list) else [runs]) for runs in (before, after)]
     # Built runs are one capture but for what a test changes.
     found = [one for one in check_comparable(*sides) if one.check != "same-capture"]
     return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
