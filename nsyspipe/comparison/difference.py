@@ -206,7 +206,14 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
         is_whole = any(map(has_whole_graphs, runs))
         keys = before.keys() & after.keys() if is_whole else before.keys() | after.keys()
-        rows += _number_rows({key: (before.get(key, 0.0), after.get(key, 0.0)) for key in keys})
+        of_all = before[_IN_ALL], after[_IN_ALL]
+        for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
+            topic, what, unit = key
+            old, new = before.get(key, 0.0), after.get(key, 0.0)
+            is_in_all = topic == "collectives" and key != _IN_ALL and (old, new) == of_all
+            if not (old is None or new is None or is_in_all or _is_alike(unit, old, new)):
+                numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
+                rows.append({"topic": topic, "what": what, "unit": unit, **numbers})
     keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
     # One key, which is kept, has hashed the values of all captures.
     is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
@@ -219,15 +226,6 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
                 rows += _word_row(topic, what, old.get(what), new.get(what))
     rows.sort(key=lambda row: _TOPICS.index(row["topic"]))  # stable: within a topic as they came
     return CHANGES.from_rows(rows)
-
-
-def _number_rows(values: Mapping[Fact, tuple[float | None, float | None]]) -> Iterator[dict[str, Any]]:
-    for key in sorted(values, key=lambda key: (key[0], key != _IN_ALL, key)):
-        old, new = values[key]
-        is_in_all = key[0] == "collectives" and key != _IN_ALL and values[key] == values[_IN_ALL]
-        if not (old is None or new is None or is_in_all or _is_alike(key[2], old, new)):
-            numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
-            yield {"topic": key[0], "what": key[1], "unit": key[2], **numbers}
 
 
 def _is_alike(unit: str, old: float, new: float) -> bool:

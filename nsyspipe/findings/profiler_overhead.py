@@ -27,11 +27,11 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
-    if not is_busy:
+    if not is_busy and is_explained:
         title = f"the first step is distorted by the start of the capture{left_out}"
-        if not is_explained:
-            title = f"the first step takes {ratio:.2g} times the others{left_out}"
-            action = "read with care: the first step is unlike the others"
+    elif not is_busy:
+        title = f"the first step takes {ratio:.2g} times the others{left_out}"
+        action = "read with care: the first step is unlike the others"
     return Finding(
         title=title,
         action=action,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
@@ -40,13 +39,19 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
     is_after = backward["compute_ns"].null_count < backward.num_rows
+    busy, alone, idle, compute = (
+        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
+    )
+    hiding = compute or evidence.mean("compute_ns") or 0.0  # the time per step that could hide it
+    if compute and None not in {busy, alone, idle}:
+        hiding = max(compute, busy - alone + idle)
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
         action="lower bucket_cap_mb: one all-reduce " + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(to_hide, _hiding(evidence, backward)),
+        saving_ns_per_step=min(to_hide, float(hiding)),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
@@ -55,13 +60,3 @@ def single_bucket(evidence: Evidence) -> Answer:
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
         },
     )
-
-
-def _hiding(evidence: Evidence, backward: pa.Table) -> float:
-    """Return the time per step in which communication could be hidden."""
-    busy, exposed, idle, compute = (
-        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
-    )
-    if not compute:
-        return evidence.mean("compute_ns") or 0.0
-    return float(compute if None in {busy, exposed, idle} else max(compute, busy - exposed + idle))

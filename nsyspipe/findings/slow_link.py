@@ -145,7 +145,12 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
     if not is_seen and promised is not None:
-        large = reached if source == _COPIES else _large_busbw(evidence)
+        large = reached if source == _COPIES else None
+        if large is None and not evidence.has_absent_ranks:
+            # Large messages, which latency does not hide.
+            sent = evidence.collectives.filter(pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES))
+            n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
+            large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised
             text = "far less bandwidth than NVLink gives"
@@ -170,17 +175,6 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     if kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
     return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)
-
-
-def _large_busbw(evidence: Evidence) -> float | None:
-    """Return the bus bandwidth of large messages."""
-    if evidence.has_absent_ranks:
-        return None
-    # Large messages, which latency does not hide.
-    rows = evidence.collectives
-    rows = rows.filter(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES))
-    n_bytes, transfer = _total(rows["bus_bytes"]), _total(rows["transfer_ns"])
-    return _PER_S * n_bytes / transfer if n_bytes and transfer else None
 
 
 def _total(column: pa.ChunkedArray) -> int | None:
