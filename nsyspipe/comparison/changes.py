@@ -38,9 +38,8 @@ Number = TypeVar("Number", float, Fraction)
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
 
-    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest); of several captures
-    the mean of their means; null where a side did not record what it needs. Means are given in 1/1024 ns, rounded so that
-    parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
+    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest), in 1/1024 ns, rounded so
+    that parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
     `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
     """
     sides = [_side_means(side) for side in (baseline, candidate)]
@@ -222,15 +221,12 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
     ranks, / (ranks x summary steps): exactly what starts in the steps that the figures rest on. A kernel that never
     runs there, on a side, is not there; one that is on neither has no row.
-
     Where those columns are null (runs saved before they were counted) they are estimated: totals of
     the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
     for communication the same of communication and, for its number, of collectives.
 
     A kernel on both sides whose time changed by at most `min_effect` of the lesser is ``same``, unless that is more than
-    a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
-
-    Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
+    a thousandth of the step time (of the captures the least). Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
     where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)

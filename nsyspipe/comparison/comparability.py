@@ -39,11 +39,7 @@ class Check(NamedTuple):
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
-    """Return what speaks against comparing two sides; what blocks comes first.
-
-    Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one side
-    only, steps on one side only. A warning: the same lacking on both sides, and what else `_TESTS` tell.
-    """
+    """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
 

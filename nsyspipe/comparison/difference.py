@@ -209,10 +209,10 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
         of_all = before[_IN_ALL], after[_IN_ALL]
         for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
             topic, what, unit = key
-            old, new = before.get(key, 0.0), after.get(key, 0.0)
-            is_in_all = topic == "collectives" and key != _IN_ALL and (old, new) == of_all
-            if not (old is None or new is None or is_in_all or _is_alike(unit, old, new)):
-                numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
+            one, other = before.get(key, 0.0), after.get(key, 0.0)
+            is_in_all = topic == "collectives" and key != _IN_ALL and (one, other) == of_all
+            if not (one is None or other is None or is_in_all or _is_alike(unit, one, other)):
+                numbers = {"baseline_value": one, "candidate_value": other, "delta": other - one}
                 rows.append({"topic": topic, "what": what, "unit": unit, **numbers})
     keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
     # One key, which is kept, has hashed the values of all captures.
@@ -242,10 +242,7 @@ def _word_row(topic: str, what: str, old: str | None, new: str | None) -> Iterat
 
 
 def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str, str]:
-    """Join what a side's captures say: one word where all say the same, else all of them.
-
-    Unless it `is_told` whether hashed values differ, those that are hidden all look alike, in a shell's quotes or not.
-    """
+    """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
     joined = {}
     for name in dict.fromkeys(chain(*captures)):
         words = [facts[name] for facts in captures if name in facts]

@@ -107,10 +107,7 @@ def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confid
 
 
 def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
-    """Return a percentage from 0 as a ratio: 2 and "2%" are both 0.02.
-
-    `min_effect` is what an earlier parameter was given, which took ratios: refused, since it may mean either.
-    """
+    """Return a percentage from 0 as a ratio; `min_effect`, an earlier parameter that took ratios, is refused."""
     fix = "min_effect_pct=2"
     if min_effect is not None:
         raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
@@ -211,10 +208,7 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file of other users, all but this one and root, or that lies where others may put another one.
-
-    What a group may write is left alone: most have one of their own.
-    """
+    """Refuse a file of other users but root, or where they may put another one; groups are left alone: most are private."""
     if not hasattr(os, "geteuid"):
         return
     ours = {0, os.geteuid()}

@@ -1,7 +1,4 @@
-"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t.
-
-Steps of two kinds that come regularly (every fifth one slow, two in turn) are no spread: no chance is in which kind comes.
-"""
+"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The values of one capture's steps in step order, and their median.
-
-    `squares`, `likelihood` and `variances` take correlations as an array, and need two steps at least.
-    """
+    """The values of one capture's steps in step order, and their median."""
 
     values: Float64
 

@@ -1,10 +1,8 @@
 """The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
 
-Autocorrelated steps do not fool them. Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1)
-steps (r up to 0.6, 8 to 100 of them) are called different in 1.2 % at most. Others are more often: AR(0.9) in 3 to 10 % of
-10 to 30 steps, and steps that stay at each of two levels for ten in the mean in up to 15 %:
-tests/comparison/test_gate_simulation.py prints and bounds them. One capture against several that spread less is not
-bounded by anything (`Interval.is_borrowed`).
+Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1) steps (r up to 0.6, 8 to 100 of them) are
+called different in 1.2 % at most; others are more often: tests/comparison/test_gate_simulation.py prints and bounds them.
+One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": n_slowed,
-            "overlap_compute_ns_per_step": overlap,
-            "comm_delay_ns_per_step": evidence.mean("comm_delay_ns"),
+            **evidence.means("overlap_compute_ns", "comm_delay_ns"),
             "slowdown_ratio_by_kernel": _by_kernel(evidence),
         },
     )

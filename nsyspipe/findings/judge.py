@@ -34,10 +34,7 @@ _EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "singl
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
-    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged.
-
-    Without summary steps nothing is asked, nor of a capture without steps.
-    """
+    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged."""
     if evidence.is_capture or not evidence.steps.num_rows:
         of_capture = "what a change saves is a part of a step, and the capture has no steps"
         reason = of_capture if evidence.is_capture else "no step has figures"
@@ -66,11 +63,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by what is expected of them, else by their bound, largest first; causes before their symptom.
-
-    Those with neither come last; of equal ones the id decides. What is exposed has causes: `comm-bound` stands after
-    those of them that were found.
-    """
+    """Sort findings by what is expected of them, else by their bound, largest first, then by id; causes before `comm-bound`."""
 
     def worth(row: Mapping[str, Any]) -> float | None:
         expected: float | None = row.get("expected_ns_per_step")

@@ -144,10 +144,7 @@ class Evidence:
 
     @property
     def beside_compute_ns(self) -> float:
-        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it.
-
-        Of that rank, since a late one may compute more than it has to.
-        """
+        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it."""
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
         own = compute - self.slowed_share(AT_MOST) * hidden
         longest = self.most(wall) + self.most(-own)
@@ -213,6 +210,10 @@ class Evidence:
         total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
         return None if total is None else total / self.steps.num_rows
 
+    def means(self, *columns: str) -> dict[str, float | None]:
+        """Return the means of columns, named as figures per step."""
+        return {f"{name}_per_step": self.mean(name) for name in columns}
+
     def share(self, ns_per_step: float) -> float:
         """Return a time per step as a share of the mean wall time."""
         wall = self.mean("wall_ns")
@@ -261,7 +262,7 @@ class IdleOf:
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
-        means = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
+        means = evidence.means("idle_ns", *IDLE_CAUSES)
         judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
         return means if evidence.n_ranks == 1 else means | judged
 

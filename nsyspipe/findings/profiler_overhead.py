@@ -15,8 +15,7 @@ _LEAST_SHARE = 0.01
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    The first step must be the longest too: where few steps have communication, it may just be one of
-    them. Saving: that overlap per step; none when only the first step is distorted.
+    The first step must be the longest too. Saving: that overlap per step; none when only the first step is distorted.
     """
     overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
@@ -38,19 +37,13 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "
         "ones that count, and keep it short",
         saving_ns_per_step=overhead if is_busy else None,
-        evidence={
-            "overhead_ns_per_step": evidence.mean("overhead_ns"),
-            "first_step_to_median_ratio": ratio,
-            "first_step_is_skipped": is_skipped,
-        },
+        evidence=evidence.means("overhead_ns")
+        | {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped},
     )
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
-    """Return the first step over the median of the figures' steps, whether it is longer than each, and whether that is shown to be the capture's start.
-
-    That is where the profiler's own work in it, and waiting for ranks that begin later, are half of what it is longer.
-    """
+    """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
     chosen = evidence.steps["step"].unique().to_pylist()
     first = (*evidence.skipped_steps, *chosen)[0]
     walls: dict[int, int] = {}

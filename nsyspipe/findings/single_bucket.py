@@ -19,12 +19,10 @@ def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
     Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
-    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked, of which
-    the finding then says nothing).
+    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
-    exposed = evidence.mean("exposed_comm_ns") or 0.0
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
     overlap = evidence.summary["overlap_ratio"] or 0.0
     if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
@@ -55,8 +53,7 @@ def single_bucket(evidence: Evidence) -> Answer:
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
-            "exposed_comm_ns_per_step": exposed,
-            "transfer_ns_per_step": evidence.mean("transfer_ns"),
+            **evidence.means("exposed_comm_ns", "transfer_ns"),
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
         },
     )

@@ -1,7 +1,4 @@
-"""Rule ``slow-link``: the ranks are connected by less than they could be; and whether they are.
-
-By NCCL's log and the topology, else by the bandwidth that was reached.
-"""
+"""Rule ``slow-link``: whether ranks are connected by less than they could be, by NCCL's log, topology or the bandwidth reached."""
 
 from __future__ import annotations
 
@@ -133,13 +130,10 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
     facts = {
-        "link_kind": link.kind if link else None,
-        "link": link.text if link else None,
-        "link_nominal_bytes_per_s": link.nominal_bytes_per_s if link else None,
-        "nvlink_nominal_bytes_per_s": promised,
-        "busbw_bytes_per_s": reached,
-        "busbw_source": source,
-    }
+        "link_kind": link and link.kind, "link": link and link.text,
+        "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,
+        "busbw_bytes_per_s": reached, "busbw_source": source,
+    }  # fmt: skip
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING

@@ -104,10 +104,7 @@ def straggler(evidence: Evidence) -> Answer:
 
 
 def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
-    """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough.
-
-    Often is of the steps in which ranks meet: under no_sync() not every one.
-    """
+    """Tell whether the largest single delay of a step is large enough, and often enough of the steps in which ranks meet."""
     rows = _but_pairs(evidence)
     rows = rows.filter(rows["is_late_significant"])
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()

@@ -41,9 +41,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",
         saving_ns_per_step=saving,
         evidence={
-            "all_reduces_per_step": n_per_step,
-            "median_transfer_ns": median,
-            "median_message_bytes": n_bytes,
-            "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
+            "all_reduces_per_step": n_per_step, "median_transfer_ns": median, "median_message_bytes": n_bytes,
+            **evidence.means("exposed_comm_ns"),
         },
-    )
+    )  # fmt: skip
