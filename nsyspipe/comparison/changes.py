@@ -208,8 +208,7 @@ class StepTable:
         return sums
 
 
-# Of the step time: a change that is worth a line, however long the kernel is.
-_LITTLE = 0.001
+_LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
 # By phase and name: time and number per rank and step, mean duration.
 Costs = dict[tuple[str | None, str], tuple[float, float, float | None]]
 _NEVER = (0.0, 0.0, None)

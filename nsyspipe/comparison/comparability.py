@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
-# From this share of step time on, the profiler's own work changes what it measures.
-_MUCH_OVERHEAD = 0.01
-# What a run sends in a step may differ a little with padding.
-_SAME_BYTES = 0.01
+_MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
+_SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
 
@@ -152,19 +150,13 @@ def _traced(run: Run) -> str:
     return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
 
 
-def _grave(run: Run) -> str:
-    grave = run.problems.filter(pc.not_equal(run.problems["severity"], "info"))
-    return ", ".join(sorted(grave["code"].unique().to_pylist())) or _NONE
-
-
 def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if any(number < MIN_STEPS for side in numbers for number in side):
         texts = [" | ".join(map(str, side)) for side in numbers]
-        enough = f"; {MIN_STEPS} are the least, 20 are better"
-        yield _check("few-steps", "too few summary steps", texts, after=enough)
+        yield _check("few-steps", "too few summary steps", texts, after=f"; {MIN_STEPS} are the least, 20 are better")
 
 
 # In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,
@@ -194,7 +186,10 @@ _TESTS: tuple[Test, ...] = (
     _message_bytes,
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
-    _alike("recorded", "problems of the captures", _grave),
+    _alike(
+        "recorded", "problems of the captures",
+        lambda run: ", ".join(sorted({row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
+    ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",
         # A capture has no steps.

@@ -19,21 +19,16 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Float64
 
 
-# A variance of two values is no estimate; definitions.md, section 7.
-MIN_STEPS = 3
+MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
 # Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.
 _REACH = 3.0
-# The standard deviation of a normal distribution in units of its median absolute deviation.
-_PER_DEVIATION = 1.482602218505602
+_PER_DEVIATION = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read. Correlated steps
 # widen it, up to so many steps' own: one or two stalls of ten stay outside.
 _BAND, _WIDEST_OF = 1.96, 10
-# The order statistics of normal steps rarely say more than so many times the normal variance.
-_GAP = 8.0
-# Variance of a median over that of a mean, for independent normal values.
-_MEDIAN_COST = math.pi / 2
-# Of a correlation of 0.97 the thousandth neighbour has none.
-_FURTHEST = 1000
+_GAP = 8.0  # order statistics of normal steps rarely say more than so many times the normal variance
+_MEDIAN_COST = math.pi / 2  # variance of a median over that of a mean, for independent normal values
+_FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
 # What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
 _SURE = 4
 _TINY = 1e-300

@@ -35,8 +35,7 @@ _BORROWED = (
     f"{_METHOD}; not less than pooled t of captures, the side of one capture taken to spread "
     "between captures like the other side"
 )
-# What a correlation is taken for before any step is seen: anything from 0 to here.
-_MOST = 0.97
+_MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
 # What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
@@ -278,11 +277,9 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)
 
 
-# Nobody captures more for one answer.
-_MOST_STEPS, _MOST_CAPTURES = 5000, 20
+_MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
 _ROUNDS = 7
-# What more steps will show differs from what these show: aim a little higher.
-_MARGIN = 0.95
+_MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ _ADVICE = {
     ),
 }
 
-# A phase is named from this share of what is exposed on.
-_MOSTLY = 2 / 3
+_MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 
 
 def comm_bound(evidence: Evidence) -> Answer:

@@ -12,7 +12,6 @@ NEEDS = OF_COMM
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
 LEAST_OVERLAP_SHARE = 0.02
-# What helps where nearly all kernels run beside communication.
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
 _SHOWN_KERNELS = 5
 

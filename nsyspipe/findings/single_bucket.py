@@ -10,9 +10,7 @@ NEEDS = OF_COMM
 
 _MOST_OVERLAP = 0.1
 _LEAST_SHARE = 0.01
-# A loss or a norm may be reduced as well: one all-reduce takes nearly all of the time.
-_MOST_ALL_REDUCES = 3
-_DOMINANT = 0.95
+_MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
 
 
 def single_bucket(evidence: Evidence) -> Answer:

@@ -35,13 +35,11 @@ _ASK = {
         "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
     ),
 }
-# Below this share of what NVLink promises, it is not NVLink that carries the data.
-_SLOW_RATIO = 0.15
+_SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
 _PER_S = 1e9
 _LARGE_BYTES = 16e6
 _COPIES = "gradient copies"
-# DDP closes each bucket but the last at its cap, the first one at this.
-_LEAST_BUCKET_BYTES = 1 << 20
+_LEAST_BUCKET_BYTES = 1 << 20  # DDP closes each bucket but the last at its cap, the first one at this
 _NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 

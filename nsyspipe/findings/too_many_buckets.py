@@ -9,10 +9,8 @@ from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudge
 NEEDS = OF_COMM
 
 _MANY = 20
-# What an all-reduce of hardly any bytes takes, within a host or over a fast network.
-_FLOOR_NS = 100_000
-# Buckets of this size are limited by the link, not by latency, however short they take.
-_SMALL_BYTES = 4e6
+_FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
+_SMALL_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
 _LEAST_SHARE = 0.01
 
 

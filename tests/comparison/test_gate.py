@@ -143,7 +143,7 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
         ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
         ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
         *((f"[diff]\nfail-on = {value}", "is no gate") for value in ("'slower'", "['regression']")),
-        *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in (3, [])),
+        *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in ("3", "[]")),
         ("[diff]\nmetric = ['speed']", "no such metric"), ("#" * (2**20 + 1), "too large"),
         # The last is a broken project that may be ours.
         *((text, "is no TOML") for text in ("[diff", "# \ud800", "[tool.nsyspipe.diff]\nfail-on = regression\n")),

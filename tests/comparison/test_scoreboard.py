@@ -140,10 +140,9 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
         assert getattr(saved, name) == getattr(reports, name)
 
 
-@pytest.mark.parametrize("order", [("fast", "wider", "again", "wide"), ("wider", "again", "wide", "fast")])
-def test_the_order_of_the_others_changes_nothing_against_the_first(runs, order):
+def test_the_order_of_the_others_changes_nothing_against_the_first(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
-    for label, row in rows(runs, "slow", *order).items():
+    for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():
         others = {name: value for name, value in usual[label].items() if not name.startswith("peer")}
         assert {name: row[name] for name in others} == others
 
@@ -156,8 +155,6 @@ def test_sorting_changes_the_order_and_nothing_else(runs):
 
 
 class Damaged(SavedRun):
-    """A saved run with figures that are no numbers."""
-
     def summary(self):
         row = super().summary().to_pylist()[0]
         return SUMMARY.from_rows([row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}])
