@@ -334,11 +334,9 @@ class Judgement:
         return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
 
     def settled(self, *, one_sided: bool = False) -> tuple[int | None, int | None]:
-        """Return about how many steps per capture, or captures on each side, would settle what is inconclusive.
+        """Return about how many steps per capture, or captures on each side, would settle it, were the rest like these.
 
-        Were the rest like these steps: the half-width is computed again of captures that go on as these do, and of more
-        captures like these, while delta stays what it is. None where nothing anybody captures is enough. If `one_sided`,
-        it is enough to know that there is no regression.
+        None where nothing anybody captures is enough. If `one_sided`, it is enough to know that there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
         is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)

@@ -9,9 +9,7 @@ from nsyspipe.findings.model import AT_MOST, OF_COMM, Answer, Evidence, Finding,
 
 NEEDS = OF_COMM
 
-_LEAST_SLOWDOWN = 0.02
-_LEAST_SHARE = 0.0025
-LEAST_OVERLAP_SHARE = 0.02
+_LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
 _SHOWN_KERNELS = 5
 

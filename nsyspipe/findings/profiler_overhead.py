@@ -8,8 +8,7 @@ from nsyspipe.findings.model import Answer, Evidence, Finding
 
 NEEDS = ("overhead_ns",)
 
-_DISTORTED = 1.5
-_LEAST_SHARE = 0.01
+_DISTORTED, _LEAST_SHARE = 1.5, 0.01
 
 
 def profiler_overhead(evidence: Evidence) -> Answer:

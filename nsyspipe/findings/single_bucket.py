@@ -8,8 +8,7 @@ from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
 
 NEEDS = OF_COMM
 
-_MOST_OVERLAP = 0.1
-_LEAST_SHARE = 0.01
+_MOST_OVERLAP, _LEAST_SHARE = 0.1, 0.01
 _MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
 
 

@@ -36,8 +36,7 @@ _ASK = {
     ),
 }
 _SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
-_PER_S = 1e9
-_LARGE_BYTES = 16e6
+_PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
 _LEAST_BUCKET_BYTES = 1 << 20  # DDP closes each bucket but the last at its cap, the first one at this
 _NEAR = ("PIX", "PXB", "PHB")
