@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.comparison import gate
-from nsyspipe.comparison.difference import RunDifference, Side, check_captures
+from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, parse_skip_first
 from nsyspipe.nsys.find_reports import exported_reports
@@ -200,10 +200,7 @@ def diff(
     gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
     judged = gate.check_metrics(given or (DEFAULT_METRIC,))
-    sides = _as_side(baseline), _as_side(candidate)
-    for side in sides:
-        check_captures(side)
-    return RunDifference(*sides, least, confidence, judged, force)
+    return RunDifference(_as_side(baseline), _as_side(candidate), least, confidence, judged, force)
 
 
 def compare(
@@ -262,8 +259,6 @@ def compare(
     sides = _sides(runs)
     if not sides:
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    for side in sides:
-        check_captures(side)
     return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
 
 

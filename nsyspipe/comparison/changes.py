@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
-# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too.
-_FINE, _COARSE = Fraction(1, 1024), Fraction(1)
-_FINE_UP_TO = 2**42
+# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too. Above, whole ones.
+_FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
 
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
@@ -39,9 +38,8 @@ Number = TypeVar("Number", float, Fraction)
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
 
-    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest); of several captures
-    the mean of their means; null where a side did not record what it needs. Means are given in 1/1024 ns, rounded so that
-    parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
+    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest), in 1/1024 ns, rounded so
+    that parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
     `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
     """
     sides = [_side_means(side) for side in (baseline, candidate)]
@@ -109,7 +107,7 @@ def _side_means(side: Sequence[StepTable]) -> Means:
 
 
 def _unit(whole: Fraction | None) -> Fraction:
-    return _FINE if whole is None or whole < _FINE_UP_TO else _COARSE
+    return _FINE if whole is None or whole < _FINE_UP_TO else Fraction(1)
 
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
@@ -158,12 +156,6 @@ class StepTable:
         """How many summary steps there are; none in a capture without steps."""
         return 0 if self.run.is_capture else int(self._order.shape[1])
 
-    @cached_property
-    def steps(self) -> Int64:
-        """Numbers of the steps: the matrices' columns."""
-        numbers: Int64 = self.rows["step"].to_numpy()
-        return numbers[self._order[0]] if self.n_steps else np.empty(0, np.int64)
-
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
@@ -207,8 +199,8 @@ class StepTable:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         rows = self.run.collectives()
         rows = rows.filter(pc.and_(rows["in_summary"], rows["is_matched"]))
-        place = np.argsort(self.steps, kind="stable")
-        at = place[np.searchsorted(self.steps[place], rows["step"].to_numpy())]
+        steps = self.rows["step"].to_numpy()[self._order[0]]
+        at = np.argsort(steps)[np.searchsorted(np.sort(steps), rows["step"].to_numpy())]
         sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
         for name in sums:
             if rows.num_rows and not rows[name].null_count:
@@ -216,8 +208,7 @@ class StepTable:
         return sums
 
 
-# Of the step time: a change that is worth a line, however long the kernel is.
-_LITTLE = 0.001
+_LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
 # By phase and name: time and number per rank and step, mean duration.
 Costs = dict[tuple[str | None, str], tuple[float, float, float | None]]
 _NEVER = (0.0, 0.0, None)
@@ -229,15 +220,12 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
     ranks, / (ranks x summary steps): exactly what starts in the steps that the figures rest on. A kernel that never
     runs there, on a side, is not there; one that is on neither has no row.
-
-    Where those columns are null (runs saved before they were counted: `is_estimated`) they are estimated: totals of
+    Where those columns are null (runs saved before they were counted) they are estimated: totals of
     the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
     for communication the same of communication and, for its number, of collectives.
 
     A kernel on both sides whose time changed by at most `min_effect` of the lesser is ``same``, unless that is more than
-    a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
-
-    Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
+    a thousandth of the step time (of the captures the least). Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
     where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)
@@ -246,7 +234,14 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     before, after = (_side_costs(side) for side in (baseline, candidate))
     wall = [table.matrix("wall_ns") for table in tables]
     little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
-    rows = [_kernel_row(key, before, after, min_effect, little) for key in {*before, *after}]
+    rows: list[dict[str, Any]] = []
+    for key in {*before, *after}:
+        (old, n_old, mean_old), (new, n_new, mean_new) = before.get(key, _NEVER), after.get(key, _NEVER)
+        status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
+        if key not in before or key not in after:
+            status = "vanished" if key in before else "appeared"
+        row = (*key, status, old, new, new - old, n_old, n_new, mean_old, mean_new)
+        rows.append(dict(zip(KERNEL_CHANGES.names, row, strict=True)))
     rows.sort(key=lambda row: (-abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]))
     return KERNEL_CHANGES.from_rows(rows)
 
@@ -254,24 +249,6 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
 def top_kernels(kernels: pa.Table) -> pa.Table:
     """Keep the ten largest differences of those that are not the same."""
     return kernels.filter(pc.not_equal(kernels["status"], "same")).slice(0, 10)
-
-
-def is_estimated(run: Run) -> bool:
-    """Tell whether some of what a run's kernels take in a summary step is not counted but estimated."""
-    return bool(run.kernels()["in_summary_ns"].null_count)
-
-
-def _kernel_row(
-    key: tuple[str | None, str], before: Costs, after: Costs, min_effect: float, little: float
-) -> dict[str, Any]:
-    costs = {"baseline": before.get(key, _NEVER), "candidate": after.get(key, _NEVER)}
-    old, new = (ns for ns, _, _ in costs.values())
-    status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
-    if key not in before or key not in after:
-        status = "vanished" if key in before else "appeared"
-    names = ("ns_per_step", "n_per_step", "mean_ns")
-    figures = {f"{side}_{name}": value for side in costs for name, value in zip(names, costs[side], strict=True)}
-    return {"phase": key[0], "name": key[1], "status": status, "delta_ns_per_step": new - old, **figures}
 
 
 def _side_costs(side: Iterable[StepTable]) -> Costs:

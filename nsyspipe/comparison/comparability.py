@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import is_estimated, mean_of
+from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
-# From this share of step time on, the profiler's own work changes what it measures.
-_MUCH_OVERHEAD = 0.01
-# What a run sends in a step may differ a little with padding.
-_SAME_BYTES = 0.01
+_MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
+_SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
 
@@ -39,11 +37,7 @@ class Check(NamedTuple):
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
-    """Return what speaks against comparing two sides; what blocks comes first.
-
-    Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one side
-    only, steps on one side only. A warning: the same lacking on both sides, and what else `_TESTS` tell.
-    """
+    """Return what speaks against comparing two sides, as `_TESTS` tell it; what blocks comes first."""
     found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
 
@@ -156,19 +150,13 @@ def _traced(run: Run) -> str:
     return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
 
 
-def _grave(run: Run) -> str:
-    grave = run.problems.filter(pc.not_equal(run.problems["severity"], "info"))
-    return ", ".join(sorted(grave["code"].unique().to_pylist())) or _NONE
-
-
 def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if any(number < MIN_STEPS for side in numbers for number in side):
         texts = [" | ".join(map(str, side)) for side in numbers]
-        enough = f"; {MIN_STEPS} are the least, 20 are better"
-        yield _check("few-steps", "too few summary steps", texts, after=enough)
+        yield _check("few-steps", "too few summary steps", texts, after=f"; {MIN_STEPS} are the least, 20 are better")
 
 
 # In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,
@@ -198,7 +186,10 @@ _TESTS: tuple[Test, ...] = (
     _message_bytes,
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
-    _alike("recorded", "problems of the captures", _grave),
+    _alike(
+        "recorded", "problems of the captures",
+        lambda run: ", ".join(sorted({row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
+    ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",
         # A capture has no steps.
@@ -207,7 +198,7 @@ _TESTS: tuple[Test, ...] = (
     ),
     _alike(
         "kernel-times", "times of kernels per step are",
-        lambda run: "estimated from the whole capture" if is_estimated(run) else _COUNTED,
+        lambda run: "estimated from the whole capture" if run.kernels()["in_summary_ns"].null_count else _COUNTED,
         fine=_COUNTED, after=_ANALYZE_AGAIN,
     ),
     _few_steps,

@@ -49,15 +49,11 @@ class Side:
     def __post_init__(self) -> None:
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
-
-
-def check_captures(side: Side) -> None:
-    """Refuse one capture that counts twice, since its spread between captures would be nothing."""
-    ids = [run.header.run_id for run in side.runs]
-    for run_id in ids:
-        if ids.count(run_id) > 1:
-            problem = f"has the capture {run_id} twice"
-            raise OptionError(side.label, problem, fix="name each capture of a side once")
+        ids = [run.header.run_id for run in self.runs]
+        for run_id in ids:
+            if ids.count(run_id) > 1:  # their spread would be nothing
+                problem = f"has the capture {run_id} twice"
+                raise OptionError(self.label, problem, fix="name each capture of a side once")
 
 
 @dataclass(frozen=True)
@@ -116,28 +112,25 @@ class RunDifference:
         return next(row["statistic"] for row in rows if row["metric"] == DEFAULT_METRIC) or "median"
 
     @cached_property
-    def evenness(self) -> tuple[list[Evenness], list[Evenness]]:
+    def evenness(self) -> list[list[Evenness]]:
         """How even the step times of each capture of baseline and candidate are; of those that have any."""
-        before, after = map(evenness_of, self._tables)
-        return before, after
+        return list(map(evenness_of, self._tables))
 
     @cached_property
     def step_time_parts(self) -> pa.Table:
         """`tables.STEP_TIME_PARTS`: compute, exposed comm, exposed memory, idle; they sum to `mean_step_time` exactly."""
-        return self._parts[0]
+        return step_parts(*self._tables)[0]
 
     @cached_property
     def idle_causes(self) -> pa.Table:
         """`tables.IDLE_CAUSE_PARTS`: the part idle by cause, summing to it exactly."""
-        return self._parts[1]
+        return step_parts(*self._tables)[1]
 
     @cached_property
     def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
         """Mean step time of baseline and candidate and their difference, ns; None without steps."""
-        before, after = map(mean_step_time, self._tables)
-        delta = None if before is None or after is None else after - before
-        old, new, apart = (None if value is None else float(value) for value in (before, after, delta))
-        return old, new, apart
+        before, after = (None if (mean := mean_step_time(side)) is None else float(mean) for side in self._tables)
+        return before, after, None if before is None or after is None else after - before
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -176,13 +169,8 @@ class RunDifference:
         return overall_verdict(self.judged_rows)
 
     @cached_property
-    def _tables(self) -> tuple[list[StepTable], list[StepTable]]:
-        before, after = StepTable.of_sides(self.baseline.runs, self.candidate.runs)
-        return before, after
-
-    @cached_property
-    def _parts(self) -> tuple[pa.Table, pa.Table]:
-        return step_parts(*self._tables)
+    def _tables(self) -> tuple[list[StepTable], ...]:
+        return StepTable.of_sides(self.baseline.runs, self.candidate.runs)
 
     def __repr__(self) -> str:
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
@@ -190,13 +178,10 @@ class RunDifference:
 
 # What changed around the step time.
 
-# Lateness of less of a step counts as none.
-_LATE_SHARE = 0.01
+_LATE_SHARE = 0.01  # of a step: lateness of less counts as none
 _STRAGGLER = "straggler"  # the rule
-# Means that differ by less look the same.
-_ALIKE = 1e-3
-# What stands for a value of which nobody can tell whether it changed.
-_HIDDEN = "hmac:?"
+_ALIKE = 1e-3  # means that differ by less look the same
+_HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
@@ -221,7 +206,14 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
         is_whole = any(map(has_whole_graphs, runs))
         keys = before.keys() & after.keys() if is_whole else before.keys() | after.keys()
-        rows += _number_rows({key: (before.get(key, 0.0), after.get(key, 0.0)) for key in keys})
+        of_all = before[_IN_ALL], after[_IN_ALL]
+        for key in sorted(keys, key=lambda key: (key[0], key != _IN_ALL, key)):
+            topic, what, unit = key
+            one, other = before.get(key, 0.0), after.get(key, 0.0)
+            is_in_all = topic == "collectives" and key != _IN_ALL and (one, other) == of_all
+            if not (one is None or other is None or is_in_all or _is_alike(unit, one, other)):
+                numbers = {"baseline_value": one, "candidate_value": other, "delta": other - one}
+                rows.append({"topic": topic, "what": what, "unit": unit, **numbers})
     keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
     # One key, which is kept, has hashed the values of all captures.
     is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
@@ -234,15 +226,6 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
                 rows += _word_row(topic, what, old.get(what), new.get(what))
     rows.sort(key=lambda row: _TOPICS.index(row["topic"]))  # stable: within a topic as they came
     return CHANGES.from_rows(rows)
-
-
-def _number_rows(values: Mapping[Fact, tuple[float | None, float | None]]) -> Iterator[dict[str, Any]]:
-    for key in sorted(values, key=lambda key: (key[0], key != _IN_ALL, key)):
-        old, new = values[key]
-        is_in_all = key[0] == "collectives" and key != _IN_ALL and values[key] == values[_IN_ALL]
-        if not (old is None or new is None or is_in_all or _is_alike(key[2], old, new)):
-            numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
-            yield {"topic": key[0], "what": key[1], "unit": key[2], **numbers}
 
 
 def _is_alike(unit: str, old: float, new: float) -> bool:
@@ -259,10 +242,7 @@ def _word_row(topic: str, what: str, old: str | None, new: str | None) -> Iterat
 
 
 def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str, str]:
-    """Join what a side's captures say: one word where all say the same, else all of them.
-
-    Unless it `is_told` whether hashed values differ, those that are hidden all look alike, in a shell's quotes or not.
-    """
+    """Join what a side's captures say; unless it `is_told` whether hashed values differ, hidden ones all look alike."""
     joined = {}
     for name in dict.fromkeys(chain(*captures)):
         words = [facts[name] for facts in captures if name in facts]

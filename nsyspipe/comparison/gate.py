@@ -53,15 +53,14 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    undecided = tuple(row for row in rows if row not in failed and not _passes(row, fail_on))
+    is_sure = [
+        row["verdict"] == "no change"
+        or (fail_on == REGRESSION and (row["verdict"] == "improvement" or row.get("no_regression")))
+        for row in rows
+    ]
+    undecided = tuple(row for row, sure in zip(rows, is_sure, strict=True) if row not in failed and not sure)
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)
-
-
-def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
-    """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
-    is_no_regression = row["verdict"] == "improvement" or bool(row.get("no_regression"))
-    return row["verdict"] == "no change" or (fail_on == REGRESSION and is_no_regression)
 
 
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:
@@ -108,10 +107,7 @@ def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confid
 
 
 def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
-    """Return a percentage from 0 as a ratio: 2 and "2%" are both 0.02.
-
-    `min_effect` is what an earlier parameter was given, which took ratios: refused, since it may mean either.
-    """
+    """Return a percentage from 0 as a ratio; `min_effect`, an earlier parameter that took ratios, is refused."""
     fix = "min_effect_pct=2"
     if min_effect is not None:
         raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
@@ -212,10 +208,7 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file of other users, all but this one and root, or that lies where others may put another one.
-
-    What a group may write is left alone: most have one of their own.
-    """
+    """Refuse a file of other users but root, or where they may put another one; groups are left alone: most are private."""
     if not hasattr(os, "geteuid"):
         return
     ours = {0, os.geteuid()}

@@ -1,7 +1,4 @@
-"""A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean.
-
-A row has the difference, its interval and a verdict; several rows have one verdict together.
-"""
+"""A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean."""
 
 from __future__ import annotations
 
@@ -29,10 +26,6 @@ DEFAULT_METRIC = "step_time"
 
 _NS_PER_S = 1e9
 _TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
-_NO_STEPS = "there is no step with a window on every rank"
-_NO_GPU = "no GPU activity was recorded"
-_CAPTURE = "a capture without steps"
-_IN_GRAPHS = "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
 # Why there is no figure where a column that it needs is null.
 _WHY = {
     column: why
@@ -58,11 +51,12 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     above, below = figure.of_step
     lacking = _WHY.get(above, "not recorded")
     if is_capture and below is None:
-        return _CAPTURE
+        return "a capture without steps"
     if not (is_capture or table.n_steps):
-        return _NO_STEPS if table.run.header.n_ranks else _NO_GPU
+        has_gpu = table.run.header.n_ranks
+        return "there is no step with a window on every rank" if has_gpu else "no GPU activity was recorded"
     if table.hides_idle and name.startswith("idle"):
-        return _IN_GRAPHS
+        return "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
     if is_capture:
         pooled = table.run.summary()[figure.column][0].as_py()
         return lacking if pooled is None else np.array([pooled], np.float64)

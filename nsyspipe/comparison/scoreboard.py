@@ -7,17 +7,10 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import check_comparable
-from nsyspipe.comparison.metrics import (
-    DEFAULT_METRIC,
-    INCONCLUSIVE,
-    NO_CHANGE,
-    evenness_of,
-    judged,
-    per_step,
-    statistic_of,
-)
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
 from nsyspipe.comparison.statistics import ratio_of_means
 from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
@@ -28,7 +21,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.comparison.comparability import Check
     from nsyspipe.comparison.difference import Side
     from nsyspipe.comparison.statistics import Judgement
@@ -43,18 +35,13 @@ SORTS = {
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
-_COMPARED = tuple(figure.column for figure in shown("scoreboard table"))
-
 _WITHOUT_FIGURES: dict[str, Any] = {
     "code": "no-figures",
     "severity": "warning",
     "message": "no step has a window on every rank: the run has no figures to compare",
     "fix": "see the other problems of this run",
 }
-_CAPTURE = {
-    "message": "a capture without steps: there is no step time to compare",
-    "fix": "name the steps with --step REGEX",
-}
+_NO_STEP_TIME = "a capture without steps: there is no step time to compare"
 
 
 def check_sort(name: str, option: str = "sort") -> str:
@@ -131,10 +118,7 @@ class Scoreboard:
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of runs that can be compared with each other, in the order of their first that was given.
-
-        Of equal speed-ups the peer is the best, then the first in the table.
-        """
+        """The kinds of runs, in the order of their first that was given; of equal speed-ups the peer is the best."""
         rows, kinds = self.table.to_pylist(), []
         for peer in dict.fromkeys(peer.reference for _, peer in self._standings):
             of_kind = [row for row in rows if row["peer"] == peer]
@@ -168,11 +152,12 @@ class Scoreboard:
     def problems(self) -> pa.Table:
         """`tables.PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
         rows = []
+        capture = {"message": _NO_STEP_TIME, "fix": "name the steps with --step REGEX"}
         for label, tables in self._tables.items():
             for table in tables:
                 where = {"label": label, "run_id": table.run.header.run_id}
                 if not table.n_steps:
-                    rows.append(where | _WITHOUT_FIGURES | (_CAPTURE if table.run.is_capture else {}))
+                    rows.append(where | _WITHOUT_FIGURES | (capture if table.run.is_capture else {}))
                 rows += [where | row for row in table.run.problems.to_pylist()]
         return PROBLEMS_OF_RUNS.from_rows(rows)
 
@@ -180,8 +165,8 @@ class Scoreboard:
     def evenness(self) -> dict[str, list[Evenness]]:
         """How even the steps of each capture are, by label of the run; of a run whose captures all have steps."""
         return {
-            label: [] if isinstance(self._step_times[label], str) else evenness_of(tables)
-            for label, tables in self._tables.items()
+            label: [] if isinstance(times, str) else [even for one in times if (even := evenness(one)) is not None]
+            for label, times in self._step_times.items()
         }
 
     @cached_property
@@ -244,20 +229,14 @@ class Scoreboard:
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
+        statistic, rules = statistic_of(before, after), self.rules
         return judged(
-            METRICS[DEFAULT_METRIC],
-            (before, after),
-            min_effect=self.rules.min_effect,
-            confidence=self.rules.confidence,
-            statistic=statistic_of(before, after),
-            names=(reference, run),
-        )
+            METRICS[DEFAULT_METRIC], (before, after), min_effect=rules.min_effect, confidence=rules.confidence,
+            statistic=statistic, names=(reference, run),
+        )  # fmt: skip
 
     def _figures(self, side: Side) -> dict[str, Any]:
-        """Return a run's own figures: of several captures the mean, null where one of them has none.
-
-        The parts sum to the mean step time, as a difference of two runs has them.
-        """
+        """Return a run's own figures: of several captures the mean, null where one of them has none."""
         header, tables = side.runs[0].header, self._tables[side.label]
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.
@@ -265,20 +244,16 @@ class Scoreboard:
         throughput = mean_of(rates) if len(rates) == 1 else _inverse(mean_of(map(_inverse, rates)))
         mean, (parts, _) = mean_step_time(tables), step_parts(tables, tables)
         return {
-            "label": side.label,
-            "run_ids": " ".join(run.header.run_id for run in side.runs),
-            "n_captures": len(side.runs),
-            "world_size": header.world_size,
-            "n_ranks": header.n_ranks,
-            "gpu_names": ", ".join(header.gpu_names),
-            "n_summary_steps": sum(table.n_steps for table in tables),
-            **{name: mean_of(row[name] for row in summaries) for name in _COMPARED},
+            "label": side.label, "run_ids": " ".join(run.header.run_id for run in side.runs),
+            "n_captures": len(side.runs), "world_size": header.world_size, "n_ranks": header.n_ranks,
+            "gpu_names": ", ".join(header.gpu_names), "n_summary_steps": sum(table.n_steps for table in tables),
+            **{one.column: mean_of(row[one.column] for row in summaries) for one in shown("scoreboard table")},
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
             "throughput_steps_per_s": throughput,
             "rank_steps_per_s": None if throughput is None else throughput * (header.world_size or header.n_ranks),
             "mean_step_time_ns": None if mean is None else float(mean),
             **{f"{part['part']}_ns": part["baseline_ns"] for part in parts.to_pylist()},
-        }
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"

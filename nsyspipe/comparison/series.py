@@ -1,7 +1,4 @@
-"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t.
-
-Steps of two kinds that come regularly (every fifth one slow, two in turn) are no spread: no chance is in which kind comes.
-"""
+"""What one side's steps say: a centre per capture, and how far it may be off by each correlation of neighbours; and Student's t."""
 
 from __future__ import annotations
 
@@ -22,21 +19,16 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Float64
 
 
-# A variance of two values is no estimate; definitions.md, section 7.
-MIN_STEPS = 3
+MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
 # Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.
 _REACH = 3.0
-# The standard deviation of a normal distribution in units of its median absolute deviation.
-_PER_DEVIATION = 1.482602218505602
+_PER_DEVIATION = 1.482602218505602  # standard deviation of a normal distribution over its median absolute deviation
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read. Correlated steps
 # widen it, up to so many steps' own: one or two stalls of ten stay outside.
 _BAND, _WIDEST_OF = 1.96, 10
-# The order statistics of normal steps rarely say more than so many times the normal variance.
-_GAP = 8.0
-# Variance of a median over that of a mean, for independent normal values.
-_MEDIAN_COST = math.pi / 2
-# Of a correlation of 0.97 the thousandth neighbour has none.
-_FURTHEST = 1000
+_GAP = 8.0  # order statistics of normal steps rarely say more than so many times the normal variance
+_MEDIAN_COST = math.pi / 2  # variance of a median over that of a mean, for independent normal values
+_FURTHEST = 1000  # of a correlation of 0.97 the thousandth neighbour has none
 # What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
 _SURE = 4
 _TINY = 1e-300
@@ -44,10 +36,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The values of one capture's steps in step order, and their median.
-
-    `squares`, `likelihood` and `variances` take correlations as an array, and need two steps at least.
-    """
+    """The values of one capture's steps in step order, and their median."""
 
     values: Float64
 
@@ -84,11 +73,6 @@ class Series:
         """The distance of steps of the rarer kind; 0 without a pattern that comes twice and more."""
         period = period_of(self.is_long) if self.is_long.any() else None
         return period if period and 2 * period <= self.n else 0
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether each kind comes so often that a pattern is believed."""
-        return _SURE <= int(self.is_long.sum()) <= self.n - _SURE
 
     @property
     def broken(self) -> float:
@@ -165,10 +149,6 @@ class MeanSeries(Series):
         """Values less the mean; exactly the same of values that are shifted."""
         above = self.values - self.values.min()
         return np.asarray(above - float(above.mean()))
-
-    def is_beside_gap(self, correlation: float) -> bool:  # noqa: ARG002 - a mean does not jump
-        """Return False."""
-        return False
 
     def _cost(self, correlations: Float64, n: float) -> Float64:
         """Variance of the mean of n AR(1) steps, over theirs."""
@@ -314,7 +294,7 @@ def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:
     def is_regular(at: int) -> bool:
         if len(periods[at]) != 1 or 0 in periods[at]:
             return False
-        is_sure = all(series.is_sure for series in sides[at].series)
+        is_sure = all(_SURE <= int(series.is_long.sum()) <= series.n - _SURE for series in sides[at].series)
         is_alone = not any(series.is_long.any() for series in sides[1 - at].series)
         return periods[0] == periods[1] or (is_sure and is_alone)
 

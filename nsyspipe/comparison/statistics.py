@@ -1,10 +1,8 @@
 """The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
 
-Autocorrelated steps do not fool them. Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1)
-steps (r up to 0.6, 8 to 100 of them) are called different in 1.2 % at most. Others are more often: AR(0.9) in 3 to 10 % of
-10 to 30 steps, and steps that stay at each of two levels for ten in the mean in up to 15 %:
-tests/comparison/test_gate_simulation.py prints and bounds them. One capture against several that spread less is not
-bounded by anything (`Interval.is_borrowed`).
+Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1) steps (r up to 0.6, 8 to 100 of them) are
+called different in 1.2 % at most; others are more often: tests/comparison/test_gate_simulation.py prints and bounds them.
+One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ _BORROWED = (
     f"{_METHOD}; not less than pooled t of captures, the side of one capture taken to spread "
     "between captures like the other side"
 )
-# What a correlation is taken for before any step is seen: anything from 0 to here.
-_MOST = 0.97
+_MOST = 0.97  # what a correlation is taken for before any step is seen: anything from 0 to here
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
 _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
 # What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
@@ -280,11 +277,9 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)
 
 
-# Nobody captures more for one answer.
-_MOST_STEPS, _MOST_CAPTURES = 5000, 20
+_MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
 _ROUNDS = 7
-# What more steps will show differs from what these show: aim a little higher.
-_MARGIN = 0.95
+_MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
 
 @dataclass(frozen=True)
@@ -339,11 +334,9 @@ class Judgement:
         return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
 
     def settled(self, *, one_sided: bool = False) -> tuple[int | None, int | None]:
-        """Return about how many steps per capture, or captures on each side, would settle what is inconclusive.
+        """Return about how many steps per capture, or captures on each side, would settle it, were the rest like these.
 
-        Were the rest like these steps: the half-width is computed again of captures that go on as these do, and of more
-        captures like these, while delta stays what it is. None where nothing anybody captures is enough. If `one_sided`,
-        it is enough to know that there is no regression.
+        None where nothing anybody captures is enough. If `one_sided`, it is enough to know that there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
         is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)

@@ -38,8 +38,7 @@ METRIC_ROWS = table("""
 """)
 
 STEP_TIME_PARTS = table("""
-    difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly,
-        in every column.
+    difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly, in every column.
 
     part          text       compute, exposed_comm, exposed_memory, idle
     baseline_ns   float:ns?  mean over summary steps, of the baseline
@@ -57,8 +56,7 @@ IDLE_CAUSE_PARTS = table("""
 """)
 
 KERNEL_CHANGES = table("""
-    difference_kernels by delta_ns_per_step, phase, name: One row per (phase, normalised name) that either side runs in a summary step, the largest |delta|
-        first.
+    difference_kernels by delta_ns_per_step, phase, name: One row per (phase, normalised name) that either side runs in a summary step, the largest |delta| first.
 
     phase                  text?         phase that launched them; null outside of all
     name                   text          as in kernels

@@ -22,8 +22,7 @@ _ADVICE = {
     ),
 }
 
-# A phase is named from this share of what is exposed on.
-_MOSTLY = 2 / 3
+_MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 
 
 def comm_bound(evidence: Evidence) -> Answer:
@@ -54,8 +53,7 @@ def comm_bound(evidence: Evidence) -> Answer:
             "exposed_comm_share": evidence.share(exposed),
             "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
             **evidence.slowdown_figures,
-            "wait_ns_per_step": evidence.mean("wait_ns"),
-            "exposed_wait_ns_per_step": evidence.mean("exposed_wait_ns"),
+            **evidence.means("wait_ns", "exposed_wait_ns"),
             "exposed_comm_ns_per_step_by_phase": by_phase,
         },
     )

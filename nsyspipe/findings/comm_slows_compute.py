@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
+from nsyspipe.findings.model import AT_MOST, OF_COMM, Answer, Evidence, Finding, NotJudged
 
 NEEDS = OF_COMM
 
-_LEAST_SLOWDOWN = 0.02
-_LEAST_SHARE = 0.0025
-LEAST_OVERLAP_SHARE = 0.02
-# What helps where nearly all kernels run beside communication.
+_LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
 _SHOWN_KERNELS = 5
 
@@ -36,24 +33,21 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         )
     share = compared_share(evidence.kernels)
     if share < LEAST_COMPARED:
-        return NotJudged(
-            f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
-            LESS_HIDDEN,
-        )
+        of_all = f"only {100 * share:.1f} % of the kernel time beside communication"
+        return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
     lost = evidence.slowed_ns(slowdown, 1.0)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
+    beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
     return Finding(
-        title="kernels run slower while communication is under way"
-        + (", by more than is usual" if slowdown > MOST_USUAL else ""),
+        title=f"kernels run slower while communication is under way{beyond}",
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
         advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
-        saving_ns_per_step=evidence.slowed_ns(slowdown, 1 + MEASURED_WITHIN),
+        saving_ns_per_step=evidence.slowed_ns(slowdown, AT_MOST),
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": n_slowed,
-            "overlap_compute_ns_per_step": overlap,
-            "comm_delay_ns_per_step": evidence.mean("comm_delay_ns"),
+            **evidence.means("overlap_compute_ns", "comm_delay_ns"),
             "slowdown_ratio_by_kernel": _by_kernel(evidence),
         },
     )

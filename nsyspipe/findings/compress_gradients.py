@@ -10,8 +10,7 @@ from nsyspipe.findings.slow_link import judge_link
 
 NEEDS = OF_COMM
 
-_LEAST_SHARE = 0.1
-_WIDE = ("f32", "f64")
+_LEAST_SHARE, _WIDE = 0.1, ("f32", "f64")
 
 
 def compress_gradients(evidence: Evidence) -> Answer:

@@ -11,9 +11,8 @@ NEEDS = ("grad_copy_ns",)
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small
-    kernel for each gradient. Where nothing says the size of the world, only
-    copies inside marked backward ranges are known to be DDP's.
+    Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small kernel for each
+    gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
     """
     is_known = evidence.world_size == 1 or (
         evidence.world_size is None and evidence.mean("overlap_backward_ns") is not None

@@ -25,20 +25,18 @@ def grad_copy(evidence: Evidence) -> Answer:
     has_few = n_bytes is not None and n_bytes < _FEW_BYTES
     if evidence.share(exposed) < (_LEAST_SHARE_OF_FEW if has_few else _LEAST_SHARE):
         return None
+    has_span = evidence.mean(_SPAN) is not None
     return Finding(
         title="gradients are copied out of their buckets at the end of backward",
         action="gradient_as_bucket_view=True: no copies out of buckets",
         advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
         "their memory too",
-        saving_ns_per_step=None
-        if evidence.mean(_SPAN) is None
-        else evidence.mean_of_most(evidence.steps[_SPAN].to_numpy()),
+        saving_ns_per_step=evidence.mean_of_most(evidence.steps[_SPAN].to_numpy()) if has_span else None,
         evidence=copy_evidence(evidence),
     )
 
 
 def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
     """Return what the copies between gradients and buckets cost per step."""
-    columns = ("grad_copy_ns", "exposed_grad_copy_ns", _SPAN, "grad_copy_bytes")
-    figures = {f"{name}_per_step": evidence.mean(name) for name in columns}
+    figures = evidence.means("grad_copy_ns", "exposed_grad_copy_ns", _SPAN, "grad_copy_bytes")
     return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}

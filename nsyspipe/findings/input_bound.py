@@ -13,8 +13,7 @@ def input_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time while its host gets the next batch.
 
     That is in the data phase, and between two steps, where the loop is in no range and in no CUDA call: probably its
-    data loader, which the finding says where that is most of it. Saving: as `model.idle_of` has it. Without
-    launches `launch_bound` says that this cannot be judged.
+    data loader. Saving: as `model.idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
     """
     idle = idle_above(evidence, "idle_input_ns")
     if idle is None:

@@ -18,40 +18,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps. Where a column that
-# a rule needs is null, its silence means nothing.
+# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps.
 _NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
 _MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}
 RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
     module[name]: module.get("NEEDS", ()) for name, module in _MODULES.items() if name in module
 }
 _WORDS = {
-    "comm_ns": "communication",
-    "compute_ns": "compute",
-    "grad_copy_ns": "copies",
-    "idle_ns": "idle time",
+    "comm_ns": "communication", "compute_ns": "compute", "grad_copy_ns": "copies", "idle_ns": "idle time",
     "overhead_ns": "the profiler's own work",
-}
+}  # fmt: skip
 
 _HIGH, _MEDIUM = 0.1, 0.03
 _EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "single-bucket")
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
-    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged.
-
-    Without summary steps nothing is asked, nor of a capture without steps.
-    """
+    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged."""
     if evidence.is_capture or not evidence.steps.num_rows:
-        reason, how = "no step has figures", "see the problems about steps"
-        if evidence.is_capture:
-            reason = "what a change saves is a part of a step, and the capture has no steps"
-        said = [problem("not-judged", rules="all rules", reason=reason, how=how)]
+        of_capture = "what a change saves is a part of a step, and the capture has no steps"
+        reason = of_capture if evidence.is_capture else "no step has figures"
+        said = [problem("not-judged", rules="all rules", reason=reason, how="see the problems about steps")]
         return schema.FINDINGS.empty(), said if evidence.n_ranks else []
-    answers = {rule.__name__.replace("_", "-"): _answer(rule, columns, evidence) for rule, columns in RULES.items()}
     rows: list[dict[str, Any]] = []
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
-    for name, answer in answers.items():
+    for rule, columns in RULES.items():
+        name, answer = rule.__name__.replace("_", "-"), rule(evidence)
+        unknown = [_WORDS.get(column, column) for column in columns if evidence.steps[column].null_count]
+        if answer is None and unknown:  # its silence rests on figures that are not known
+            reason = f"{' and '.join(unknown)} not known on every rank"
+            answer = NotJudged(reason, "see the problems about what was not recorded")
         if isinstance(answer, NotJudged):
             unanswered.setdefault(answer, []).append(name)
         elif answer is not None:
@@ -67,16 +63,11 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by what is expected of them, else by their bound, largest first; causes before their symptom.
-
-    Those with neither come last; of equal ones the id decides. What is exposed has causes: `comm-bound` stands after
-    those of them that were found.
-    """
+    """Sort findings by what is expected of them, else by their bound, largest first, then by id; causes before `comm-bound`."""
 
     def worth(row: Mapping[str, Any]) -> float | None:
         expected: float | None = row.get("expected_ns_per_step")
-        bound: float | None = row["saving_ns_per_step"]
-        return bound if expected is None else expected
+        return row["saving_ns_per_step"] if expected is None else expected
 
     found = sorted(rows, key=lambda row: (worth(row) is None, -(worth(row) or 0.0), row["id"]))
     causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE]
@@ -84,13 +75,3 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     if symptom is not None and causes and symptom < causes[-1]:
         found.insert(causes[-1], found.pop(symptom))
     return found
-
-
-def _answer(rule: Callable[[Evidence], Answer], columns: tuple[str, ...], evidence: Evidence) -> Answer:
-    """Ask a rule; where it finds nothing in figures that are not known, it cannot be judged."""
-    answer = rule(evidence)
-    unknown = [_WORDS.get(name, name) for name in columns if evidence.steps[name].null_count]
-    if answer is not None or not unknown:
-        return answer
-    reason = f"{' and '.join(unknown)} not known on every rank"
-    return NotJudged(reason, "see the problems about what was not recorded")

@@ -25,18 +25,18 @@ def launch_bound(evidence: Evidence) -> Answer:
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
     if evidence.steps.num_rows and (missing := _missing(evidence)):
-        return NotJudged(
-            f"why the GPU idles is not known without {missing}{_nor(evidence)}",
-            "capture with nsys profile --trace=cuda,nvtx and export without --tables",
-        )
+        columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
+        silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
+        nor = f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""
+        fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+        return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
     idle = idle_above(evidence, "idle_launch_ns")
     if idle is None:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
     title, advice = "the GPU idles because kernels are launched late", _FASTER
-    action = "launch less: torch.compile, CUDA graphs, fused=True"
-    if not has_data:
-        action = "launch less (torch.compile), or load data faster"
+    unmarked = "launch less (torch.compile), or load data faster"
+    action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else unmarked
     # Of the judged rank, or of all ranks where none is judged.
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
@@ -58,10 +58,3 @@ def _missing(evidence: Evidence) -> str | None:
         share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
         return f"the launches of kernels and copies that end {share} of it"
     return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
-
-
-def _nor(evidence: Evidence) -> str:
-    """Return which of the two other rules about causes have not fired, in words."""
-    columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
-    silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
-    return f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""

@@ -52,6 +52,7 @@ OF_DDP = {"all_reduce", "broadcast"}
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
+AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
@@ -143,24 +144,16 @@ class Evidence:
 
     @property
     def beside_compute_ns(self) -> float:
-        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it.
-
-        Of that rank, since a late one may compute more than it has to.
-        """
+        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it."""
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
-        own = compute - self.most_slowed_share * hidden
+        own = compute - self.slowed_share(AT_MOST) * hidden
         longest = self.most(wall) + self.most(-own)
         return float(longest.mean()) if longest.size else 0.0
 
-    def _slowed_share(self, margin: float = 1.0) -> float:
+    def slowed_share(self, margin: float = 1.0) -> float:
         """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
         known = self.slowdown_ratio
         return _share((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin)
-
-    @property
-    def most_slowed_share(self) -> float:
-        """The same at most, as bounds take it."""
-        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
 
     @cached_property
     def compared_slowdown_ratio(self) -> float | None:
@@ -181,7 +174,7 @@ class Evidence:
         if not self.has_absent_ranks:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
+        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self.slowed_share())
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
         """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
@@ -216,6 +209,10 @@ class Evidence:
         """Return the mean over (rank, step) of a column of `steps`; None if any is null, or without steps."""
         total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
         return None if total is None else total / self.steps.num_rows
+
+    def means(self, *columns: str) -> dict[str, float | None]:
+        """Return the means of columns, named as figures per step."""
+        return {f"{name}_per_step": self.mean(name) for name in columns}
 
     def share(self, ns_per_step: float) -> float:
         """Return a time per step as a share of the mean wall time."""
@@ -265,7 +262,7 @@ class IdleOf:
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
-        means = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
+        means = evidence.means("idle_ns", *IDLE_CAUSES)
         judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
         return means if evidence.n_ranks == 1 else means | judged
 
@@ -279,7 +276,7 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
         max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_share` at most). Where
     waiting is not known it is the largest of the ranks' means.
     """
     steps = evidence.steps
@@ -304,7 +301,7 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-    slowed = np.where(made > 0, evidence.most_slowed_share * hidden_wait, 0).astype(np.int64)
+    slowed = np.where(made > 0, evidence.slowed_share(AT_MOST) * hidden_wait, 0).astype(np.int64)
     gone = evidence.most(wall) - np.maximum(evidence.most(wall - cause - made - slowed), 0)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares = np.bincount(place, weights=cause[waited_for])

@@ -8,15 +8,13 @@ from nsyspipe.findings.model import Answer, Evidence, Finding
 
 NEEDS = ("overhead_ns",)
 
-_DISTORTED = 1.5
-_LEAST_SHARE = 0.01
+_DISTORTED, _LEAST_SHARE = 1.5, 0.01
 
 
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    The first step must be the longest too: where few steps have communication, it may just be one of
-    them. Saving: that overlap per step; none when only the first step is distorted.
+    The first step must be the longest too. Saving: that overlap per step; none when only the first step is distorted.
     """
     overhead = evidence.mean("overhead_ns") or 0.0
     ratio, is_longest, is_explained = _first_step(evidence)
@@ -27,30 +25,24 @@ def profiler_overhead(evidence: Evidence) -> Answer:
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
-    if not is_busy:
+    if not is_busy and is_explained:
         title = f"the first step is distorted by the start of the capture{left_out}"
-        if not is_explained:
-            title = f"the first step takes {ratio:.2g} times the others{left_out}"
-            action = "read with care: the first step is unlike the others"
+    elif not is_busy:
+        title = f"the first step takes {ratio:.2g} times the others{left_out}"
+        action = "read with care: the first step is unlike the others"
     return Finding(
         title=title,
         action=action,
         advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "
         "ones that count, and keep it short",
         saving_ns_per_step=overhead if is_busy else None,
-        evidence={
-            "overhead_ns_per_step": evidence.mean("overhead_ns"),
-            "first_step_to_median_ratio": ratio,
-            "first_step_is_skipped": is_skipped,
-        },
+        evidence=evidence.means("overhead_ns")
+        | {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped},
     )
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
-    """Return the first step over the median of the figures' steps, whether it is longer than each, and whether that is shown to be the capture's start.
-
-    That is where the profiler's own work in it, and waiting for ranks that begin later, are half of what it is longer.
-    """
+    """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
     chosen = evidence.steps["step"].unique().to_pylist()
     first = (*evidence.skipped_steps, *chosen)[0]
     walls: dict[int, int] = {}

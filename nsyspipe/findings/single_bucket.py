@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
 
 NEEDS = OF_COMM
 
-_MOST_OVERLAP = 0.1
-_LEAST_SHARE = 0.01
-# A loss or a norm may be reduced as well: one all-reduce takes nearly all of the time.
-_MOST_ALL_REDUCES = 3
-_DOMINANT = 0.95
+_MOST_OVERLAP, _LEAST_SHARE = 0.1, 0.01
+_MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
 
 
 def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
     Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
-    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked, of which
-    the finding then says nothing).
+    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
     """
     if not evidence.has_comm or not evidence.mean("compute_ns"):
         return None  # without compute nothing can hide it
-    exposed = evidence.mean("exposed_comm_ns") or 0.0
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
     overlap = evidence.summary["overlap_ratio"] or 0.0
     if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
@@ -40,28 +34,23 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
     is_after = backward["compute_ns"].null_count < backward.num_rows
+    busy, alone, idle, compute = (
+        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
+    )
+    hiding = compute or evidence.mean("compute_ns") or 0.0  # the time per step that could hide it
+    if compute and None not in {busy, alone, idle}:
+        hiding = max(compute, busy - alone + idle)
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
         action="lower bucket_cap_mb: one all-reduce " + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(to_hide, _hiding(evidence, backward)),
+        saving_ns_per_step=min(to_hide, float(hiding)),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
-            "exposed_comm_ns_per_step": exposed,
-            "transfer_ns_per_step": evidence.mean("transfer_ns"),
+            **evidence.means("exposed_comm_ns", "transfer_ns"),
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
         },
     )
-
-
-def _hiding(evidence: Evidence, backward: pa.Table) -> float:
-    """Return the time per step in which communication could be hidden."""
-    busy, exposed, idle, compute = (
-        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
-    )
-    if not compute:
-        return evidence.mean("compute_ns") or 0.0
-    return float(compute if None in {busy, exposed, idle} else max(compute, busy - exposed + idle))

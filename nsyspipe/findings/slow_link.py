@@ -1,7 +1,4 @@
-"""Rule ``slow-link``: the ranks are connected by less than they could be; and whether they are.
-
-By NCCL's log and the topology, else by the bandwidth that was reached.
-"""
+"""Rule ``slow-link``: whether ranks are connected by less than they could be, by NCCL's log, topology or the bandwidth reached."""
 
 from __future__ import annotations
 
@@ -38,13 +35,10 @@ _ASK = {
         "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
     ),
 }
-# Below this share of what NVLink promises, it is not NVLink that carries the data.
-_SLOW_RATIO = 0.15
-_PER_S = 1e9
-_LARGE_BYTES = 16e6
+_SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
+_PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
-# DDP closes each bucket but the last at its cap, the first one at this.
-_LEAST_BUCKET_BYTES = 1 << 20
+_LEAST_BUCKET_BYTES = 1 << 20  # DDP closes each bucket but the last at its cap, the first one at this
 _NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
@@ -133,19 +127,21 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
     facts = {
-        "link_kind": link.kind if link else None,
-        "link": link.text if link else None,
-        "link_nominal_bytes_per_s": link.nominal_bytes_per_s if link else None,
-        "nvlink_nominal_bytes_per_s": promised,
-        "busbw_bytes_per_s": reached,
-        "busbw_source": source,
-    }
+        "link_kind": link and link.kind, "link": link and link.text,
+        "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,
+        "busbw_bytes_per_s": reached, "busbw_source": source,
+    }  # fmt: skip
     is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
     if not is_seen and promised is not None:
-        large = reached if source == _COPIES else _large_busbw(evidence)
+        large = reached if source == _COPIES else None
+        if large is None and not evidence.has_absent_ranks:
+            # Large messages, which latency does not hide.
+            sent = evidence.collectives.filter(pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES))
+            n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
+            large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised
             text = "far less bandwidth than NVLink gives"
@@ -170,17 +166,6 @@ def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     if kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
     return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)
-
-
-def _large_busbw(evidence: Evidence) -> float | None:
-    """Return the bus bandwidth of large messages."""
-    if evidence.has_absent_ranks:
-        return None
-    # Large messages, which latency does not hide.
-    rows = evidence.collectives
-    rows = rows.filter(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES))
-    n_bytes, transfer = _total(rows["bus_bytes"]), _total(rows["transfer_ns"])
-    return _PER_S * n_bytes / transfer if n_bytes and transfer else None
 
 
 def _total(column: pa.ChunkedArray) -> int | None:

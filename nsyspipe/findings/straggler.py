@@ -24,8 +24,7 @@ _LEAST_SHARE = 0.03
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
 # Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
 _NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
-# Of all delays: who comes so late behind those that come last makes the others wait once these are mended.
-_LEAST_BEHIND = 0.25
+_LEAST_BEHIND = 0.25  # of all delays: who comes so late behind the last makes the others wait once these are mended
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
 _MOSTLY, _OUTSIDE = 0.6, ""
 _ADVICE = {
@@ -104,10 +103,7 @@ def straggler(evidence: Evidence) -> Answer:
 
 
 def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
-    """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough.
-
-    Often is of the steps in which ranks meet: under no_sync() not every one.
-    """
+    """Tell whether the largest single delay of a step is large enough, and often enough of the steps in which ranks meet."""
     rows = _but_pairs(evidence)
     rows = rows.filter(rows["is_late_significant"])
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above
 
 _SHOWN_CALLS = 5
-# Names of calls come from the report; all of CUDA's are shorter.
-_LONGEST_NAME = 35
+_LONGEST_NAME = 35  # names of calls come from the report; all of CUDA's are shorter
 _ADVICE = (
     "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with pin_memory=True and "
     "non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"

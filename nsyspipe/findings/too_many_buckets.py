@@ -9,10 +9,8 @@ from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudge
 NEEDS = OF_COMM
 
 _MANY = 20
-# What an all-reduce of hardly any bytes takes, within a host or over a fast network.
-_FLOOR_NS = 100_000
-# Buckets of this size are limited by the link, not by latency, however short they take.
-_SMALL_BYTES = 4e6
+_FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
+_SMALL_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
 _LEAST_SHARE = 0.01
 
 
@@ -41,9 +39,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",
         saving_ns_per_step=saving,
         evidence={
-            "all_reduces_per_step": n_per_step,
-            "median_transfer_ns": median,
-            "median_message_bytes": n_bytes,
-            "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
+            "all_reduces_per_step": n_per_step, "median_transfer_ns": median, "median_message_bytes": n_bytes,
+            **evidence.means("exposed_comm_ns"),
         },
-    )
+    )  # fmt: skip

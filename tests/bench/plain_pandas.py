@@ -11,23 +11,16 @@ import sqlalchemy as sa
 
 def totals(path: str) -> dict[str, int]:
     engine = sa.create_engine(f"sqlite:///{path}")
-    kernels = pd.read_sql(
-        sa.text(
-            "SELECT start, end, deviceId, correlationId, globalPid, demangledName, shortName "
-            "FROM CUPTI_ACTIVITY_KIND_KERNEL"
-        ),
-        engine,
+    kernels, launches, copies, ranges, strings = (
+        pd.read_sql(sa.text(f"SELECT {columns} FROM {table}"), engine)
+        for table, columns in {
+            "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, correlationId, globalPid, demangledName, shortName",
+            "CUPTI_ACTIVITY_KIND_RUNTIME": "start AS launch, correlationId, globalTid",
+            "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, correlationId, copyKind, bytes",
+            "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid, domainId",
+            "StringIds": "id, value",
+        }.items()
     )
-    launches = pd.read_sql(
-        sa.text("SELECT start AS launch, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"), engine
-    )
-    copies = pd.read_sql(
-        sa.text("SELECT start, end, correlationId, copyKind, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY"), engine
-    )
-    ranges = pd.read_sql(
-        sa.text("SELECT start, end, eventType, text, textId, globalTid, domainId FROM NVTX_EVENTS"), engine
-    )
-    strings = pd.read_sql(sa.text("SELECT id, value FROM StringIds"), engine)
 
     kernels = kernels.merge(launches, on="correlationId").merge(strings, left_on="demangledName", right_on="id")
     copies = copies.merge(launches, on="correlationId")
@@ -51,32 +44,20 @@ def totals(path: str) -> dict[str, int]:
     total = {
         name: covered(pd.concat(parts), first, last)
         for name, parts in {
-            "compute": [compute],
-            "comm": [comm],
-            "busy": [kernels],
-            "all": [kernels, copies],
-            "dtod": [dtod],
-            "busy or dtod": [kernels, dtod],
-            "backward": [backward],
-            "comm or backward": [comm, backward],
+            "compute": [compute], "comm": [comm], "busy": [kernels], "all": [kernels, copies], "dtod": [dtod],
+            "busy or dtod": [kernels, dtod], "backward": [backward], "comm or backward": [comm, backward],
         }.items()
-    }
+    }  # fmt: skip
     counted = dtod[(dtod["start"] >= first) & (dtod["start"] < last)]
     return {
-        "wall_ns": last - first,
-        "compute_ns": total["compute"],
-        "comm_ns": total["comm"],
-        "exposed_comm_ns": total["busy"] - total["compute"],
-        "exposed_memory_ns": total["all"] - total["busy"],
-        "idle_ns": last - first - total["all"],
-        "dtod_ns": total["dtod"],
-        "dtod_bytes": int(counted["bytes"].sum()),
-        "n_dtod": len(counted),
-        "exposed_dtod_ns": total["busy or dtod"] - total["busy"],
+        "wall_ns": last - first, "compute_ns": total["compute"], "comm_ns": total["comm"],
+        "exposed_comm_ns": total["busy"] - total["compute"], "exposed_memory_ns": total["all"] - total["busy"],
+        "idle_ns": last - first - total["all"], "dtod_ns": total["dtod"], "dtod_bytes": int(counted["bytes"].sum()),
+        "n_dtod": len(counted), "exposed_dtod_ns": total["busy or dtod"] - total["busy"],
         "overlap_compute_ns": total["comm"] + total["compute"] - total["busy"],
         "overlap_backward_ns": total["comm"] + total["backward"] - total["comm or backward"],
         "n_collectives": int(((comm["start"] >= first) & (comm["start"] < last)).sum()),
-    }
+    }  # fmt: skip
 
 
 def inside(kernels: pd.DataFrame, ranges: pd.DataFrame, column: str) -> pd.DataFrame:

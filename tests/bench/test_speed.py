@@ -108,13 +108,19 @@ def test_speed_against_the_scan_of_the_same_columns(reports, shown):
     document = json.loads(_child(command("analyze", *reports, "-j", 1, "--json", "-"))["output"])
     assert _totals(document) == json.loads(plain["output"])
 
+    def line(what, found):
+        seconds, faster = found["seconds"], plain["seconds"] / found["seconds"]
+        return (
+            f"{what}: {seconds:.2f} s = {seconds / scan:.2f} F, peak {found['peak_mib']:.0f} MiB, {faster:.1f} x pandas"
+        )
+
     n_bytes = sum(report.stat().st_size for report in reports)
     shown(
         f"{len(reports)} reports, {n_bytes / 1e6:.0f} MB; cores {os.cpu_count()}",
         f"F, scan of {sum(map(len, columns.values()))} columns: {scan:.2f} s",
         f"load: {load:.2f} s = {load / scan:.2f} F",
-        *(_line(f"analyze -j {jobs}", found, scan, plain) for jobs, found in ((1, alone), (2, in_pairs))),
-        _line("pandas.read_sql + SQLAlchemy, equal totals", plain, scan, plain),
+        *(line(f"analyze -j {jobs}", found) for jobs, found in ((1, alone), (2, in_pairs))),
+        line("pandas.read_sql + SQLAlchemy, equal totals", plain),
     )
 
 
@@ -192,21 +198,12 @@ def generated_rows():
     rank, kind = np.repeat(np.arange(N_RANKS), N_COLLECTIVES), np.tile(kind, N_RANKS)
     unknown = np.full(rank.size, ABSENT)
     return CommRows(
-        rank=rank,
-        report=rank,
-        step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS),
-        in_step=np.ones(rank.size, np.bool_),
-        start_ns=(start + error).ravel(),
-        end_ns=(end + error).ravel(),
-        kind=kind,
-        kinds=KINDS,
-        collective=kind,
+        rank=rank, report=rank, step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS), in_step=np.ones(rank.size, np.bool_),
+        start_ns=(start + error).ravel(), end_ns=(end + error).ravel(), kind=kind, kinds=KINDS, collective=kind,
         communicator=2 * kind + np.tile(stream, N_RANKS),
         communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
-        seq_number=unknown,
-        message_bytes=unknown,
-        has_ids=False,
-    )
+        seq_number=unknown, message_bytes=unknown, has_ids=False,
+    )  # fmt: skip
 
 
 def test_speed_of_matching_clocks_and_waiting(shown):
@@ -282,14 +279,6 @@ def test_a_process_costs_as_much_among_many_as_among_few(tmp_path, shown):
             shown(error)
         costs[n_processes] = (time.process_time() - begin) / n_processes
     shown(*(f"{n_processes:6} processes: {1e3 * cost:.2f} ms of CPU each" for n_processes, cost in costs.items()))
-
-
-def _line(what: str, found: dict, scan: float, plain: dict) -> str:
-    seconds, peak = found["seconds"], found["peak_mib"]
-    faster = plain["seconds"] / seconds
-    return (
-        f"{what}: {seconds:.2f} s = {seconds / scan:.2f} F, peak {peak:.0f} MiB in one process, {faster:.1f} x pandas"
-    )
 
 
 def _timed(work) -> float:

@@ -11,14 +11,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis import kernels as window_sums
-from nsyspipe.comparison.changes import (
-    StepTable,
-    apportioned,
-    kernel_changes,
-    mean_step_time,
-    step_parts,
-    top_kernels,
-)
+from nsyspipe.comparison.changes import StepTable, apportioned, kernel_changes, mean_step_time, step_parts, top_kernels
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import per_step
@@ -48,31 +41,28 @@ def figures(table, name):
     ("name", "expected"),
     [
         ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
-        ("compute", [100, 100, 100]),
-        ("exposed_comm", [10, 20, 40]),
-        ("exposed_memory", [4, 4, 4]),
-        ("idle", [36, 6, 6]),
-        ("dtod", [4, 4, 4]),
-        # one over the longest window
-        ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]),
-        # ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
-        ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
-        ("idle_share", [42 / 260, 12 / 250, 12 / 280]),
-        ("overlap_ratio", [0, 0, 0]),
+        ("compute", [100, 100, 100]), ("exposed_comm", [10, 20, 40]), ("exposed_memory", [4, 4, 4]),
+        ("idle", [36, 6, 6]), ("dtod", [4, 4, 4]),
+        # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
+        ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]), ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
+        ("idle_share", [42 / 260, 12 / 250, 12 / 280]), ("overlap_ratio", [0, 0, 0]),
         # counts and bytes are means over ranks
-        ("collectives", [1, 1, 1]),
-        ("dtod_bytes", [32, 32, 32]),
+        ("collectives", [1, 1, 1]), ("dtod_bytes", [32, 32, 32]),
     ],
-)
+)  # fmt: skip
 def test_a_figure_of_a_step_is_made_of_its_ranks(table, name, expected):
     assert figures(table, name) == pytest.approx(expected)
 
 
-def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps(table):
+def test_what_was_not_recorded_is_said_and_the_summary_rests_on_the_same_steps_which_all_ranks_have(table):
     assert all("include-blobs" in figures(table, name) for name in ("message_bytes", "busbw", "algbw"))
     summary = table.run.summary().to_pylist()[0]
     assert table.n_steps == summary["n_summary_steps"] == 3
     assert summary["step_time_ns"] == 140
+    broken = StepTable(table.run)
+    vars(broken)["rows"] = table.rows.slice(1)  # as of a damaged store
+    with pytest.raises(DatasetError, match="not every rank"):
+        figures(broken, "step_time")
 
 
 def test_steps_without_a_denominator_are_left_out_of_a_ratio(made):
@@ -96,13 +86,6 @@ def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
     # 60 ns on both ranks at once: 4096 bytes / 60 ns, times 2 (n - 1) / n = 1.
     assert figures(table, "message_bytes") == [4096, 4096]
     assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 2)
-
-
-def test_steps_that_not_every_rank_has_are_refused(table):
-    broken = StepTable(table.run)
-    vars(broken)["rows"] = table.rows.slice(1)  # as of a damaged store
-    with pytest.raises(DatasetError, match="not every rank"):
-        figures(broken, "step_time")
 
 
 def test_a_run_of_one_rank_waits_for_nobody_and_without_a_common_step_has_no_figures(made):
@@ -130,10 +113,7 @@ def table_of(made):
 
 def test_parts_are_those_of_the_slowest_rank_of_each_step(table_of):
     # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
-    before = table_of(
-        [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)], [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
-    )
-    after = table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
+    before, after = table_of(ZERO, ONE), table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
     found = parts([before], [after])
     # Of compute the mean is 290 / 3, in 1/1024 ns.
     assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
@@ -204,7 +184,7 @@ def run_with(made):
 
 
 def as_saved_before(run, folder):
-    """Return a run as a store holds it that an older nsyspipe wrote: without what kernels take in summary steps."""
+    """Return a run as an older nsyspipe saved it: without what kernels take in summary steps."""
     save(run, folder)
     run_id = run.header.run_id
     path = places(unlisted(folder, run_id), run_id)["kernels"]
@@ -250,11 +230,8 @@ def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)],
-    ids=["before-the-first-step", "in-the-skipped-step", "in-the-cut-off-step"],
-)
+# Before the first step, in the skipped one, in the one that is cut off.
+@pytest.mark.parametrize("kernel", [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)])
 def test_what_runs_outside_of_the_summary_steps_does_not_appear(made, run_with, kernel):
     before, after = tables(made(STEPS)), tables(run_with(kernel))
     assert "other" in after[0].run.kernels()["name"].to_pylist()

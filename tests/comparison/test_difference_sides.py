@@ -24,18 +24,17 @@ def test_a_side_is_a_side_a_run_or_a_path(run):
     for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
         assert diff(given, run).verdict == "no change"
     assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run': no change>"
+    # It is shown by its label or what tells it from the other.
+    assert (Side("x", (run,)).name, Side("x", (run,), "runs/x").name) == ("x", "runs/x")
+    assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
 
 
-def test_a_path_that_is_none_is_an_error(run):
+def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_are_errors(run):
     with pytest.raises(ReportNotFoundError):
         diff("nowhere", run)
-
-
-def test_a_side_needs_a_run_and_each_capture_once(run):
-    with pytest.raises(OptionError, match="no run"):
-        Side("x", ())
-    with pytest.raises(OptionError, match="twice"):
-        diff(Side("x", (run, run)), run)
+    for runs, problem in (((), "no run"), ((run, run), "twice")):
+        with pytest.raises(OptionError, match=problem):
+            Side("x", runs)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +63,15 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
-        (["improvement", "no change"], "improvement"),
-        (["no change", "no change"], "no change"),
+        (["improvement", "no change"], "improvement"), (["no change", "no change"], "no change"),
         (["improvement", "inconclusive", "no change"], "inconclusive"),
         (["inconclusive", "regression", "improvement"], "regression"),
-        # What has no direction does not enter beside what has one,
-        (["neither change", "no change"], "no change"),
-        (["neither inconclusive", "improvement"], "improvement"),
-        # and alone it is never better nor worse.
-        (["neither no change"], "no change"),
-        (["neither change", "neither no change"], "inconclusive"),
+        # What has no direction does not enter beside what has one, and alone it is never better nor worse.
+        (["neither change", "no change"], "no change"), (["neither inconclusive", "improvement"], "improvement"),
+        (["neither no change"], "no change"), (["neither change", "neither no change"], "inconclusive"),
         (["neither inconclusive"], "inconclusive"),
     ],
-)
+)  # fmt: skip
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     rows = [
         {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
@@ -84,12 +79,6 @@ def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     ]
     assert overall_verdict(rows) == expected
     assert overall_verdict(rows[::-1]) == expected
-
-
-def test_a_side_is_shown_by_its_label_or_what_tells_it_from_the_other(run):
-    assert Side("x", (run,)).name == "x"
-    assert Side("x", (run,), "runs/x").name == "runs/x"
-    assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
 
 
 def test_reports_and_the_saved_runs_give_the_same_document(run, made, tmp_path):

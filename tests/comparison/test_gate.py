@@ -137,27 +137,18 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"),
-        ("[diff]\nmin-effect = true", "no percentage"),
-        ("[diff]\nmin-effect = -1", "no percentage"),
-        ("[diff]\nmin-effect = []", "no percentage"),
-        ("[diff]\nmin-effect = 0x" + "f" * 5000, "no percentage"),
-        ("[diff]\nmin-effect = nan", "no percentage"),
+        ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"), ("diff = 3", "no table of settings"),
+        *((f"[diff]\nmin-effect = {value}", "no percentage") for value in ("true", "-1", "[]", "0x" + "f" * 5000, "nan")),
         ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
         ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
         ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
-        ("[diff]\nfail-on = 'slower'", "is no gate"),
-        ("[diff]\nfail-on = ['regression']", "is no gate"),
-        ("[diff]\nmetric = 3", "is no list of metrics"),
-        ("[diff]\nmetric = []", "is no list of metrics"),
-        ("[diff]\nmetric = ['speed']", "no such metric"),
-        ("diff = 3", "no table of settings"),
-        ("[diff", "is no TOML"),
-        ("# \ud800", "is no TOML"),
-        ("[tool.nsyspipe.diff]\nfail-on = regression\n", "is no TOML"),  # a broken project that may be ours
-        ("#" * (2**20 + 1), "too large"),
+        *((f"[diff]\nfail-on = {value}", "is no gate") for value in ("'slower'", "['regression']")),
+        *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in ("3", "[]")),
+        ("[diff]\nmetric = ['speed']", "no such metric"), ("#" * (2**20 + 1), "too large"),
+        # The last is a broken project that may be ours.
+        *((text, "is no TOML") for text in ("[diff", "# \ud800", "[tool.nsyspipe.diff]\nfail-on = regression\n")),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
     path = tmp_path / (PROJECT if text.startswith("[tool.") else OURS)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -169,13 +160,10 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(
-            (OURS, text)
-            for text in ("[diff]\nmin-effect = 'x'", "[diff]\nconfidence = 2", "[diff]\nmetric = 3", "diff = 3")
-        ),
-        (PROJECT, "tool.nsyspipe.diff = 3"),
+        (OURS, "[diff]\nmin-effect = 'x'"), (OURS, "[diff]\nconfidence = 2"), (OURS, "[diff]\nmetric = 3"),
+        (OURS, "diff = 3"), (PROJECT, "tool.nsyspipe.diff = 3"),
     ],
-)
+)  # fmt: skip
 def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)

@@ -53,14 +53,9 @@ def process(name, rng, trials, n):
 def judged(one, other, effect):
     """Return of one trial whether a change is found, none is called so, the gate passes, the truth is covered."""
     result = difference_of_centres([one], [other])
-    least = 0.02 * result.baseline
-    said = Judgement(result, least=least).verdict
-    return (
-        said in FOUND,
-        said == "no change",
-        Judgement(result, least=least, better="lower").is_worse_excluded,
-        result.low <= effect <= result.high,
-    )
+    found = Judgement(result, least=0.02 * result.baseline)
+    is_covered = result.low <= effect <= result.high
+    return found.verdict in FOUND, found.verdict == "no change", found.is_worse_excluded, is_covered
 
 
 def many_judged(ones, others, effect):
@@ -83,14 +78,9 @@ def many_judged(ones, others, effect):
 
     baseline = np.median(ones, axis=1)
     delta, least = np.median(others, axis=1) - baseline, 0.02 * baseline
-    found = np.column_stack(
-        [
-            is_within(np.abs(delta)) & (np.abs(delta) >= least),
-            is_within(least - np.abs(delta)),
-            is_within(least - delta),
-            ~is_within(np.abs(delta - effect)),
-        ]
-    )
+    away = np.abs(delta)
+    is_found, is_covered = is_within(away) & (away >= least), ~is_within(np.abs(delta - effect))
+    found = np.column_stack([is_found, is_within(least - away), is_within(least - delta), is_covered])
     correlation = weights @ correlations
     for at, (one, other) in enumerate(zip(ones, others, strict=True)):
         if any(Series(x).is_beside_gap(float(correlation[at])) for x in (one, other)):

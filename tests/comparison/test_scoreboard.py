@@ -35,9 +35,7 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert found["throughput_steps_per_s"] == pytest.approx(1000 / 101)
     assert found["rank_steps_per_s"] == pytest.approx(2000 / 101)
     assert (found["step_time_ns"], found["n_summary_steps"]) == (101 * MS, 12)
-
-
-def test_the_first_is_the_reference_and_one_of_itself_and_parts_sum_to_the_mean_step_time(runs):
+    # The first is the reference; parts sum to the mean step time.
     found = rows(runs, "slow", "fast")["slow"]
     assert (found["verdict"], found["speedup"]) == ("reference", 1.0)
     assert (found["speedup_low"], found["speedup_high"]) == (1.0, 1.0)
@@ -48,24 +46,18 @@ def test_the_first_is_the_reference_and_one_of_itself_and_parts_sum_to_the_mean_
 
 @pytest.mark.parametrize(
     ("first", "name", "options", "verdict"),
-    [
-        ("slow", "fast", {}, "improvement"),
-        ("slow", "again", {}, "no change"),
-        ("slow", "short", {}, "inconclusive"),
+    [("slow", "fast", {}, "improvement"), ("slow", "again", {}, "no change"), ("slow", "short", {}, "inconclusive"),
         ("fast", "slow", {}, "regression"),
         # Unless less than what counts; numbers of numpy are numbers.
         ("fast", "slow", {"min_effect_pct": 50}, "no change"),
-        ("fast", "slow", {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}, "no change"),
-    ],
-)
+        ("fast", "slow", {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}, "no change")],
+)  # fmt: skip
 def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, options, verdict):
     found = rows(runs, first, name, **options)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
     assert options or diff(runs[first], runs[name]).verdict == verdict
 
-
-def test_too_few_steps_have_a_speedup_without_interval_and_say_why(runs):
-    # Two steps, of 100 and 101 ms.
+    # Two steps, of 100 and 101 ms, have a speed-up without an interval.
     found = rows(runs, "slow", "short")["short"]
     assert found["speedup"] == pytest.approx(131 / 100.5)
     assert (found["speedup_low"], found["why"]) == (None, "short: 2 steps, needs 3")
@@ -140,20 +132,17 @@ def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
 
 
 def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
-    for name in ("slow", "fast", "short"):
+    names = ("slow", "fast", "short")
+    for name in names:
         save(runs[name], tmp_path / name)
-    reports = compare([runs[name] for name in ("slow", "fast", "short")])
-    saved = compare([tmp_path / name for name in ("slow", "fast", "short")])
-    assert saved.table.equals(reports.table)
-    assert saved.checks.equals(reports.checks)
-    assert saved.problems.equals(reports.problems)
-    assert saved.kinds == reports.kinds
+    reports, saved = (compare([of[name] for name in names]) for of in (runs, {name: tmp_path / name for name in names}))
+    for name in ("table", "checks", "problems", "kinds"):
+        assert getattr(saved, name) == getattr(reports, name)
 
 
-@pytest.mark.parametrize("order", [("fast", "wider", "again", "wide"), ("wider", "again", "wide", "fast")])
-def test_the_order_of_the_others_changes_nothing_against_the_first(runs, order):
+def test_the_order_of_the_others_changes_nothing_against_the_first(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
-    for label, row in rows(runs, "slow", *order).items():
+    for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():
         others = {name: value for name, value in usual[label].items() if not name.startswith("peer")}
         assert {name: row[name] for name in others} == others
 
@@ -166,8 +155,6 @@ def test_sorting_changes_the_order_and_nothing_else(runs):
 
 
 class Damaged(SavedRun):
-    """A saved run with figures that are no numbers."""
-
     def summary(self):
         row = super().summary().to_pylist()[0]
         return SUMMARY.from_rows([row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}])

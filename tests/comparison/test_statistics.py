@@ -93,9 +93,6 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     assert result.undecided == reason
     assert (result.low, result.high) == (None, None)
     assert Judgement(result, least=0.02).verdict == INCONCLUSIVE
-
-
-def test_sides_are_called_by_their_names_and_without_steps_have_no_median():
     assert difference([1], [1, 2, 3], names=("ddp", "fsdp")).undecided == "ddp: 1 step, needs 3"
     result = difference([], [1, 2, 3])
     assert (result.baseline, result.candidate, result.delta) == (None, 2, None)
@@ -206,19 +203,13 @@ def test_verdict_by_direction_and_size(candidate, better, expected):
     assert Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict == expected
 
 
+# What no interval excludes is not shown to be nothing; no regression passes, whatever else it is.
 @pytest.mark.parametrize(
     ("delta", "half", "said", "passes"),
-    [
-        (0.0, 1.9, NO_CHANGE, True),
-        (0.0, 2.1, INCONCLUSIVE, False),  # what no interval excludes is not shown to be nothing
-        (-1.0, 2.5, INCONCLUSIVE, True),  # no regression, whatever else it is
-        (1.0, 0.5, NO_CHANGE, True),
-        (1.9, 0.5, INCONCLUSIVE, False),
-        (3.0, 2.5, "regression", False),
-        (3.0, 3.5, INCONCLUSIVE, False),
-        (-3.0, 2.5, "improvement", True),
-    ],
-)
+    [(0.0, 1.9, NO_CHANGE, True), (0.0, 2.1, INCONCLUSIVE, False), (-1.0, 2.5, INCONCLUSIVE, True),
+        (1.0, 0.5, NO_CHANGE, True), (1.9, 0.5, INCONCLUSIVE, False), (3.0, 2.5, "regression", False),
+        (3.0, 3.5, INCONCLUSIVE, False), (-3.0, 2.5, "improvement", True)],
+)  # fmt: skip
 def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
     point = difference([100] * 3, [100 + delta] * 3)
     found = replace(point, low=delta - half, high=delta + half)
@@ -245,8 +236,7 @@ def test_what_is_said_to_settle_it_does():
     assert found.half(1.0, captures) < 2
     assert found.half(0.8 * steps / 10) > 1.9
 
-
-def test_what_no_number_of_steps_settles_has_no_number():
+    # What no number of steps settles has none.
     found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
     assert Judgement(replace(found, other_delta=found.delta), least=2).settled() == (None, None)
 
@@ -281,9 +271,6 @@ def test_uneven_steps_say_their_pattern():
     assert (by_chance.levels, by_chance.period) == ((100.0, 300.0), None)
     even = evenness(100 + np.random.default_rng(1).standard_normal(12))
     assert (even.is_uneven, even.is_median_nobodys) == (False, False)
-
-
-def test_a_run_is_uneven_beyond_ten_per_cent():
     assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
     assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
     assert evenness(np.array([50.0, 60, 95, 100, 105, 140, 150])).is_uneven  # 3 of 7 near the median
@@ -314,8 +301,6 @@ def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
     two = confidence * math.sqrt(2 / (1 - confidence**2))
     assert critical_value(confidence, 2) == pytest.approx(two, 1e-9)
 
-
-@pytest.mark.parametrize("t", [0.0, 1e-9, 0.3, 1.0, 5.0, 1e6])
-def test_tails_of_one_and_two_degrees_of_freedom_have_closed_forms(t):
-    tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
-    assert tails == pytest.approx([1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12)
+    for t in (0.0, 1e-9, 0.3, 1.0, 5.0, 1e6):
+        tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
+        assert tails == pytest.approx([1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12)

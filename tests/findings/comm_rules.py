@@ -171,16 +171,11 @@ SINGLE_BUCKET = of(
     single_bucket,
     case("what backward could hide", evidence(ROWS, ONE, phases=backward(600, 600)), saving=280),
     # Where backward is not known, any compute might hide: 700 and 720, more than there is to hide.
-    *(
-        case(what, evidence(ROWS, ONE, phases=phases), saving=saving)
+    *(case(what, evidence(ROWS, ONE, phases=phases), saving=saving)
         for what, phases, saving in [
-            ("short backward", backward(200, 100), 150),
-            ("one rank's not known", backward(200, None), 200),
-            ("not known", backward(None, None), 280),
-            ("not marked", [phase("forward", compute_ns=50)], 280),
-            ("no phases", [], 280),
-        ]
-    ),
+            ("short backward", backward(200, 100), 150), ("one rank's not known", backward(200, None), 200),
+            ("not known", backward(None, None), 280), ("not marked", [phase("forward", compute_ns=50)], 280),
+            ("no phases", [], 280)]),
     case("all compute is the bound", evidence([step(exposed=600)], collective(1, (0,), 600)), saving=400),
     *threshold("a tenth hidden", hiding(33), hiding(34)),  # 9.9 % of 333, 10.2 % of 334
     *threshold("1 % of step time", *(evidence([step(exposed=own)], collective(1, (0,), own)) for own in (10, 9))),

@@ -33,7 +33,7 @@ def per_step(**causes):
 
 INPUT, LAUNCH, BLOCKED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 PROBABLY = {
-    "title": "the GPU idles between steps while the host probably waits for the data loader",
+    "title": "the GPU idles between steps while the host probably waits...",
     "action": "probably the data loader...",
 }
 SURELY = {"title": "the GPU idles while the host gets the next batch", "action": "feed the GPU..."}
@@ -52,15 +52,8 @@ INPUT_BOUND = of(
     input_bound,
     case("the data phase", idle(INPUT, 300, idle_launch_ns=50, idle_blocked_ns=10), saving=300),
     *threshold("2 % of step time", idle(INPUT, 20), idle(INPUT, 19)),
-    *(
-        case(
-            f"who is waited for, {by_rank}",
-            idle(INPUT, *by_rank),
-            saving=max(by_rank),
-            rank=by_rank.index(max(by_rank)),
-        )
-        for by_rank in ((0, 20, 500), (20, 300), (0, 0, 0, 900), (40, 0, 40))
-    ),
+    *(case(f"who is waited for, {by_rank}", idle(INPUT, *by_rank), saving=max(by_rank), rank=by_rank.index(max(by_rank)))
+        for by_rank in ((0, 20, 500), (20, 300), (0, 0, 0, 900), (40, 0, 40))),
     # Rank 0 idles 300 for input, and still waits 100 for rank 1, which computes.
     case("who waits longer", evidence([step(0, idle_input_ns=300, exposed=100, wait=100), step(1)])),
     case("in turn", evidence(IN_TURN), saving=200),
@@ -115,19 +108,12 @@ LAUNCH_BOUND = of(
         for cause in ("input", "blocked", "dependency")),
     case("1.9 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=19), FIRES),
     case("2 % of unknown cause", idle(LAUNCH, 300, idle_unknown_ns=20), NOBODY_KNOWS),
-    *(
-        case(f"{missing} not known", evidence([step(**{missing: None})]), f"{NOBODY_KNOWS}{what}")
-        for missing, what in [
-            (LAUNCH, "the names of API calls, so input-bound and sync-bound are not either"),
-            ("idle_unknown_ns", "copies and memsets, so input-bound and sync-bound are not either"),
-        ]
-    ),
+    *(case(f"{missing} not known", evidence([step(**{missing: None})]),
+        f"{NOBODY_KNOWS}{what}, so input-bound and sync-bound are not either")
+        for missing, what in [(LAUNCH, "the names of API calls"), ("idle_unknown_ns", "copies and memsets")]),
     # 25 % of the step idles before operations without a launch; input-bound fires nevertheless.
-    case(
-        "what is missing is named",
-        evidence([step(idle_input_ns=300, idle_unknown_ns=250)]),
-        f"{NOBODY_KNOWS}the launches of kernels and copies that end 25 % of step time of it, so sync-bound is not either",
-    ),
+    case("what is missing is named", evidence([step(idle_input_ns=300, idle_unknown_ns=250)]),
+        f"{NOBODY_KNOWS}the launches of kernels and copies that end 25 % of step time of it, so sync-bound is not either"),
     case("no copies", evidence(steps(2, **NO_IDLE)), f"{NOBODY_KNOWS}copies and memsets"),
     case("not on one rank", idle(LAUNCH, 300, None), NOBODY_KNOWS),
 )  # fmt: skip
@@ -217,14 +203,10 @@ PROFILER_OVERHEAD = of(
         title=f"the first step takes 2 times the others, {LEFT_OUT}"),
     case("a first step that counts, not against itself", capture(300, 100, 100, skipped=False),
         first_step_is_skipped=False, first_step_to_median_ratio=3),
-    *(
-        case(f"start of {wait} + {overhead}", started(wait, overhead), title=f"{title}, {LEFT_OUT}")
+    *(case(f"start of {wait} + {overhead}", started(wait, overhead), title=f"the first step {title}, {LEFT_OUT}")
         for wait, overhead, title in [
-            (55, 0, "the first step is distorted by the start of the capture"),
-            (25, 30, "the first step is distorted by the start of the capture"),
-            (54, 0, "the first step takes 2 times the others"),
-        ]
-    ),
+            (55, 0, "is distorted by the start of the capture"), (25, 30, "is distorted by the start of the capture"),
+            (54, 0, "takes 2 times the others")]),
     *threshold("half as long again", *(capture(ns, 100, 100, 100) for ns in (150, 149))),
     # Gradient accumulation: every third step communicates and takes twice as long.
     case("like some others", capture(200, 100, 100, 200, 100, 100)),

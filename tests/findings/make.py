@@ -36,24 +36,12 @@ def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures)
     """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
     idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
     row = dict.fromkeys([*_TIMES, *_COUNTS], 0) | {
-        "rank": rank,
-        "step": number,
-        "start_ns": wall * number,
-        "end_ns": wall * (number + 1),
-        "wall_ns": wall,
-        "compute_ns": wall - exposed - idle,
-        "comm_ns": exposed + hidden,
-        "exposed_comm_ns": exposed,
-        "overlap_compute_ns": hidden,
-        "overlap_backward_ns": hidden,
-        "idle_ns": idle,
-        "wait_ns": wait,
-        "exposed_wait_ns": min(wait, exposed),
-        "transfer_ns": exposed + hidden - wait,
-        "n_collectives": 1 if exposed + hidden else 0,
-        "is_complete": True,
-        "in_summary": True,
-    }
+        "rank": rank, "step": number, "start_ns": wall * number, "end_ns": wall * (number + 1), "wall_ns": wall,
+        "compute_ns": wall - exposed - idle, "comm_ns": exposed + hidden, "exposed_comm_ns": exposed,
+        "overlap_compute_ns": hidden, "overlap_backward_ns": hidden, "idle_ns": idle, "wait_ns": wait,
+        "exposed_wait_ns": min(wait, exposed), "transfer_ns": exposed + hidden - wait,
+        "n_collectives": 1 if exposed + hidden else 0, "is_complete": True, "in_summary": True,
+    }  # fmt: skip
     row |= figures
     return row | ({"exposed_wait_ns": None} if row["wait_ns"] is None else {})
 
@@ -67,32 +55,16 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
     """Return a matched collective's rows, one per rank in order of `starts`; the last to start is late by its lead."""
     *_, before, last = sorted([min(starts), *starts])
     common = {
-        "step": number,
-        "seq": seq,
-        "collective": kind,
-        "datatype": datatype,
-        "comm_id": f"{kind}/0",
-        "end_ns": end,
-        "is_matched": True,
-        "in_summary": True,
-        "n_ranks": len(starts),
-        "arrival_skew_ns": last - min(starts),
-        "transfer_ns": end - last,
-        "is_late_significant": True,
-        "is_significant": True,
-    }
-    return [
-        common
-        | {
-            "rank": rank,
-            "start_ns": start,
-            "wait_ns": last - start,
-            "late_by_ns": last - before if start == last else 0,
-            "held_up_ns": min(last, end) - min(starts) if rank == starts.index(last) else 0,
-        }
-        | more
-        for rank, start in enumerate(starts)
-    ]
+        "step": number, "seq": seq, "collective": kind, "datatype": datatype, "comm_id": f"{kind}/0", "end_ns": end,
+        "is_matched": True, "in_summary": True, "n_ranks": len(starts), "arrival_skew_ns": last - min(starts),
+        "transfer_ns": end - last, "is_late_significant": True, "is_significant": True,
+    }  # fmt: skip
+    rows = []
+    for rank, start in enumerate(starts):
+        held_up = min(last, end) - min(starts) if rank == starts.index(last) else 0
+        own = {"rank": rank, "start_ns": start, "wait_ns": last - start, "held_up_ns": held_up}
+        rows.append(common | own | {"late_by_ns": last - before if start == last else 0} | more)
+    return rows
 
 
 def unmatched(rows):
@@ -121,7 +93,9 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
     met = schema.COLLECTIVES.from_rows(list(collectives))
     ranks = sorted({row["rank"] for row in step_rows})
     # The capture begins in step 0, which is no rule's business unless a test has one of its own.
-    began = [] if any(row["step"] == 0 for row in step_rows) else _began(step_rows)
+    start = min((row["start_ns"] for row in step_rows), default=0) - 1
+    began = [step(row["rank"], 0) | {"start_ns": start, "in_summary": False} for row in step_rows]
+    began = [] if any(row["step"] == 0 for row in step_rows) else began
     return Evidence(
         n_ranks=len(ranks),
         world_size=len(ranks) if world_size == 0 else world_size,
@@ -135,11 +109,6 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
         links=None if links is None else schema.LINKS.from_rows(list(links)),
         **more,
     )
-
-
-def _began(step_rows):
-    shorter = min((row["start_ns"] for row in step_rows), default=0)
-    return [step(row["rank"], 0) | {"start_ns": shorter - 1, "in_summary": False} for row in step_rows]
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -189,9 +158,7 @@ def fired(rule, given):
     """Return what a rule found, after checking what holds for every finding."""
     found = rule(given)
     assert isinstance(found, Finding), found
-    assert found.title
-    assert found.advice
-    assert len(found.action) <= LONGEST_ACTION
+    assert found.title and found.advice and len(found.action) <= LONGEST_ACTION  # noqa: PT018
     assert "\n" not in found.title + found.action + found.advice
     if found.saving_ns_per_step is not None:
         assert 0 <= found.saving_ns_per_step <= given.mean("wall_ns")
@@ -215,10 +182,7 @@ def assert_named_with_units(figures):
 
 
 def assert_well_said(rows):
-    """Check that rows of findings have short actions and named figures, and stand by what they are worth.
-
-    `comm-bound` stands after what causes it.
-    """
+    """Check that findings have short actions and named figures, and stand by their worth, `comm-bound` after its causes."""
     ids = [row["id"] for row in rows]
     assert set(ids) <= set(IDS)
     assert len(set(ids)) == len(ids)

@@ -16,13 +16,10 @@ def run(*late, n_ranks=2, phases=(), **more):
 
 def each_step(n_ranks, n_steps, *collectives, exposed=800):
     """Return steps that all hold the same collectives: (starts, end)."""
-    rows = [
-        row
-        for number in range(1, n_steps + 1)
-        for seq, (starts, end) in enumerate(collectives)
-        for row in collective(number, starts, end, seq=seq)
-    ]
-    return evidence(steps(n_ranks, *range(1, n_steps + 1), exposed=exposed), rows)
+    numbers, rows = range(1, n_steps + 1), []
+    for seq, (starts, end) in enumerate(collectives):
+        rows += [row for number in numbers for row in collective(number, starts, end, seq=seq)]
+    return evidence(steps(n_ranks, *numbers, exposed=exposed), rows)
 
 
 # It takes 30 longer in forward on the host.
@@ -105,15 +102,12 @@ BLAMED = of(
     # Rank 1 against the mean of ranks 0 and 2: 90 - (10 + 30) / 2.
     *(case(f"longer by {known}", spent_in_data(*known), phase="data", phase_excess_ns_per_step=70)
         for known in (("host_ns",), ("device_ns", "idle_ns"), ("idle_ns", "device_ns"))),
-    *(
-        case(what, run(100, phases=phases), action="rank 1 makes the others wait")
+    *(case(what, run(100, phases=phases), action="rank 1 makes the others wait")
         for what, phases in {
             "phases not marked": [],
             "a phase of it alone": [phase("forward", 1, 1, host_ns=500)],
             "a shorter phase": [phase("forward", rank, 1, host_ns=500 - rank) for rank in range(2)],
-            "in another step": [phase("forward", rank, 2, host_ns=500 * rank) for rank in range(2)],
-        }.items()
-    ),
+            "in another step": [phase("forward", rank, 2, host_ns=500 * rank) for rank in range(2)]}.items()),
     # More than 60 % of what is longer, by one measure.
     case("most of it in forward", on_device(forward=200, backward=30), phase="forward"),
     case("half of it in forward", on_device(forward=130, backward=120), phase=None),

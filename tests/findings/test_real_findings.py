@@ -105,11 +105,8 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
     assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)
     assert link.busbw_source == "gradient copies"
     assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
-
-
-@pytest.mark.parametrize(("name", "options"), [("ddp-4gpu", {}), ("baseline", {"topology": TOPOLOGY})])
-def test_without_links_there_is_no_slowest(runs, name, options):
-    assert runs(name, **options).link is None
+    # Without links there is no slowest.
+    assert runs("ddp-4gpu").link is runs("baseline", topology=TOPOLOGY).link is None
 
 
 def test_the_slow_rank_comes_first(runs):
@@ -141,13 +138,9 @@ def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     assert 0.75 * promised < brought < promised
 
 
-def test_ddp_of_one_process_copies_all_gradients(runs):
+def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same_findings(runs):
     assert findings(runs("ddp-1gpu"))["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
-
-
-def test_two_exporters_give_the_same_findings(runs):
-    old = runs("ddp-2gpu-bucket100")
-    new = runs("ddp-2gpu-bucket100-nsys2025")
+    old, new = (runs(f"ddp-2gpu-bucket100{exporter}") for exporter in ("", "-nsys2025"))
     assert old.findings().num_rows > 0
     assert old.findings().equals(new.findings())
     assert left_open(old) == left_open(new)

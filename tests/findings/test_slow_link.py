@@ -54,25 +54,13 @@ BY_LINK = of(
     # These 100 fit under what hides 700.
     case("most is hidden", run(SHM, hidden=700, per_ns=45), saving=300 + 700 * MOST / (1 + MOST)),
     # Rank 0 waits 600 of its 1000 for rank 1: transfer 400.
-    case(
-        "waiting would not go",
-        evidence(
-            [step(0, exposed=1000, wait=600, wall=5000), step(1, exposed=400, wall=5000)],
-            collective(1, (0, 600), 1000),
-            links=[SHM],
-        ),
-        saving=400,
-    ),
-    *(
-        case(f"{one['kind']} {one['transport']}", run(one), action=USE + over)
+    case("waiting would not go", evidence([step(0, exposed=1000, wait=600, wall=5000), step(1, exposed=400, wall=5000)],
+        collective(1, (0, 600), 1000), links=[SHM]), saving=400),
+    *(case(f"{one['kind']} {one['transport']}", run(one), action=USE + over)
         for one, over in [
-            (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"),
-            (SOCKET, "a network"),
-            (link("net", "NET/IB/0", "NV18"), "a network"),
-            (link("unknown", None, "SYS"), "something slower"),
-            (link("unknown", "NEW/THING", "NODE"), "something slower"),
-        ]
-    ),
+            (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"), (SOCKET, "a network"),
+            (link("net", "NET/IB/0", "NV18"), "a network"), (link("unknown", None, "SYS"), "something slower"),
+            (link("unknown", "NEW/THING", "NODE"), "something slower")]),
     case("the slowest edge counts", run(NVLINK, SHM | {"from_rank": 1, "to_rank": 0}), link_kind="shm"),
     case("NVLink, even if little came of it", run(NVLINK, per_ns=1)),
     case("a network between hosts", run(*TWO_HOSTS, n_hosts=2), "NCCL's log names a network, and message"),
@@ -88,26 +76,17 @@ BY_LINK = of(
 )  # fmt: skip
 BY_SETTINGS = of(
     slow_link,
-    case(
-        "settings", run(SHM, nccl_settings=SETTINGS), nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}
-    ),
+    case("settings", run(SHM, nccl_settings=SETTINGS),
+        nccl_settings={"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}),
     case("no settings", run(SHM, nccl_settings={}), nccl_settings={}),
-    *(
-        case(
-            f"switched off, {value}, {over}",
-            run(one, nccl_settings={"NCCL_P2P_DISABLE": value}),
-            action=f"unset NCCL_P2P_DISABLE: data goes over {over}",
-        )
-        for one, over in [
-            (SHM, "host memory"),
-            (link("net", "NET/Socket/0", "NV18"), "a network"),
-            (link("unknown", None, "SYS"), "something slower"),
-        ]
-        for value in ("1", "0 | 1")
-    ),
+    *(case(f"switched off, {value}, {over}", run(one, nccl_settings={"NCCL_P2P_DISABLE": value}),
+        action=f"unset NCCL_P2P_DISABLE: data goes over {over}")
+        for one, over in [(SHM, "host memory"), (link("net", "NET/Socket/0", "NV18"), "a network"),
+            (link("unknown", None, "SYS"), "something slower")]
+        for value in ("1", "0 | 1")),
     case("left on", run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}), action=f"{USE}host memory (SHM)"),
     case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), action=f"{USE}a network"),
-)
+)  # fmt: skip
 BY_BANDWIDTH = of(
     slow_link,
     *threshold("15 % of NVLink", run(per_ns=67.4), run(per_ns=67.5)),
@@ -116,30 +95,20 @@ BY_BANDWIDTH = of(
     case("as much as closed buckets hold", buckets(2 << 20), busbw_source="gradient copies"),
     case("less than they hold", buckets((2 << 20) - 1), busbw_source=None),
     # 2 x 3/4 of 40 bytes per ns.
-    case(
-        "of four ranks",
-        evidence(
-            steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000), collective(1, (0,) * 4, 1000), gpu_names=H200
-        ),
-        busbw_bytes_per_s=60e9,
-    ),
+    case("of four ranks", evidence(steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000),
+        collective(1, (0,) * 4, 1000), gpu_names=H200), busbw_bytes_per_s=60e9),
     *(case(f"absent ranks, {facts}", run(world_size=4, **facts), NOT_TOLD)
         for facts in ({"per_ns": 1}, {"per_ns": PROMISED}, {"copied": 1000}, {"copied": 1000 * PROMISED})),
     case("between hosts", run(n_hosts=2, per_ns=10)),
-    *(
-        case(what, given, NOT_TOLD)
+    *(case(what, given, NOT_TOLD)
         for what, given in {
-            "no sizes": run(),
-            "compressed, perhaps": run(copied=10_000, of_collective={"datatype": "bf16"}),
+            "no sizes": run(), "compressed, perhaps": run(copied=10_000, of_collective={"datatype": "bf16"}),
             "not gradients": run(copied=10_000, of_collective={"kind": "all_gather"}),
-            "copies not recorded": run(copied=None),
-            "not matched": run(copied=10_000, of_collective={"transfer_ns": None}),
+            "copies not recorded": run(copied=None), "not matched": run(copied=10_000, of_collective={"transfer_ns": None}),
             "a GPU without NVLink": run(gpu_names=("NVIDIA L4",), per_ns=1),
             "no GPU name": run(gpu_names=(), per_ns=1),
             "small messages": run(per_ns=1, of_collective={"message_bytes": 15_999_999}),
-            "cards": run(per_ns=1, gpu_names=("NVIDIA A100-PCIE-40GB",)),
-        }.items()
-    ),
+            "cards": run(per_ns=1, gpu_names=("NVIDIA A100-PCIE-40GB",))}.items()),
 )  # fmt: skip
 
 CASES = BY_LINK + BY_SETTINGS + BY_BANDWIDTH
