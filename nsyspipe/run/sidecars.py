@@ -111,11 +111,7 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
 
 
 def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> RunSidecars:
-    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for.
-
-    One is not when it was written more than a day before or after a report's session began, or when it knows the
-    processes of a report and none of them is there; none of two is that say different things of one report.
-    """
+    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
     reasons = [_misfit(one, digests) for one in found.found]
     pairs = list(zip(found.found, reasons, strict=True))
     stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
