@@ -12,8 +12,7 @@ from nsyspipe.run.ranks import stem_rank
 from tests.build.tools import STEADY, bare as nameless, codes, figures, problem_of
 from tests.build.trace import TraceBuilder
 
-NEW = "3.25.0 2026.2.1 mfu"
-bare = functools.partial(nameless, version=NEW)
+bare = functools.partial(nameless, version="3.25.0 2026.2.1 mfu")
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
 
 
@@ -44,10 +43,6 @@ def ranks_of_payload(*ranks, **options):
     return [bare(rank).comm_payload(10, n_ranks=8, rank=rank, **options) for rank in ranks]
 
 
-def two_communicators(rank):
-    return bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
-
-
 def mpi(*ranks, inline=False):
     builder = bare(ranks[0])
     for rank in ranks:
@@ -74,7 +69,8 @@ SOURCES = [
     (("x_0", "x_1"), (5, 2), lambda: ranks_of_payload(5, 2), "nccl_payload"),
     (("x_0", "x_1"), (5, 2), lambda: ranks_of_payload(5, 2, swap=True), "nccl_payload"),
     # The largest communicator tells the rank.
-    (("x_0", "x_1"), (3, 1), lambda: [two_communicators(3), two_communicators(1)], "nccl_payload"),
+    (("x_0", "x_1"), (3, 1), lambda: [bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
+                                      for rank in (3, 1)], "nccl_payload"),
     (("x_0", "x_1"), (9, 4), lambda: [mpi(9), mpi(4)], "nvtx_mpi"),
     (("x_0", "x_1"), (9, 4), lambda: [mpi(9, inline=True), mpi(4, inline=True)], "nvtx_mpi"),
     # Two MPI ranks of one process name none.
@@ -130,11 +126,8 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
     run = nsyspipe.load(builder.write(tmp_path / "a_7.sqlite"))
     rows = run.ranks.select(["rank", "pid", "device_id", "device_ids"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [
-        (0, 40, 0, "0"),
-        (1, 20, 1, "1"),
-        (2, 30, 1, "1,2"),
-        (3, 10, 2, "2,3"),
-    ]
+        (0, 40, 0, "0"), (1, 20, 1, "1"), (2, 30, 1, "1,2"), (3, 10, 2, "2,3"),
+    ]  # fmt: skip
 
 
 BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
