@@ -62,7 +62,8 @@ def merge(
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launcher_size(placed or hosts, numbers, source))
+    launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
+    size = world_size(digests, log, sidecars.world_size, launched)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
     across = comm.cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))

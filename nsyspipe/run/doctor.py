@@ -15,8 +15,8 @@ from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
-from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question, launched_size
-from nsyspipe.run.ranks import check_one_run, world_size
+from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
+from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def examine(
         for at, (one, rows) in enumerate(zip(gathered, counts, strict=True))
     ]
     digests = [report.digest for report in reports]
-    size = world_size(digests, beside.log, sidecars.world_size, launched_size(reports, sidecars))
+    launched = launcher_size(ranks_or_hosts(digests), sidecars)
+    size = world_size(digests, beside.log, sidecars.world_size, launched)
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = [replace(report, is_several=is_several) for report in reports]
     own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []

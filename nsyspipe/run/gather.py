@@ -1,9 +1,4 @@
-"""The work on one report, a plain function of a path that returns small tables, and all reports on one step family.
-
-Any `concurrent.futures.Executor` can run it. The step family is a decision of the whole run, which
-one report cannot take: the digest holds every candidate, and windows for the one that would win
-if this report were alone. Where the run decides otherwise, that report is digested again.
-"""
+"""The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
 from __future__ import annotations
 

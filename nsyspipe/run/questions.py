@@ -16,7 +16,7 @@ from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
+from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 if TYPE_CHECKING:
@@ -273,16 +273,10 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
     return Answer(YES, text="only one") if len(ranks) == 1 else best
 
 
-def launched_size(reports: Sequence[Examined], sidecars: RunSidecars) -> int | None:
-    """Return how many ranks the launcher started that numbered them; None if another source did."""
-    ranks = ranks_or_hosts([report.digest for report in reports])
-    named = named_ranks(ranks, sidecars)
-    return launcher_size(ranks, *named) if named else None
-
-
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    told, launched = beside.sidecars.world_size, launched_size(reports, beside.sidecars)
-    sizes = [world_size([report.digest], None, told, launched) for report in reports]
+    digests = [report.digest for report in reports]
+    launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
+    sizes = [world_size([digest], None, beside.sidecars.world_size, launched) for digest in digests]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
     here = Answer(YES, text=_listed(known))
     if len(known) > 1:

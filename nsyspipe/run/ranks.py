@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 
 
-_ONE_RUN_NS = 60_000_000_000
+_ONE_RUN_NS = 60 * 10**9
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 
 
@@ -115,11 +115,7 @@ _ENVIRONMENT = "env:"
 def number_ranks(
     digests: Sequence[ReportDigest], ranks: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
 ) -> tuple[list[int], str, list[Problem]]:
-    """Give each rank its number, from the first source that numbers every one, all different; name the source.
-
-    Sources: the rank map, else those of `rank_sources`, else order. Raises what `ranks_by_map` does, or, without a map,
-    what `check_one_run` does.
-    """
+    """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
     if rank_map is not None:
         return ranks_by_map(ranks, rank_map), "rank_map", []
     check_one_run(digests, ranks, sidecars)
@@ -166,11 +162,9 @@ def ranks_table(
 
 
 def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
+    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing."""
 
-    The environment is that of the program that was launched: it names a process only if that is alone in its report.
-    """
-
+    # The environment is that of the program that was launched: it names a process only if that is alone in its report.
     def captured(variable: str) -> tuple[str, list[int | None]]:
         numbers = [rank.report.facts.number(variable) if rank.is_alone else None for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
@@ -194,8 +188,9 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
     return None
 
 
-def launcher_size(ranks: Ranks, numbers: Sequence[int], source: str) -> int | None:
+def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     """Return how many ranks the launcher started that numbered them; None if another source did, or they do not fit."""
+    numbers, source = named_ranks(ranks, sidecars) or ([], "")
     variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
     sizes = {rank.report.facts.number(variable) for rank in ranks} if variable else set()
     size = sizes.pop() if len(sizes) == 1 else None

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 # What the steps of a run come from.
 RANGES, HOST, CAPTURE = "ranges", "host", "capture"
 
-_RANK_SUFFIX = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True)
 class RunHeader:
@@ -73,7 +70,7 @@ def header_of(
     digests, sidecars, ranks = gathered.digests, gathered.sidecars, tables.ranks
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
-    start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000) if starts else None
     # The capture's name, if it is that of all reports.
     captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
     return RunHeader(
@@ -113,7 +110,7 @@ def _label(names: Sequence[str]) -> str:
     """Return what the reports' names have in common, without rank numbers."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
-        stems = [_RANK_SUFFIX.sub("", stem) for stem in stems]
+        stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
     return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
 

@@ -1,7 +1,4 @@
-"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise.
-
-None of another capture of that name is believed, none that another contradicts.
-"""
+"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise."""
 
 from __future__ import annotations
 
@@ -62,10 +59,7 @@ class RunSidecars:
 
     @property
     def facts(self) -> RunCapture | None:
-        """How the run was captured; None without a sidecar, or when they are of several captures.
-
-        Versions of several nodes that differ stand side by side; of all else the first that is known counts.
-        """
+        """How the run was captured, versions of nodes side by side; None without a sidecar, or when captures differ."""
         if _same(sidecar.facts.name for sidecar in self.sidecars) is None:
             return None
         joined: dict[str, Any] = {}

@@ -64,8 +64,7 @@ def test_graphs_are_compute_and_memsets_memory(tmp_path):
 
 
 def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
-    builder = blank(steady_rank(0), "deviceId", KERNEL, MEMCPY)
-    builder = blank(builder, "streamId", KERNEL, MEMCPY)
+    builder = blank(blank(steady_rank(0), "deviceId", KERNEL, MEMCPY), "streamId", KERNEL, MEMCPY)
     builder = blank(builder, "copyKind", MEMCPY)
     for row in builder.rows[KERNEL]:
         row["correlationId"] = None if row["start"] == 1200 else row["correlationId"]
@@ -97,8 +96,7 @@ def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_pat
         if row["start"] in (3000, 3060):  # the last step and its backward
             row["end"] = None
     run = run_of(tmp_path, builder)
-    whole = read(run)[0][1]
-    some = read(run, (3, 3))[0][1]
+    whole, some = read(run)[0][1], read(run, (3, 3))[0][1]
     # The last operation ends at 3350.
     assert rows(some, "phase", "end_ns") == [(None, 3351), ("forward", 3050), ("backward", 3351)]
     assert whole.slice(whole.num_rows - 3) == some
@@ -146,10 +144,9 @@ def test_the_processes_of_one_report_are_told_apart(tmp_path):
     edit(path, f"UPDATE {KERNEL} SET streamId = 3 WHERE globalPid = {(1 << 48) + (1001 << 24)}")
     run = nsyspipe.load(path)
     for steps, n_rows in ((None, 16), ((1, 1), 4)):
-        found = read(run, steps)
-        assert [events.num_rows for events, _ in found.values()] == [n_rows] * 2
-        assert [set(one[0]["stream_id"].to_pylist()) for one in found.values()] == [{7, 19}, {3, 7}]
-        assert [ranges.num_rows for _, ranges in found.values()] == [3 * n_rows // 4] * 2
+        found = read(run, steps).values()
+        assert [(events.num_rows, ranges.num_rows) for events, ranges in found] == [(n_rows, 3 * n_rows // 4)] * 2
+        assert [set(events["stream_id"].to_pylist()) for events, _ in found] == [{7, 19}, {3, 7}]
 
 
 def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
@@ -221,11 +218,9 @@ def test_a_report_is_read_when_its_rank_is_asked_for_and_one_that_is_gone_is_an_
     found = run_operations(run._tables, run.reading, jobs=1)
     assert next(found)[0] == 0
     (steady / "steady_1.sqlite").unlink()
-    with pytest.raises(ReportNotFoundError, match=r"steady_1\.sqlite"):
-        next(found)
-    for jobs in (1, 2):
-        with pytest.raises(ReportNotFoundError, match="steady_1"):
-            read(run, jobs=jobs)
+    for ask in (lambda: next(found), lambda: read(run, jobs=1), lambda: read(run, jobs=2)):
+        with pytest.raises(ReportNotFoundError, match=r"steady_1\.sqlite"):
+            ask()
 
 
 @pytest.mark.parametrize(
@@ -273,5 +268,4 @@ def test_rows_without_a_valid_time_are_left_out_again(tmp_path):
     path = steady_rank(0).memset(1400, 1410, launch=1100).write(tmp_path / "a_0.sqlite")
     edit(path, f'UPDATE {MEMSET} SET "end" = "start" - 1', f'UPDATE {MEMCPY} SET "end" = 0')
     run = nsyspipe.load(path)
-    assert "memory" not in read(run)[0][0]["category"].to_pylist()
-    assert "memory" not in read(run, (1, 1))[0][0]["category"].to_pylist()
+    assert all("memory" not in read(run, steps)[0][0]["category"].to_pylist() for steps in (None, (1, 1)))

@@ -7,6 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.report.export import document, dumps
+from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.words import verdict
 from tests.build.tools import STEADY, codes, figures, one_report, problem_of, run_of, shift
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank
@@ -177,7 +178,8 @@ def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
     assert figures(run) == STEADY
     assert run.ranks["report"].to_pylist() == ["a_0.sqlite"]
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
-    assert (run.host_steps().num_rows, document(run)["host_steps"]) == (0, [])
+    found = run.host_steps().num_rows, document(run)["host_steps"], 'id="host-steps"' in run_page(run)
+    assert found == (0, [], False)
 
 
 def test_a_process_that_only_copies_is_a_rank(tmp_path):
