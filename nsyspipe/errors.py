@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# How much of two names must be the same for one to be meant by the other.
-_ALIKE = 0.8
-
 
 class NsyspipeError(Exception):
     """Base of all errors that nsyspipe raises on purpose.
@@ -94,7 +91,7 @@ class OptionError(NsyspipeError):
         import difflib  # noqa: PLC0415 - only where something is wrong
 
         names = list(known)
-        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=_ALIKE)
+        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=0.8)
         return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
 
 

@@ -117,8 +117,7 @@ def merge(
     )
 
 
-_ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
-_DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES_OF_RANKS}
+_DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
 _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
 _WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 

@@ -59,10 +59,7 @@ class CommRows:
         return np.bincount(pairs, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return each operation's group for `collectives.match`, and how many ranks each group needs.
-
-        A group is a communicator within a step, and a sequence number where NCCL gave one to all.
-        """
+        """Return each operation's group for `collectives.match`, and how many ranks each group needs."""
         group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step
         if not chosen.any():

@@ -88,8 +88,6 @@ def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: 
 
 # Holds no time, and leaves the hull with another span as that is.
 _NOTHING = (NEVER, -NEVER)
-# All operations of a report take 4.2 times its bytes (measured), twice of what `workers.jobs_for` reckons with.
-_WEIGHT_OF_ALL = 2
 
 
 def run_operations(
@@ -142,7 +140,8 @@ def _running(
     if executor is not None and _takes_work(executor):
         yield executor, (jobs or 4) + 1
         return
-    weight = _WEIGHT_OF_ALL if any(task.wanted.span is None for task in tasks) else 1
+    # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for` reckons with.
+    weight = 2 if any(task.wanted.span is None for task in tasks) else 1
     paths = [Path(task.path) for task in tasks]
     n_jobs = jobs_for([weight * path.stat().st_size for path in paths if path.exists()], jobs)
     if n_jobs == 1:

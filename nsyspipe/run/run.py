@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.gather import Gathered, ReportDigest
 
 
-# What the steps of a run come from.
+# What the steps of a run come from; without device activity, its hosts; without steps, figures are of the capture.
 RANGES, HOST, CAPTURE = "ranges", "host", "capture"
 
 
@@ -38,9 +38,7 @@ RANGES, HOST, CAPTURE = "ranges", "host", "capture"
 class RunHeader:
     """The ``run`` object of the JSON document, field by field."""
 
-    # The user's, else the capture's start and a digest of what was captured: the same capture always has the same id,
-    # wherever its reports lie and whichever nsys exported them.
-    run_id: str
+    run_id: str  # the user's, else the capture's start and a digest of what was captured, whichever nsys exported it
     label: str
     n_ranks: int
     world_size: int | None  # as captured; None when nothing says
@@ -51,9 +49,7 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
-    # ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
-    # capture as a whole. None where nothing was recorded at all.
-    steps_from: str | None = None
+    steps_from: str | None = None  # `RANGES`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
 
 def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | None:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 # Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another one.
 _ONE_CAPTURE_NS = 86_400 * 10**9
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
         is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that
         status = f"its program ended with status {rank.status}" if is_bad else None
-        reason = rank.problem and rank.problem[:_LONGEST_REASON].rstrip(".")
+        reason = rank.problem and rank.problem[:200].rstrip(".")
         if outcome := "; ".join(filter(None, (status, reason))):
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():

@@ -296,9 +296,6 @@ PRELOAD = "nsyspipe.run.gather"
 
 # Below this many bytes per extra process, starting it costs more than it saves.
 _WORTH_A_PROCESS = 96 * 2**20
-# A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
-_WORKER_BYTES = 100 * 2**20
-_BYTES_PER_REPORT_BYTE = 2
 
 
 class SerialExecutor(Executor):
@@ -334,7 +331,7 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
-    per_worker = _WORKER_BYTES + _BYTES_PER_REPORT_BYTE * max(sizes)
+    per_worker = 100 * 2**20 + 2 * max(sizes)  # the imports, and at its peak about 1.7 times the report (measured)
     by_memory = memory // per_worker if memory else wanted
     return max(1, min(wanted, len(sizes), by_memory))
 

@@ -111,11 +111,6 @@ def payload(**options):
     return lambda folder: builder.write(folder / "a.sqlite", **options)
 
 
-def payload_ranks(folder):
-    for rank in (1, 0):
-        kernel(NEW).comm_payload(1, n_ranks=2, rank=rank).write(folder / f"x{rank}y.sqlite")
-
-
 def two_processes(folder, *, has_mpi=False):
     builders = [TraceBuilder(pid=pid).kernel(0, 9, launch=0) for pid in (5, 6)]
     for rank, builder in enumerate(builders if has_mpi else ()):
@@ -154,11 +149,6 @@ def waits_alone(folder):
     edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
 
 
-def two_runs(folder):
-    for name, size in (("a", 2), ("b", 4)):
-        steady_rank(0, world_size=size).write(folder / f"{name}.sqlite")
-
-
 KERNELS = one(lambda: kernel(WORLD_SIZE=2).kernel(9, 20, "my_all_reduce", launch=1).nccl(30, 40, launch=2))
 ONCE = one(lambda: kernel().range(0, 9, "training").range(1, 2, "forward"))
 LIBRARY = one(lambda: kernel().domain("NCCL", 1).range(0, 1, "ncclAllReduce", domain=1).range(2, 3, "Group", domain=1))
@@ -181,14 +171,15 @@ CASES = [
      {"compute_and_comm": (PART, "CUDA graphs as a whole, no kernel of its own")}),
     (payload(), {}, {"message_bytes": ("yes", "1 calls with their size")}),
     (payload(without=NO_DESCRIPTION), {}, {"message_bytes": ("no", "payloads without a description")}),
-    (payload_ranks, {}, {"ranks": ("yes", "0-1 from NCCL's payload"), "world_size": ("yes", "2")}),
+    (lambda folder: [kernel(NEW).comm_payload(1, n_ranks=2, rank=rank).write(folder / f"x{rank}y.sqlite") for rank in (1, 0)], {},
+     {"ranks": ("yes", "0-1 from NCCL's payload"), "world_size": ("yes", "2")}),
     # File names are the last source of ranks.
     (named("a_0", "a_1"), {}, {"ranks": ("yes", "0-1 from file names")}),
     (named("a_7", "a_3"), {}, {"ranks": ("yes", "3, 7 from file names")}),
     (named("a", "b"), {}, {"ranks": (PART, "nothing names them", "--rank-map")}),
     (named("a_0", "b_0"), {}, {"ranks": (PART, "rank 0 is there 2 times in file names", "one run")}),
-    (two_runs, {}, {"ranks": (PART, "rank 0 is there 2 times in RANK", "one run"),
-                    "world_size": (PART, "2, 4 in different reports", "one run")}),
+    (lambda folder: [steady_rank(0, world_size=size).write(folder / f"{size}.sqlite") for size in (2, 4)], {}, {"ranks": (PART, "rank 0 is there 2 times in RANK", "one run"),
+     "world_size": (PART, "2, 4 in different reports", "one run")}),
     (lambda folder: two_processes(folder, has_mpi=True), {}, {"ranks": ("yes", "0-1 from MPI's thread names")}),
     (no_process, {}, {"ranks": ("yes", "0 from RANK")}),
     (two_processes, {"rank_map": {"a.sqlite:5": 4, "a.sqlite:6": 2}}, {"ranks": ("yes", "2, 4 from --rank-map")}),
@@ -264,8 +255,7 @@ def test_a_newer_schema_than_any_tested_is_a_problem_and_what_is_no_report_an_in
 def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path):
     built(tmp_path)
     # Empty, one lacks, one rank twice, one too many, another name.
-    ranks = {"a_0": 0, "a_1": 1}
-    for rank_map in ({}, {"a_0": 0}, {"a_0": 0, "a_1": 0}, ranks | {"a_2": 2}, {"a_0": 0, "b_1": 1}):
+    for rank_map in ({}, {"a_0": 0}, {"a_0": 0, "a_1": 0}, {"a_0": 0, "a_1": 1, "a_2": 2}, {"a_0": 0, "b_1": 1}):
         with pytest.raises(OptionError, match="--rank-map"):
             capabilities(tmp_path, rank_map=rank_map)
 

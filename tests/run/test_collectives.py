@@ -1,8 +1,4 @@
-"""Built runs of several ranks: who waits for whom, in which communicator, on which clock, and what that makes of steps.
-
-Random runs are held against plain loops in tests/property/test_cross_rank.py, offsets and errors of clocks in
-tests/analysis/test_clock.py.
-"""
+"""Built runs of several ranks: who waits for whom, in which communicator, on which clock, and what that makes of steps."""
 
 from __future__ import annotations
 
@@ -100,10 +96,9 @@ def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names
     builders = every_step(reports(3), 300, 310, 340, end=400)
     every_step(builders[:2], 500, 500, end=520, name=GATHER, stream=20)
     run = load(builders, tmp_path)
-    assert collectives(run, "seq", "rank", "collective", "is_matched", "n_ranks") == [
-        *((0, rank, "all_reduce", True, 3) for rank in range(3)),
-        *((1, rank, "all_gather", False, None) for rank in range(2)),
-    ]
+    unmatched = [(1, rank, "all_gather", False, None) for rank in range(2)]
+    expected = [(0, rank, "all_reduce", True, 3) for rank in range(3)] + unmatched
+    assert collectives(run, "seq", "rank", "collective", "is_matched", "n_ranks") == expected
     assert problem_of(run, "unmatched-collectives")["message"].startswith("8 of 20 communication operations")
     assert waits(run)[:2] == [[None] * 4] * 2
     # The lateness of what was matched stands: 340 - 310 in steps 1 and 2.
@@ -122,9 +117,7 @@ def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
 
 def test_without_steps_the_captures_are_matched_as_one(tmp_path):
     builders = every_step(reports(2), 300, 340, end=400)
-    for builder in builders:
-        builder.rows.pop("NVTX_EVENTS")
-    run = load(builders, tmp_path)
+    run = load(builders, tmp_path, without=("NVTX_EVENTS",))
     expected = [(seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)]
     assert collectives(run, "seq", "rank", "wait_ns", "in_summary", step=0) == expected
     assert waits(run) == [[160], [0]]
@@ -161,18 +154,13 @@ def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_s
     assert problem_of(run, "clock-error-unknown")["severity"] == "info"
 
 
+# The root of the last three may be done long before the others.
 @pytest.mark.parametrize(
     ("name", "collective", "error"),
-    [
-        ("AllReduce_Sum_f32_RING_LL", "all_reduce", 0),
-        ("AllGather_RING_LL", "all_gather", 0),
-        ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0),
-        ("AllToAll", "all_to_all", 0),
-        ("Broadcast_RING_LL", "broadcast", None),  # its root may be done long before the others
-        ("Reduce_Sum_f32_RING_LL", "reduce", None),
-        ("SendRecv", "send_recv", None),
-    ],
-)
+    [("AllReduce_Sum_f32_RING_LL", "all_reduce", 0), ("AllGather_RING_LL", "all_gather", 0), ("AllToAll", "all_to_all", 0),
+     ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0), ("Broadcast_RING_LL", "broadcast", None),
+     ("Reduce_Sum_f32_RING_LL", "reduce", None), ("SendRecv", "send_recv", None)],
+)  # fmt: skip
 def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, collective, error):
     run = load(late(name=f"ncclDevKernel_{name}"), tmp_path)
     assert clocks(run) == [(0, 0, error)] * 2
@@ -182,9 +170,7 @@ def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, col
 @pytest.mark.parametrize("has_start", [True, False])
 def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_start):
     # Two ranks of one report share its clock, whatever a launcher's report, started long before, holds.
-    builders = reports(2)
-    every_step(builders[:1], 300, end=400)
-    every_step(builders[1:], 340, end=500)
+    builders = [*every_step(reports(2)[:1], 300, end=400), *every_step(reports(2)[1:], 340, end=500)]
     (idle,) = reports(1, n_steps=0)
     idle.rows.pop("META_DATA_CAPTURE")
     idle.rows[CLOCK][0]["utcEpochNs"] -= 10**9

@@ -62,8 +62,7 @@ def operators_only():
     return alone(10, "aten::to, seq = ")
 
 
-def of_a_library():
-    """Return a report in which only DALI and cuBLAS have ranges, around all launches."""
+def of_a_library():  # only DALI and cuBLAS have ranges, around all launches
     builder = alone(10, "run ", domain=3).domain("DALI", 3).domain("cuBLASLt", 4)
     for at in range(0, 100, 10):
         builder.range(at, at + 2, "matmul", domain=4)

@@ -11,16 +11,7 @@ import nsyspipe
 from nsyspipe.errors import InputError
 from nsyspipe.run.workers import SerialExecutor, jobs_for
 from tests.build.tools import codes, run_of
-from tests.build.trace import TraceBuilder, steady_rank
-
-
-def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
-    builder = TraceBuilder().copy(100, 110, launch=5).copy(300, 320, launch=15)
-    run = run_of(tmp_path, builder.range(0, 10, "step 1").range(10, 20, "step 2"))
-    assert run.step_family is None
-    # No step is complete, so the cut-off one is used.
-    (row,) = run.steps().select(["step", "start_ns", "end_ns", "is_complete", "in_summary"]).to_pylist()
-    assert (*row.values(), "no-steps" in codes(run)) == (0, 100, 320, False, True, True)
+from tests.build.trace import steady_rank
 
 
 def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_windows(tmp_path):

@@ -20,12 +20,10 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def read(run, steps=None, **options):
     """Return EVENTS and PHASE_RANGES by rank, in the order in which they came."""
-    found = run_operations(run._tables, run.reading, steps=steps, **options)
-    return {rank: (events, ranges) for rank, events, ranges in found}
+    return {rank: tables for rank, *tables in run_operations(run._tables, run.reading, steps=steps, **options)}
 
 
 def rows(table, *names):
-    names = names or table.column_names
     return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
@@ -84,10 +82,9 @@ def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(t
     with pytest.raises(OptionError):
         read(run, (4, 4))
     events, ranges = read(run, (3, 4))[0]
-    # The copy runs after the last window.
-    assert events["end_ns"].to_pylist()[-1] == 3350
-    last = rows(ranges, "step", "phase", "n_operations", "device_end_ns")[-2:]
-    assert last == [(4, None, 1, 4150), (4, "forward", 1, 4150)]
+    assert events["end_ns"].to_pylist()[-1] == 3350  # the copy runs after the last window
+    names = ("step", "phase", "n_operations", "device_end_ns")
+    assert rows(ranges, *names)[-2:] == [(4, None, 1, 4150), (4, "forward", 1, 4150)]
 
 
 def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_path):
@@ -124,9 +121,8 @@ def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp
     builder.kernel(2050, 2150, "late", launch=1880, stream=9)
     run = run_of(tmp_path, builder)
     for steps in (None, (2, 2)):
-        events, _ = read(run, steps)[0]
-        (late,) = [row for row in rows(events, "name", "step", "phase") if row[0] == "late"]
-        assert late == ("late", 1, None)
+        found = rows(read(run, steps)[0][0], "name", "step", "phase")
+        assert [row for row in found if row[0] == "late"] == [("late", 1, None)]
 
 
 def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(tmp_path):
@@ -165,9 +161,8 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
     builder.nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
     run = run_of(tmp_path, builder)
     for steps in (None, (1, 1)):
-        events, _ = read(run, steps)[0]
-        own = [row for row in rows(events, "start_ns", "stream_id", "seq") if row[0] == 1500]
-        assert own == [(1500, 23, 1), (1500, 21, 2)]
+        own = rows(read(run, steps)[0][0], "start_ns", "stream_id", "seq")
+        assert [row for row in own if row[0] == 1500] == [(1500, 23, 1), (1500, 21, 2)]
     ends = {row["seq"]: row["end_ns"] for row in run.collectives().to_pylist() if row["step"] == 1}
     assert ends == {0: 1330, 1: 1510, 2: 1520}
 
@@ -182,7 +177,7 @@ def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
         if row["step"] == step:
             events, ranges = whole[row["rank"]]
             runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
-            expected = events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))
+            expected = [events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))]
             assert some[row["rank"]] == expected
 
 

@@ -142,12 +142,10 @@ def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
     assert not [code for code in codes(run) if "pattern" in code or "sidecar" in code]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [("^pair [0-9]+$", "some rank has no such step"),
-     ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
-     ("^iteration [0-9]+$", None)],  # the launcher's own pattern, in a program that names its steps otherwise
-)  # fmt: skip
+# The last: the launcher's own pattern, in a program that names its steps otherwise.
+@pytest.mark.parametrize(("pattern", "why"), [
+    ("^pair [0-9]+$", "some rank has no such step"), ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
+    ("^iteration [0-9]+$", None)])  # fmt: skip
 def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, why):
     write(tmp_path, with_batches(bare(0)), bare(1))
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern=pattern)
@@ -346,8 +344,7 @@ def test_a_run_without_gpu_activity_is_numbered_too(tmp_path):
     run = nsyspipe.load(tmp_path)
     assert not [code for code in codes(run) if "sidecar" in code or "pattern" in code]
     assert run.header.capture is not None
-    rows = {(row["rank"], row["report"]) for row in run.host_steps().to_pylist()}
-    assert rows == {(0, "cpu_1.sqlite"), (1, "cpu_0.sqlite")}
+    assert {(row["rank"], row["report"][:5]) for row in run.host_steps().to_pylist()} == {(0, "cpu_1"), (1, "cpu_0")}
 
 
 def test_a_topology_of_the_first_node_holds_for_all(tmp_path):
