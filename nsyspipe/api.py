@@ -107,7 +107,15 @@ def load(
         options: dict[str, object] = patterns | {"skip_first": None if skip_first == AUTO else skip_first}
         options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
         named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-        return _saved_run(arguments, named, label, run_id)
+        if len(arguments) > 1:
+            problem = "a saved run and something else, which are no one run"
+            raise OptionError(", ".join(map(str, arguments)), problem, fix="pass the saved run alone")
+        if named:
+            problem = f"{arguments[0]} is a saved run, whose figures are made"
+            raise OptionError(", ".join(named), problem, fix="leave them out, or analyze the reports again")
+        from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
+
+        return open_saved(Path(arguments[0]), run_id, label)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
@@ -122,21 +130,6 @@ def load(
         executor=executor,
         on_progress=on_progress,
     )
-
-
-def _saved_run(
-    arguments: Sequence[str | os.PathLike[str]], options: Sequence[str], label: str | None, run_id: str | None
-) -> Run:
-    """Open a saved run; `options` are those that were given and change figures."""
-    if len(arguments) > 1:
-        named, problem = ", ".join(map(str, arguments)), "a saved run and something else, which are no one run"
-        raise OptionError(named, problem, fix="pass the saved run alone")
-    if options:
-        problem = f"{arguments[0]} is a saved run, whose figures are made"
-        raise OptionError(", ".join(options), problem, fix="leave them out, or analyze the reports again")
-    from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
-
-    return open_saved(Path(arguments[0]), run_id, label)
 
 
 def diff(

@@ -1,8 +1,4 @@
-"""Every error a user can cause, each with what was given, what was found, and what fixes it.
-
-All of them end the program with exit code 2 and without a traceback. Anything else that escapes is
-a bug of nsyspipe and ends with exit code 1.
-"""
+"""Every error a user can cause: exit code 2 without a traceback. Anything else that escapes is a bug and ends with 1."""
 
 from __future__ import annotations
 
@@ -13,9 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-# How much of two names must be the same for one to be meant by the other.
-_ALIKE = 0.8
 
 
 class NsyspipeError(Exception):
@@ -94,14 +87,11 @@ class OptionError(NsyspipeError):
 
     @classmethod
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
-        """Return the error for a name that is none of those there are: it lists them, and its fix is the nearest.
-
-        `given` is the option with its value, as users wrote it.
-        """
+        """Return the error for a name that is none of those there are; `given` is the option with its value."""
         import difflib  # noqa: PLC0415 - only where something is wrong
 
         names = list(known)
-        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=_ALIKE)
+        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=0.8)
         return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
 
 

@@ -57,15 +57,13 @@ def merge(
     skip_first: int | None,
     log: NcclLog | None = None,
 ) -> RunTables:
-    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
-
-    Raises what `ranks.number_ranks` and `steps.select_steps` raise.
-    """
+    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does."""
     digests, sidecars = gathered.digests, gathered.sidecars
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launcher_size(placed or hosts, numbers, source))
+    launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
+    size = world_size(digests, log, sidecars.world_size, launched)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
     across = comm.cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))
@@ -119,8 +117,7 @@ def merge(
     )
 
 
-_ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
-_DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES_OF_RANKS}
+_DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
 _COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
 _WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
 
@@ -257,22 +254,20 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
     return schema.IDLE_CALLS.from_rows(rows)
 
 
-_FEW_STEPS = 3
+_FEW_STEPS, _SHOWN = 3, 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 # Where payloads say sizes, and none of them belongs to a kernel: why, and what helps.
-_UNMATCHED = "NCCL's payloads fit no communication kernel"
-_WHOLE_STEPS = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
-_SHOWN = 8
+_UNMATCHED = (
+    "NCCL's payloads fit no communication kernel",
+    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+)
 
 
 def _of_reports(
     gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
 ) -> Iterator[Problem]:
-    """Place the reports' own problems; name reports without GPU activity, unless none was to be traced.
-
-    `is_hidden`: communication may have run in the figures' steps that was not seen.
-    """
+    """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     for argument, (digest, name) in enumerate(zip(gathered.digests, names, strict=True)):
         if not ranks and gathered.sidecars.is_without_gpu(argument):
             yield problem("captured-without-gpu")
@@ -299,18 +294,10 @@ def _of_ranks(ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: 
             yield problem("no-gpu-name", rank=rank.number)
     if _lacks_comm(ranks, size) and not any(rank.report.n_graphs for rank in ranks):
         yield problem("no-comm-kernels", n=len(ranks))
-    if size is not None and ranks:
-        yield from _absent({rank.number for rank in ranks}, size, sidecars)
-
-
-def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
-    """Tell whether several ranks ran, and no kernel is known to communicate."""
-    is_several = len(ranks) > 1 or (size or 0) > 1
-    return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
-
-
-def _absent(present: set[int], size: int, sidecars: RunSidecars) -> Iterator[Problem]:
-    """State which ranks of the world have no report here, and which of those were left out of the capture on purpose."""
+    if size is None or not ranks:
+        return
+    present = {rank.number for rank in ranks}
+    # Left out of the capture on purpose.
     without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
     left_out = sorted(number for number in without - present if number < size)
     known = present.union(left_out)
@@ -323,6 +310,12 @@ def _absent(present: set[int], size: int, sidecars: RunSidecars) -> Iterator[Pro
         yield problem("ranks-not-captured", n=n, world_size=size, missing=_shown(left_out, n))
 
 
+def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
+    """Tell whether several ranks ran, and no kernel is known to communicate."""
+    is_several = len(ranks) > 1 or (size or 0) > 1
+    return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
+
+
 def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
     """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     sizes = collectives["message_bytes"]
@@ -332,7 +325,7 @@ def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDi
         yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
         return
     gaps = {digest.size_gap for digest in digests}
-    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), (_UNMATCHED, _WHOLE_STEPS))
+    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), _UNMATCHED)
     yield problem("no-message-size", why=why, how=how)
 
 

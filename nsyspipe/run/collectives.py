@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
 ABSENT = np.iinfo(np.int64).min
-# Stands for an error that is not known: nothing exceeds it.
-_UNKNOWN_ERROR = 2**62
-_SEND_RECV = COLLECTIVES.index("send_recv")
-# Columns of what is known of matched operations.
+# What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
 
 
@@ -62,11 +59,7 @@ class CommRows:
         return np.bincount(pairs, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return each operation's group for `collectives.match`, and how many ranks each group needs.
-
-        A group is a communicator within a step, and a sequence number where NCCL gave one to all.
-        A communicator that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
-        """
+        """Return each operation's group for `collectives.match`, and how many ranks each group needs."""
         group = np.full(len(self), matching.UNGROUPED)
         chosen = self.in_step
         if not chosen.any():
@@ -80,6 +73,7 @@ class CommRows:
             dense, n_values = _dense(column)
             code, width = _dense(code * n_values + dense)
         group[chosen] = code
+        # One that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
         users = self.n_users(n_ranks) if self.has_ids else np.full(len(self.communicators), n_ranks)
         n_required = np.zeros(width, np.int64)
         n_required[code] = users[columns[0]]
@@ -187,10 +181,7 @@ class CrossRank:
 
 
 def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool) -> CrossRank:
-    """Put the ranks of a run, in ascending order, on one clock and match their collectives.
-
-    Unless the reports are certainly of one run, collectives of which none matches speak against it.
-    """
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives."""
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     group, n_required = rows.groups(len(ranks))
     matched = matching.match(group, rows.rank, n_required)
@@ -207,7 +198,7 @@ def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_r
     if len(ranks) > 1 and any(rank.process.n_comm for rank in ranks) and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock:
-        errors = [_UNKNOWN_ERROR if one.error_ns is None else one.error_ns for one in offsets]
+        errors = [2**62 if one.error_ns is None else one.error_ns for one in offsets]  # which nothing exceeds
         known = matching.waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
         problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
@@ -222,16 +213,15 @@ def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: b
         else:
             yield problem("unmatched-collectives", n=n_unmatched, total=total)
     # A send may end before its receiver comes: NCCL has room for what it sends.
-    is_early = known.is_matched & (rows.end_ns < known.last_start_ns) & (rows.collective != _SEND_RECV)
+    is_early = (
+        known.is_matched & (rows.end_ns < known.last_start_ns) & (rows.collective != COLLECTIVES.index("send_recv"))
+    )
     if n_early := int(np.count_nonzero(is_early)):
         yield problem("ended-before-last-arrived", n=n_early)
 
 
 def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
-    """Return the number of ranks of each communicator; 0 where it is not known.
-
-    It is what NCCL's payload says; else the ranks seen using it, when no rank of the world is missing.
-    """
+    """Return each communicator's ranks by NCCL's payload, else those using it if no rank is missing; 0: not known."""
     names, n_ranks = across.rows.communicators, len(across.placed)
     is_whole = world_size is None or world_size <= n_ranks
     sizes = across.rows.n_users(n_ranks).tolist() if is_whole else [0] * len(names)
@@ -243,8 +233,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
     The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
-    not known where an operation of the step is unmatched. One value per window: place of the rank, step number, aligned
-    times; windows of a rank stand together.
+    not known where an operation of the step is unmatched. Per window: place of the rank, step number, aligned times.
     """
     rows = across.rows
     waits, exposed = np.zeros((2, rank.size), np.int64)
@@ -297,11 +286,7 @@ def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
-    """Return one row per operation that belongs to a step, sorted by (step, seq, rank).
-
-    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost. Ranks are in
-    ascending order; `sizes` are those of the communicators, 0 where not known.
-    """
+    """Return `schema.COLLECTIVES` but for its texts, which are dictionaries; `sizes` are those of communicators, 0: not known."""
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
     seq = places_in_steps(across)
@@ -320,10 +305,7 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
-    """Return those columns of `collectives_table` that figures and rules need, sorted by (rank, start).
-
-    There may be a million rows, of which most runs show none: what sorts and numbers them can wait.
-    """
+    """Return those columns of `collectives_table` that figures and rules need, sorted by (rank, start)."""
     order = np.flatnonzero(across.rows.in_step)
     return pa.table(_columns(across, order, ranks, summary_steps, sizes))
 

@@ -15,12 +15,12 @@ from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
-from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question, launched_size
-from nsyspipe.run.ranks import check_one_run, world_size
+from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
+from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -58,11 +58,7 @@ def examine(
     *,
     executor: Executor | None = None,
 ) -> Examination:
-    """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars.
-
-    Without an executor all work is done in this process. `InputError` if a report is missing, damaged, or no nsys
-    export, `OptionError` if a rank map does not fit the reports.
-    """
+    """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars."""
     names = display_names(paths)
     for path in paths:
         check_file(path)  # all of them, before any is read
@@ -81,46 +77,38 @@ def examine(
         for at, (one, rows) in enumerate(zip(gathered, counts, strict=True))
     ]
     digests = [report.digest for report in reports]
-    size = world_size(digests, beside.log, sidecars.world_size, launched_size(reports, sidecars))
+    launched = launcher_size(ranks_or_hosts(digests), sidecars)
+    size = world_size(digests, beside.log, sidecars.world_size, launched)
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = [replace(report, is_several=is_several) for report in reports]
+    own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
+    for report, name in zip(reports, names, strict=True):
+        if is_newer_than_tested(version := report.digest.facts.schema_version):
+            own.append(problem("untested-version", version=version).at(report=name))
+        if not (report.digest.processes or report.was_left_out):
+            own.append(problem("no-gpu-activity", what=name).at(report=name))
     return Examination(
         reports=tuple(names),
         nsys_versions=tuple(sorted(filter(None, {digest.facts.nsys_version for digest in digests}))),
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
-        problems=(*_problems(reports, names), *sidecars.problems, *problems),
+        problems=(*own, *sidecars.problems, *problems),
     )
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:
-    """Return what the analysis makes of all reports together, and of each.
-
-    Reports that cannot be of one run are analysed each by itself.
-    """
+    """Return what the analysis makes of all reports together, and of each; without others if they are no one run."""
     sidecars = read_sidecars([source_of(path) for path in paths])
     try:
         together = gather(paths, reading, sidecars, executor=running)
     except OptionError:  # --step matches nothing
         reading = replace(reading, step=None, is_capture=True)
         together = gather(paths, reading, sidecars, executor=running)
-    digests = together.digests
     try:
-        check_one_run(digests, ranks_or_hosts(digests), together.sidecars)
+        check_one_run(together.digests, ranks_or_hosts(together.digests), together.sidecars)
     except RankConflictError:
         return together, [gather([path], reading, executor=running) for path in paths]
-    return together, [replace(together, digests=(digest,)) for digest in digests]
-
-
-def _problems(reports: Sequence[Examined], names: Sequence[str]) -> Iterator[Problem]:
-    """State what no capability says."""
-    if any(report.was_left_out for report in reports):
-        yield problem("captured-without-gpu")
-    for report, name in zip(reports, names, strict=True):
-        if is_newer_than_tested(version := report.digest.facts.schema_version):
-            yield problem("untested-version", version=version).at(report=name)
-        if not (report.digest.processes or report.was_left_out):
-            yield problem("no-gpu-activity", what=name).at(report=name)
+    return together, [replace(together, digests=(digest,)) for digest in together.digests]
 
 
 def _capability(question: Question, reports: Sequence[Examined], beside: Beside, names: Sequence[str]) -> Capability:
@@ -152,10 +140,8 @@ _OF_DEVICE = {
 
 
 def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
-    """Return what a report without device activity has for one question, of which its rule knows nothing.
-
-    Where no GPU was to be traced, no fix of a capture helps.
-    """
+    """Return what a report without device activity has for one question, of which its rule knows nothing."""
+    # Where no GPU was to be traced, no fix of a capture helps.
     fix = None if report.was_left_out else CATALOGUE["no-gpu-activity"].fix
     if name == "phases" and (counts := report.phase_counts):
         return Answer(PARTLY, counts, fix=fix)  # their times on the host

@@ -1,9 +1,4 @@
-"""The work on one report, a plain function of a path that returns small tables, and all reports on one step family.
-
-Any `concurrent.futures.Executor` can run it. The step family is a decision of the whole run, which
-one report cannot take: the digest holds every candidate, and windows for the one that would win
-if this report were alone. Where the run decides otherwise, that report is digested again.
-"""
+"""The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
 from __future__ import annotations
 
@@ -86,10 +81,7 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
 
 
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
-    """Read one report and reduce it to small tables; `InputError` if the file cannot be used.
-
-    It chooses the best step family of its own, unless the run has decided on one; None makes a rank's capture one window.
-    """
+    """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
     capture = read_capture(path, reading.comm_kernel)
     ranges, names = capture.ranges.table, capture.operations.names
     named, families = text_families(ranges, reading)
@@ -173,10 +165,7 @@ def gather(
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Gathered:
-    """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found.
-
-    The `InputError` of the first report that cannot be used; `OptionError` if a step pattern matches nothing.
-    """
+    """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found."""
     for path in paths:
         check_file(path)  # all of them, before any is read
     own = executor_for(paths, jobs, preload=PRELOAD)
@@ -225,8 +214,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
 
 def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
-    used = _used(digests)
-    wrong = [at for at, digest in enumerate(digests) if digest.family != family and used[at]]
+    wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
     calls = [(digests[at].path, family) for at in wrong]
     again = dict(zip(wrong, _digest_all(running, calls, reading, None), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
@@ -305,7 +293,7 @@ def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
 
 
 def ranks_or_hosts(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]] | list[Rank[HostDigest]]:
-    """List what is numbered: the ranks, in a run without any the processes with steps."""
+    """List what is numbered, in order of argument: the ranks, in a run without any the processes with steps."""
     return place(digests) or place_hosts(digests)
 
 
@@ -325,11 +313,7 @@ def _used(digests: Sequence[ReportDigest]) -> list[bool]:
 
 
 def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
-    """Return what turns each report's time into aligned time: its session start less the earliest.
-
-    Zeros when any report that holds a rank does not say when its session started; without any rank, when any that
-    holds steps does not.
-    """
+    """Return what turns each report's time into aligned time: its session start less the earliest; 0 unless all say it."""
     starts = [digest.facts.session_start_utc_ns for digest in digests]
     if any(used and start is None for used, start in zip(_used(digests), starts, strict=True)):
         return [0] * len(starts)

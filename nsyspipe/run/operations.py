@@ -54,10 +54,7 @@ class ReportTask:
 
 
 def report_operations(task: ReportTask) -> list[Result]:
-    """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns.
-
-    `InputError` if the report cannot be read any more, or has changed.
-    """
+    """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns."""
     again = read_again(task.path, task.reading.comm_kernel, task.wanted)
     named, families = text_families(again.ranges, task.reading)
     codes = phase_codes(named, task.reading.phases)
@@ -91,9 +88,6 @@ def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: 
 
 # Holds no time, and leaves the hull with another span as that is.
 _NOTHING = (NEVER, -NEVER)
-_HELD_FOR_OTHERS = 4
-# All operations of a report take 4.2 times its bytes (measured), twice of what `workers.jobs_for` reckons with.
-_WEIGHT_OF_ALL = 2
 
 
 def run_operations(
@@ -108,9 +102,6 @@ def run_operations(
 
     Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
     windows of these steps, whatever step they belong to, and the phases of these steps; none without such a window.
-    At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
-    An executor that was shut down since is replaced by threads, which hand results over without a copy. `OptionError`
-    at once if no rank has such a step; `InputError` later if a report cannot be read any more or has changed.
     """
     if steps is not None:
         check_steps(tables.steps, steps)
@@ -147,9 +138,10 @@ def _running(
 ) -> Iterator[tuple[Executor, int]]:
     """Yield an executor, and how many tasks to have submitted: one is waited for while the others run."""
     if executor is not None and _takes_work(executor):
-        yield executor, (jobs or _HELD_FOR_OTHERS) + 1
+        yield executor, (jobs or 4) + 1
         return
-    weight = _WEIGHT_OF_ALL if any(task.wanted.span is None for task in tasks) else 1
+    # All operations of a report take 4.2 times its bytes (measured), twice of what `jobs_for` reckons with.
+    weight = 2 if any(task.wanted.span is None for task in tasks) else 1
     paths = [Path(task.path) for task in tasks]
     n_jobs = jobs_for([weight * path.stat().st_size for path in paths if path.exists()], jobs)
     if n_jobs == 1:

@@ -113,10 +113,7 @@ class _Process:
 
 @dataclass(frozen=True)
 class ProcessDigest(_Process):
-    """One process with device activity, that is, one rank.
-
-    Of each member also the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
-    """
+    """One rank; of members also the hull of what they launched, ``device_start_ns``, ``device_end_ns`` (null: nothing)."""
 
     device_id: int | None  # the device with most operations
     device_ids: tuple[int, ...]  # all of them, in order
@@ -138,10 +135,7 @@ class ProcessDigest(_Process):
 
 @dataclass(frozen=True)
 class HostDigest(_Process):
-    """One process with ranges of its own and without device activity.
-
-    Of each member also ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process).
-    """
+    """One process without device activity; of members also ``is_complete`` and per phase ``<phase>_ns`` (null: none)."""
 
     device_id: None = None
 
@@ -160,10 +154,7 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 def digest_process(
     events: ProcessEvents, context: ReportContext, own: Sequence[Candidate], members: Members, between: BetweenSteps
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps.
-
-    Without a step family the capture is one window; a family that this process lacks gives no window.
-    """
+    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
@@ -323,10 +314,7 @@ def host_candidates(ranges: pa.Table, families: TextFamilies) -> Hosts:
 def digest_hosts(
     hosts: Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
 ) -> tuple[HostDigest, ...]:
-    """Reduce each process to its digest; one that lacks the step family has no members.
-
-    `codes` are `phases.phase_codes` of the ranges' dictionary; ranges that were never closed got `open_end_ns`.
-    """
+    """Reduce each process to its digest; ranges that were never closed got `open_end_ns`."""
     digests = []
     for process, (ranges, own) in hosts.items():
         members = step_members(ranges, families, own, family)

@@ -16,7 +16,7 @@ from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
+from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 if TYPE_CHECKING:
@@ -30,22 +30,15 @@ if TYPE_CHECKING:
 YES, PARTLY, NO = "yes", "partly", "no"
 _SHOWN_FAMILIES, _LONGEST_TEXT, _SHOWN_RANKS = 3, 32, 8
 _MIN_STEPS = 2
-# The range that our own captures begin and end with.
-_CAPTURE_RANGE = "nsyspipe.capture"
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
 _TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
 _NO_CALLS = "API calls were not recorded"
-_WORLD_SIZE = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
-# Direct access is over NVLink or PCIe, which the topology tells.
-_UNCLEAR_KINDS = {"p2p", "unknown"}
 # What each source of ranks is called.
 _SOURCES = {
-    "sidecar": "the capture's sidecar",
-    "nccl_payload": "NCCL's payload",
-    "nvtx_mpi": "MPI's thread names",
+    "sidecar": "the capture's sidecar", "nccl_payload": "NCCL's payload", "nvtx_mpi": "MPI's thread names",
     "file_name": "file names",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class Examined:
     @property
     def families(self) -> list[tuple[str, int]]:
         """The users' ranges that no step pattern names: texts with digits as ``#`` and how many, most time first."""
-        return [one for one in self.digest.families if one[0] != _CAPTURE_RANGE]
+        return [one for one in self.digest.families if one[0] != "nsyspipe.capture"]  # our own captures' range
 
     @property
     def n_comm(self) -> int:
@@ -192,7 +185,6 @@ def _gpu_model(report: Examined) -> Answer:
 
 
 def _message_bytes(report: Examined) -> Answer:
-    """Tell whether calls say their sizes; what is lacking is what the analysis says."""
     if report.digest.size_gap is None:
         return Answer(YES, (("calls with their size", report.digest.n_message_bytes),))
     text, fix = SIZE_GAPS[report.digest.size_gap]
@@ -257,14 +249,13 @@ def _of_a_rank_alone(reports: Sequence[Examined]) -> Answer | None:
 
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
-    numbered = _numbered([report.digest for report in reports], beside)
-    without = _lack("no-gpu-activity", "no GPU activity")
+    numbered, without = _numbered(reports, beside), _lack("no-gpu-activity", "no GPU activity")
     return [numbered if report.pids else without for report in reports]
 
 
-def _numbered(digests: Sequence[ReportDigest], beside: Beside) -> Answer:
-    ranks = ranks_or_hosts(digests)
+def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
+    ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
         return Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
@@ -282,23 +273,18 @@ def _numbered(digests: Sequence[ReportDigest], beside: Beside) -> Answer:
     return Answer(YES, text="only one") if len(ranks) == 1 else best
 
 
-def launched_size(reports: Sequence[Examined], sidecars: RunSidecars) -> int | None:
-    """Return how many ranks the launcher started that numbered them; None if another source did."""
-    ranks = ranks_or_hosts([report.digest for report in reports])
-    named = named_ranks(ranks, sidecars)
-    return launcher_size(ranks, *named) if named else None
-
-
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
-    told, launched = beside.sidecars.world_size, launched_size(reports, beside.sidecars)
-    sizes = [world_size([report.digest], None, told, launched) for report in reports]
+    digests = [report.digest for report in reports]
+    launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
+    sizes = [world_size([digest], None, beside.sidecars.world_size, launched) for digest in digests]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
     here = Answer(YES, text=_listed(known))
     if len(known) > 1:
         here = Answer(PARTLY, text=f"{_listed(known)} in different reports", fix=_ONE_RUN)
     elif known and n_ranks < known[0]:
         here = _lack("ranks-missing", f"{known[0]}, of which {n_ranks} in these reports", status=PARTLY)
-    absent = Answer(NO, text="not recorded", fix=_WORLD_SIZE)
+    fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
+    absent = Answer(NO, text="not recorded", fix=fix)
     return [absent if size is None else here for size in sizes]
 
 
@@ -317,10 +303,10 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
     sizes = {world_size([report.digest]) for report in reports}
-    known = [size for size in sizes if size is not None]
+    known = sizes - {None}
     # A report alone that communicates may be one of many, unless it says how many there are.
     is_told = bool(known) or not any(report.n_comm for report in reports)
-    is_one_rank = max([len(_pids(reports)), *known]) == 1 and is_told
+    is_one_rank = {len(_pids(reports)), *known} == {1} and is_told
     answer = Answer(YES, text="one rank") if is_one_rank else _known_link(reports, beside, sizes)
     if answer.status != NO:
         answer = _of_a_rank_alone(reports) or answer
@@ -328,15 +314,15 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
 
 
 def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
-    log, topology = beside.log, beside.topology
+    log, topology, pids = beside.log, beside.topology, _pids(reports)
     if log is None and topology is None:
         return Answer(NO, text="neither NCCL's log nor the topology", fix=f"{_LOG}; {_TOPOLOGY}")
-    pids = _pids(reports)
     if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
         return _lack("log-of-another-run", "the log is of another run")
     rows, _ = links(log, topology, pids=pids)
     if (link := slowest(rows)) is not None:
-        unclear = _UNCLEAR_KINDS.intersection(rows["kind"].to_pylist())
+        # Direct access is over NVLink or PCIe, which the topology tells.
+        unclear = {"p2p", "unknown"}.intersection(rows["kind"].to_pylist())
         if not unclear:
             return Answer(YES, text=link.text)
         text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
@@ -360,12 +346,12 @@ def _listed(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """One question, and what each report has for it."""
+    """One question: name, what it answers, what each report has for it, and whether nsyspipe answers it itself."""
 
     name: str
     answers: str
     judge: Callable[[Sequence[Examined], Beside], list[Answer]]
-    is_used: bool = True  # whether nsyspipe answers it; the others are for a look in Nsight Systems
+    is_used: bool = True
 
 
 def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.side_files import NcclLog, Sidecar
+    from nsyspipe.model.side_files import NcclLog
     from nsyspipe.run.collectives import CrossRank
     from nsyspipe.run.gather import Rank, ReportDigest
     from nsyspipe.run.process import HostDigest, ProcessDigest
@@ -26,19 +26,12 @@ if TYPE_CHECKING:
     Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 
 
-_ONE_RUN_NS = 60_000_000_000
-# Of these, an equal value says that the job is the same one; torchrun's default id says nothing.
-_IDENTIFYING = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-_NO_ID = "none"
+_ONE_RUN_NS = 60 * 10**9
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
-    """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files.
-
-    Different runs: two captured ``WORLD_SIZE``, or ids or ports of the job; the sidecars of two captures; or over a
-    minute between the activity of their devices, without any that of their hosts' steps.
-    """
+    """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files."""
     seen: dict[object, tuple[object, ReportDigest]] = {}
     for digest, key, value, what in _identities(digests, ranks, sidecars):
         theirs, other = seen.setdefault(key, (value, digest))
@@ -68,8 +61,16 @@ def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSide
             yield rank.report, ("capture", start, rank.process.process_id), rank.argument, _TWICE
     yield from _variables(digests, ranks)
     for argument, (sidecar, _) in sidecars.by_argument.items():
-        for key, value, what in _alike(sidecar):
-            yield digests[argument], ("sidecar", key), value, _DIFFERENT.format(what)
+        alike: dict[object, tuple[object, str]] = {
+            "name": (sidecar.facts.name, "their sidecars name two captures"),
+            "size": (sidecar.world_size, "their sidecars say two world sizes"),
+        }
+        for entry in sidecar.ranks:  # a capture of the same name, made again elsewhere
+            words = f"their sidecars are of two captures, each with a rank {entry.rank}"
+            alike[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
+        for key, (value, words) in alike.items():
+            if value is not None:
+                yield digests[argument], ("sidecar", key), value, _DIFFERENT.format(words)
 
 
 def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
@@ -83,18 +84,6 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
         for digest in digests:
             if value := _text(digest, variable):
                 yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
-
-
-def _alike(sidecar: Sidecar) -> Iterator[tuple[object, object, str]]:
-    """Yield what sidecars of one capture have alike, each of the nodes its own ranks: key, value, words if it differs."""
-    if sidecar.facts.name is not None:
-        yield "name", sidecar.facts.name, "their sidecars name two captures"
-    if sidecar.world_size is not None:
-        yield "size", sidecar.world_size, "their sidecars say two world sizes"
-    for entry in sidecar.ranks:
-        # A capture of the same name, made again elsewhere.
-        value = (sidecar.captured_at_utc_ns, entry.pid)
-        yield entry.rank, value, f"their sidecars are of two captures, each with a rank {entry.rank}"
 
 
 def _text(digest: ReportDigest, variable: str) -> str:
@@ -116,25 +105,17 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in told}
     if len(captures) == 1 and None not in captures:
         return True
-    ids = [{_text(digests[at], name) for at in used} for name in _IDENTIFYING]
-    return any(len(values) == 1 and not values & {"", _NO_ID} for values in ids)
+    ids = [{_text(digests[at], name) for at in used} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
+    return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
 
 
 _ENVIRONMENT = "env:"
-_MOST_DIGITS = 18
-_STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 
 def number_ranks(
     digests: Sequence[ReportDigest], ranks: Ranks, rank_map: Mapping[str, int] | None, sidecars: RunSidecars
 ) -> tuple[list[int], str, list[Problem]]:
-    """Give each rank its number, from the first source that numbers every one, all different; name the source.
-
-    Sources: the rank map; captured ``RANK``; the capture's sidecar; ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
-    ``PMIX_RANK``, ``SLURM_PROCID``, each by itself, since they may contradict each other; NCCL's payload, which knows a
-    rank in a communicator only; MPI's thread names; the file's stem; order. Raises what `ranks_by_map` does, or, without
-    a map, `RankConflictError` if two reports cannot be of one run.
-    """
+    """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
     if rank_map is not None:
         return ranks_by_map(ranks, rank_map), "rank_map", []
     check_one_run(digests, ranks, sidecars)
@@ -150,10 +131,7 @@ def number_ranks(
 def ranks_table(
     across: CrossRank, source: str, names: Sequence[str], sidecars: RunSidecars, *, is_comm_in_graphs: bool = False
 ) -> pa.Table:
-    """Return `schema.RANKS`; `source` is where rank numbers come from.
-
-    What CUDA graphs that were captured as a whole hold is not counted: null, for communication where they may hold some.
-    """
+    """Return `schema.RANKS`, numbers from `source`; counts are null where whole CUDA graphs hold, or may hold, such work."""
     rows = []
     for rank in across.placed:
         process, facts = rank.process, rank.report.facts
@@ -184,11 +162,9 @@ def ranks_table(
 
 
 def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
+    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing."""
 
-    The environment is that of the program that was launched: it names a process only if that is alone in its report.
-    """
-
+    # The environment is that of the program that was launched: it names a process only if that is alone in its report.
     def captured(variable: str) -> tuple[str, list[int | None]]:
         numbers = [rank.report.facts.number(variable) if rank.is_alone else None for rank in ranks]
         return f"{_ENVIRONMENT}{variable}", numbers
@@ -212,11 +188,9 @@ def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | 
     return None
 
 
-def launcher_size(ranks: Ranks, numbers: Sequence[int], source: str) -> int | None:
-    """Return how many ranks the launcher started that numbered them; None if another source did, or it cannot be.
-
-    A size that differs between reports, or has no room for the ranks that are there, is none.
-    """
+def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
+    """Return how many ranks the launcher started that numbered them; None if another source did, or they do not fit."""
+    numbers, source = named_ranks(ranks, sidecars) or ([], "")
     variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
     sizes = {rank.report.facts.number(variable) for rank in ranks} if variable else set()
     size = sizes.pop() if len(sizes) == 1 else None
@@ -235,16 +209,11 @@ def world_size(
     of_sidecars: int | None = None,
     launched: int | None = None,
 ) -> int | None:
-    """Return how many ranks the job had; None where nothing says it.
-
-    The captured WORLD_SIZE, else what the sidecars say, else how many the launcher started that numbered them
-    (`launched`), else the size of NCCL's largest communicator, by the payload before the log.
-    """
-    told = told_world_size(digests, of_sidecars)
-    if told is not None or launched is not None:
-        return launched if told is None else told
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
-    return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
+    largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
+    known = told_world_size(digests, of_sidecars), launched, largest
+    return next((size for size in known if size is not None), None)
 
 
 def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -> list[int]:
@@ -257,8 +226,8 @@ def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -
 
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
-    match = _STEM_RANK.search(Path(path).stem)
-    return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
+    match = re.search(r"(?i)(?:rank|[._-])(\d{1,18})$", Path(path).stem)
+    return int(match[1]) if match else None
 
 
 def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
@@ -279,10 +248,7 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
-    """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``.
-
-    A raw report may be called by its export's name too: reports and maps are converted at different times.
-    """
+    """Return the names a rank map may use: stem, every tail of the path, its export's; of several processes with ``:PID``."""
 
     def tails(path: Path) -> list[str]:
         return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]

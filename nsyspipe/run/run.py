@@ -30,20 +30,15 @@ if TYPE_CHECKING:
     from nsyspipe.run.gather import Gathered, ReportDigest
 
 
-# What the steps of a run come from.
+# What the steps of a run come from; without device activity, its hosts; without steps, figures are of the capture.
 RANGES, HOST, CAPTURE = "ranges", "host", "capture"
-
-_RANK_SUFFIX = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class RunHeader:
     """The ``run`` object of the JSON document, field by field."""
 
-    # The user's, else the capture's start and a digest of what was captured: the same capture always has the same id,
-    # wherever its reports lie and whichever nsys exported them.
-    run_id: str
+    run_id: str  # the user's, else the capture's start and a digest of what was captured, whichever nsys exported it
     label: str
     n_ranks: int
     world_size: int | None  # as captured; None when nothing says
@@ -54,9 +49,7 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
-    # ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
-    # capture as a whole. None where nothing was recorded at all.
-    steps_from: str | None = None
+    steps_from: str | None = None  # `RANGES`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
 
 def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | None:
@@ -73,7 +66,7 @@ def header_of(
     digests, sidecars, ranks = gathered.digests, gathered.sidecars, tables.ranks
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
-    start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000) if starts else None
     # The capture's name, if it is that of all reports.
     captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
     return RunHeader(
@@ -113,7 +106,7 @@ def _label(names: Sequence[str]) -> str:
     """Return what the reports' names have in common, without rank numbers."""
     stems = [Path(name).stem for name in names]
     if len(stems) > 1:
-        stems = [_RANK_SUFFIX.sub("", stem) for stem in stems]
+        stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
     return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
 

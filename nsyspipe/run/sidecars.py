@@ -1,7 +1,4 @@
-"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise.
-
-None of another capture of that name is believed, none that another contradicts.
-"""
+"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ T = TypeVar("T")
 
 # Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another one.
 _ONE_CAPTURE_NS = 86_400 * 10**9
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,7 @@ class RunSidecars:
 
     @property
     def facts(self) -> RunCapture | None:
-        """How the run was captured; None without a sidecar, or when they are of several captures.
-
-        Versions of several nodes that differ stand side by side; of all else the first that is known counts.
-        """
+        """How the run was captured, versions of nodes side by side; None without a sidecar, or when captures differ."""
         if _same(sidecar.facts.name for sidecar in self.sidecars) is None:
             return None
         joined: dict[str, Any] = {}
@@ -111,11 +104,7 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
 
 
 def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> RunSidecars:
-    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for.
-
-    One is not when it was written more than a day before or after a report's session began, or when it knows the
-    processes of a report and none of them is there; none of two is that say different things of one report.
-    """
+    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
     reasons = [_misfit(one, digests) for one in found.found]
     pairs = list(zip(found.found, reasons, strict=True))
     stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
@@ -188,7 +177,7 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     for rank in (rank for sidecar in sidecars for rank in sidecar.ranks):
         is_bad = rank.status and not rank.is_complete  # after a whole capture its status says nothing of that
         status = f"its program ended with status {rank.status}" if is_bad else None
-        reason = rank.problem and rank.problem[:_LONGEST_REASON].rstrip(".")
+        reason = rank.problem and rank.problem[:200].rstrip(".")
         if outcome := "; ".join(filter(None, (status, reason))):
             by_outcome.setdefault(outcome, []).append(rank.rank)
     for outcome, ranks in by_outcome.items():

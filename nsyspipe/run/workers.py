@@ -226,10 +226,7 @@ def _received(file: IO[bytes]) -> bytes:
 
 
 def serve(preload: str, parent: int) -> None:
-    """Make the calls that come through standard input, until there are no more; run in a worker process.
-
-    Meanwhile `preload` is imported; without its parent this process ends.
-    """
+    """Make the calls that come through standard input, until there are no more; run in a worker process."""
     _end_with(parent)
     without_other_frames()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -278,11 +275,7 @@ def _look_for(parent: int) -> None:
 
 
 def without_other_frames() -> None:
-    """Keep pandas and polars out of this process; the libraries here load them where they are installed.
-
-    Arrow loads pandas on its first conversion (0.15 s, 45 MB), ADBC polars when it is imported (0.1 s).
-    Only for processes that are ours alone: the command line's and its workers'.
-    """
+    """Keep pandas and polars, which libraries load (0.25 s, 45 MB), out of a process that is ours alone."""
     if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
         sys.meta_path.insert(0, _NoOtherFrames())
 
@@ -303,9 +296,6 @@ PRELOAD = "nsyspipe.run.gather"
 
 # Below this many bytes per extra process, starting it costs more than it saves.
 _WORTH_A_PROCESS = 96 * 2**20
-# A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
-_WORKER_BYTES = 100 * 2**20
-_BYTES_PER_REPORT_BYTE = 2
 
 
 class SerialExecutor(Executor):
@@ -335,26 +325,20 @@ def telling_shortage() -> Iterator[None]:
 
 
 def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
-    """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once.
-
-    The user's number, else the cores there are, if the reports, bytes each, are worth it; `available` is free memory.
-    """
+    """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
     if not sizes:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
-    per_worker = _WORKER_BYTES + _BYTES_PER_REPORT_BYTE * max(sizes)
+    per_worker = 100 * 2**20 + 2 * max(sizes)  # the imports, and at its peak about 1.7 times the report (measured)
     by_memory = memory // per_worker if memory else wanted
     return max(1, min(wanted, len(sizes), by_memory))
 
 
 @contextlib.contextmanager
 def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) -> Iterator[Executor]:
-    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context.
-
-    Workers import `preload` at once, while the caller is still busy with its own imports.
-    """
+    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context."""
     jobs = jobs_for([_size(path) for path in paths], requested)
     # A program that is frozen or embedded is no Python that can be started again.
     if jobs == 1 or not sys.executable or getattr(sys, "frozen", False):

@@ -17,8 +17,7 @@ def agreed(run, *arguments, **options):
     answers = capabilities(*arguments, **options)
     found = {name: one.status for name, one in answers.items()}
     problems = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
-    figures = run.summary().to_pylist()[0]
-    sizes = run.collectives()["message_bytes"]
+    figures, sizes = run.summary().to_pylist()[0], run.collectives()["message_bytes"]
     has_phases = not {"no-backward", "no-launches"} & {*problems} and not run.is_capture
     for claim, fact in (
         (found["steps"] == "no", run.is_capture),
@@ -50,33 +49,30 @@ def test_the_doctor_agrees_with_the_analysis(real, runs, name):
     agreed(runs(name), *reports(name, real))
 
 
-def alone():
-    return TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu()
+def alone(n_ranges=0, text="", **options):
+    """Return a rank with a kernel in each range."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu()
+    for at in range(0, 10 * n_ranges, 10):
+        builder.kernel(at, at + 5, launch=at).range(at, at + 8, f"{text}{at}", **options)
+    return builder
 
 
 def operators_only():
     """Return a report in which every operator has a range, as emit_nvtx writes them, and no step has any."""
-    builder = alone()
-    for at in range(0, 100, 10):
-        builder.kernel(at, at + 5, launch=at).range(at, at + 8, f"aten::to, seq = {at}")
-    return builder
+    return alone(10, "aten::to, seq = ")
 
 
-def of_a_library():
-    """Return a report in which only DALI and cuBLAS have ranges, around all launches."""
-    builder = alone().domain("DALI", 3).domain("cuBLASLt", 4)
+def of_a_library():  # only DALI and cuBLAS have ranges, around all launches
+    builder = alone(10, "run ", domain=3).domain("DALI", 3).domain("cuBLASLt", 4)
     for at in range(0, 100, 10):
-        builder.kernel(at, at + 5, launch=at)
-        builder.range(at, at + 8, f"run {at}", domain=3).range(at, at + 2, "matmul", domain=4)
+        builder.range(at, at + 2, "matmul", domain=4)
     return builder
 
 
 def layers(name="layer"):
     """Return one step of four layers and an optimizer: no family of steps."""
-    builder = alone().range(0, 100, "train")
-    for at in range(0, 40, 10):
-        builder.kernel(at, at + 5, launch=at).range(at, at + 8, f"{name} {at}")
-    return builder.kernel(60, 70, "multi_tensor<FusedAdamMathFunctor>", launch=60)
+    adam = "multi_tensor<FusedAdamMathFunctor>"
+    return alone(4, f"{name} ").range(0, 100, "train").kernel(60, 70, adam, launch=60)
 
 
 def warmed_up():
@@ -100,5 +96,4 @@ def warmed_up():
 def test_the_doctor_and_the_analysis_find_the_same_steps(tmp_path, build, step, family):
     run = run_of(tmp_path, build(), step=step)
     found = agreed(run, tmp_path, **({"step": step} if step else {}))
-    assert run.step_family == family
-    assert (found["steps"] == "yes") == (family is not None) == (not run.is_capture)
+    assert (run.step_family, run.is_capture, found["steps"] == "yes") == (family, family is None, family is not None)

@@ -10,22 +10,8 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import InputError
 from nsyspipe.run.workers import SerialExecutor, jobs_for
-from tests.build.tools import run_of
-from tests.build.trace import TraceBuilder, steady_rank
-
-
-def rows(run):
-    return run.steps().to_pylist()
-
-
-def test_a_family_without_any_window_makes_the_capture_one_window(tmp_path):
-    builder = TraceBuilder().copy(100, 110, launch=5).copy(300, 320, launch=15)
-    run = run_of(tmp_path, builder.range(0, 10, "step 1").range(10, 20, "step 2"))
-    assert run.step_family is None
-    (row,) = rows(run)
-    assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (0, 100, 320, False)
-    assert "no-steps" in run.problems["code"].to_pylist()
-    assert row["in_summary"]  # no step is complete, so the cut-off one is used
+from tests.build.tools import codes, run_of
+from tests.build.trace import steady_rank
 
 
 def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_windows(tmp_path):
@@ -33,17 +19,17 @@ def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_wind
     for row in other.rows["NVTX_EVENTS"]:
         row["textId"] = other.string("something")
     run = run_of(tmp_path, steady_rank(0), other, step="^step")
-    assert {row["rank"] for row in rows(run)} == {0}
-    assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(run.problems["code"].to_pylist())
+    assert set(run.steps()["rank"].to_pylist()) == {0}
+    assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(codes(run))
     assert run.summary()["comm_share"].to_pylist() == [None]
 
 
 @pytest.mark.slow
 def test_any_executor_gives_the_same_rows(steady):
-    expected = rows(nsyspipe.load(steady))
+    expected = nsyspipe.load(steady).steps()
     with ThreadPoolExecutor(2) as threads:
-        assert rows(nsyspipe.load(steady, executor=threads)) == expected
-    assert rows(nsyspipe.load(steady, jobs=2)) == expected
+        assert nsyspipe.load(steady, executor=threads).steps() == expected
+    assert nsyspipe.load(steady, jobs=2).steps() == expected
 
 
 class DyingExecutor(Executor):
@@ -66,19 +52,16 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
         future.result()
 
 
-MIB = 2**20
-
-
 @pytest.mark.parametrize(
     ("sizes", "requested", "available", "expected"),
     [
         ([], 4, 10**12, 1),
-        ([MIB] * 4, None, 10**12, 1),  # small reports are not worth a process
-        ([MIB] * 4, 3, 10**12, 3),  # unless asked for
-        ([MIB] * 2, 8, 10**12, 2),  # never more than reports
-        ([500 * MIB] * 8, 8, 2300 * MIB, 2),  # 100 MiB + twice the report each: 1100 MiB
-        ([500 * MIB] * 8, 8, 10 * MIB, 1),  # at least one
-        ([500 * MIB] * 8, 8, 0, 8),  # a system that does not say
+        ([2**20] * 4, None, 10**12, 1),  # small reports are not worth a process
+        ([2**20] * 4, 3, 10**12, 3),  # unless asked for
+        ([2**20] * 2, 8, 10**12, 2),  # never more than reports
+        ([500 << 20] * 8, 8, 2300 << 20, 2),  # 100 MiB + twice the report each: 1100 MiB
+        ([500 << 20] * 8, 8, 10 << 20, 1),  # at least one
+        ([500 << 20] * 8, 8, 0, 8),  # a system that does not say
     ],
 )
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):

@@ -39,15 +39,12 @@ def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path
     second = rank(1, (ALLOC, 500), (SYNC, 50), (ALLOC, 90), (ALLOC, 700))
     run = run_of(tmp_path, first, second)
     assert calls(run) == [(SYNC, (110 + 210 + 60) / 4), (ALLOC, 100 / 4)]
-    summary = run.summary().to_pylist()[0]
-    assert summary["n_summary_steps"] == 2
-    assert summary["idle_blocked_ns_per_step"] == sum(ns for _, ns in calls(run))
+    expected = {"n_summary_steps": 2, "idle_blocked_ns_per_step": sum(ns for _, ns in calls(run))}
+    assert run.summary().select([*expected]).to_pylist() == [expected]
     (found,) = [row for row in run.findings().to_pylist() if row["id"] == "sync-bound"]
     assert SYNC in found["title"]
-    evidence = json.loads(found["evidence"])
-    assert evidence["idle_ns_per_step_by_call"] == dict(calls(run))
-    # The rank with most: (110 + 210) / 2.
-    assert found["saving_ns_per_step"] == 160
+    assert json.loads(found["evidence"])["idle_ns_per_step_by_call"] == dict(calls(run))
+    assert found["saving_ns_per_step"] == (110 + 210) / 2  # of the rank with most
     assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95}
 
 
@@ -63,8 +60,7 @@ def test_without_the_ends_of_calls_on_one_rank_there_are_no_rows(tmp_path, unkno
     nullable(builders[unknown])
     del builders[unknown].schema[RUNTIME]["end"]
     run = run_of(tmp_path, *builders)
-    assert run.summary()["idle_blocked_ns_per_step"].to_pylist() == [None]
-    assert calls(run) == []
+    assert (run.summary()["idle_blocked_ns_per_step"].to_pylist(), calls(run)) == ([None], [])
 
 
 def test_a_run_without_ranks_has_no_rows(tmp_path):

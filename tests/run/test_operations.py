@@ -20,12 +20,10 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def read(run, steps=None, **options):
     """Return EVENTS and PHASE_RANGES by rank, in the order in which they came."""
-    found = run_operations(run._tables, run.reading, steps=steps, **options)
-    return {rank: (events, ranges) for rank, events, ranges in found}
+    return {rank: tables for rank, *tables in run_operations(run._tables, run.reading, steps=steps, **options)}
 
 
 def rows(table, *names):
-    names = names or table.column_names
     return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
@@ -64,8 +62,7 @@ def test_graphs_are_compute_and_memsets_memory(tmp_path):
 
 
 def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
-    builder = blank(steady_rank(0), "deviceId", KERNEL, MEMCPY)
-    builder = blank(builder, "streamId", KERNEL, MEMCPY)
+    builder = blank(blank(steady_rank(0), "deviceId", KERNEL, MEMCPY), "streamId", KERNEL, MEMCPY)
     builder = blank(builder, "copyKind", MEMCPY)
     for row in builder.rows[KERNEL]:
         row["correlationId"] = None if row["start"] == 1200 else row["correlationId"]
@@ -85,10 +82,9 @@ def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(t
     with pytest.raises(OptionError):
         read(run, (4, 4))
     events, ranges = read(run, (3, 4))[0]
-    # The copy runs after the last window.
-    assert events["end_ns"].to_pylist()[-1] == 3350
-    last = rows(ranges, "step", "phase", "n_operations", "device_end_ns")[-2:]
-    assert last == [(4, None, 1, 4150), (4, "forward", 1, 4150)]
+    assert events["end_ns"].to_pylist()[-1] == 3350  # the copy runs after the last window
+    names = ("step", "phase", "n_operations", "device_end_ns")
+    assert rows(ranges, *names)[-2:] == [(4, None, 1, 4150), (4, "forward", 1, 4150)]
 
 
 def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_path):
@@ -97,8 +93,7 @@ def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_pat
         if row["start"] in (3000, 3060):  # the last step and its backward
             row["end"] = None
     run = run_of(tmp_path, builder)
-    whole = read(run)[0][1]
-    some = read(run, (3, 3))[0][1]
+    whole, some = read(run)[0][1], read(run, (3, 3))[0][1]
     # The last operation ends at 3350.
     assert rows(some, "phase", "end_ns") == [(None, 3351), ("forward", 3050), ("backward", 3351)]
     assert whole.slice(whole.num_rows - 3) == some
@@ -126,9 +121,8 @@ def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp
     builder.kernel(2050, 2150, "late", launch=1880, stream=9)
     run = run_of(tmp_path, builder)
     for steps in (None, (2, 2)):
-        events, _ = read(run, steps)[0]
-        (late,) = [row for row in rows(events, "name", "step", "phase") if row[0] == "late"]
-        assert late == ("late", 1, None)
+        found = rows(read(run, steps)[0][0], "name", "step", "phase")
+        assert [row for row in found if row[0] == "late"] == [("late", 1, None)]
 
 
 def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(tmp_path):
@@ -146,10 +140,9 @@ def test_the_processes_of_one_report_are_told_apart(tmp_path):
     edit(path, f"UPDATE {KERNEL} SET streamId = 3 WHERE globalPid = {(1 << 48) + (1001 << 24)}")
     run = nsyspipe.load(path)
     for steps, n_rows in ((None, 16), ((1, 1), 4)):
-        found = read(run, steps)
-        assert [events.num_rows for events, _ in found.values()] == [n_rows] * 2
-        assert [set(one[0]["stream_id"].to_pylist()) for one in found.values()] == [{7, 19}, {3, 7}]
-        assert [ranges.num_rows for _, ranges in found.values()] == [3 * n_rows // 4] * 2
+        found = read(run, steps).values()
+        assert [(events.num_rows, ranges.num_rows) for events, ranges in found] == [(n_rows, 3 * n_rows // 4)] * 2
+        assert [set(events["stream_id"].to_pylist()) for events, _ in found] == [{7, 19}, {3, 7}]
 
 
 def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
@@ -168,9 +161,8 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
     builder.nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
     run = run_of(tmp_path, builder)
     for steps in (None, (1, 1)):
-        events, _ = read(run, steps)[0]
-        own = [row for row in rows(events, "start_ns", "stream_id", "seq") if row[0] == 1500]
-        assert own == [(1500, 23, 1), (1500, 21, 2)]
+        own = rows(read(run, steps)[0][0], "start_ns", "stream_id", "seq")
+        assert [row for row in own if row[0] == 1500] == [(1500, 23, 1), (1500, 21, 2)]
     ends = {row["seq"]: row["end_ns"] for row in run.collectives().to_pylist() if row["step"] == 1}
     assert ends == {0: 1330, 1: 1510, 2: 1520}
 
@@ -185,7 +177,7 @@ def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
         if row["step"] == step:
             events, ranges = whole[row["rank"]]
             runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
-            expected = events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))
+            expected = [events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))]
             assert some[row["rank"]] == expected
 
 
@@ -221,11 +213,9 @@ def test_a_report_is_read_when_its_rank_is_asked_for_and_one_that_is_gone_is_an_
     found = run_operations(run._tables, run.reading, jobs=1)
     assert next(found)[0] == 0
     (steady / "steady_1.sqlite").unlink()
-    with pytest.raises(ReportNotFoundError, match=r"steady_1\.sqlite"):
-        next(found)
-    for jobs in (1, 2):
-        with pytest.raises(ReportNotFoundError, match="steady_1"):
-            read(run, jobs=jobs)
+    for ask in (lambda: next(found), lambda: read(run, jobs=1), lambda: read(run, jobs=2)):
+        with pytest.raises(ReportNotFoundError, match=r"steady_1\.sqlite"):
+            ask()
 
 
 @pytest.mark.parametrize(
@@ -273,5 +263,4 @@ def test_rows_without_a_valid_time_are_left_out_again(tmp_path):
     path = steady_rank(0).memset(1400, 1410, launch=1100).write(tmp_path / "a_0.sqlite")
     edit(path, f'UPDATE {MEMSET} SET "end" = "start" - 1', f'UPDATE {MEMCPY} SET "end" = 0')
     run = nsyspipe.load(path)
-    assert "memory" not in read(run)[0][0]["category"].to_pylist()
-    assert "memory" not in read(run, (1, 1))[0][0]["category"].to_pylist()
+    assert all("memory" not in read(run, steps)[0][0]["category"].to_pylist() for steps in (None, (1, 1)))

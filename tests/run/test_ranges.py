@@ -10,10 +10,6 @@ from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_
 from tests.build.trace import KERNEL, MEMCPY, NVTX, STRINGS, TraceBuilder, steady_rank
 
 
-def load(builder, tmp_path):
-    return run_of(tmp_path, builder)
-
-
 def inline(builder, when):
     """Move the text of some NVTX rows from StringIds into the row."""
     names = {number: text for text, number in builder.strings.items()}
@@ -34,9 +30,7 @@ def test_a_text_or_its_id_that_first_appears_after_rows_without_any_is_read(tmp_
     path = builder.write(tmp_path / "a_0.sqlite")
     pad(path, NVTX, 300_000, start=5, end=6, eventType=59, globalTid=builder.global_tid(), **layer)
     run = nsyspipe.load(path)
-    assert run.step_family == "step #"
-    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
-    assert figures(run) == STEADY
+    assert (run.step_family, run.steps()["step"].to_pylist(), figures(run)) == ("step #", [0, 1, 2, 3], STEADY)
 
 
 @pytest.mark.parametrize("kind", [59, 60])
@@ -44,10 +38,9 @@ def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
     builder = inline(steady_rank(0), lambda text: text in ("step 1", "step 3", "backward"))
     for row in builder.rows[NVTX]:
         row["eventType"] = kind
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
-    assert figures(run) == STEADY
-    assert figures(run, step=2) == STEADY
+    assert figures(run) == figures(run, step=2) == STEADY
 
 
 @pytest.mark.parametrize(
@@ -65,14 +58,13 @@ def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
         if row["textId"] == builder.strings["step 3"]:
             row["end"] = None
     # Without launches the last window ends with its range.
-    run = load(blank(builder, "correlationId", KERNEL, MEMCPY), tmp_path)
+    run = run_of(tmp_path, blank(builder, "correlationId", KERNEL, MEMCPY))
     assert run.steps()["end_ns"].to_pylist()[-1] == end
 
 
 def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
-    run = load(steady_rank(0).range(1800, 1700, "step 7").range(1800, 1700, "backward"), tmp_path)
-    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
-    assert figures(run) == STEADY
+    run = run_of(tmp_path, steady_rank(0).range(1800, 1700, "step 7").range(1800, 1700, "backward"))
+    assert (run.steps()["step"].to_pylist(), figures(run)) == ([0, 1, 2, 3], STEADY)
     assert problem_of(run, "dropped-ranges")["message"].startswith("2 NVTX ranges")
 
 
@@ -90,8 +82,7 @@ def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
     run = nsyspipe.load(path)
     assert run.step_family == "ste\N{REPLACEMENT CHARACTER}p #"
     assert figures(run, step=2) == STEADY
-    assert run.ranks["gpu_name"].to_pylist() == ["H\N{REPLACEMENT CHARACTER}"]
-    assert run.header.hosts == ["n\N{REPLACEMENT CHARACTER}"]
+    assert (run.header.gpu_names, run.header.hosts) == (["H\N{REPLACEMENT CHARACTER}"], ["n\N{REPLACEMENT CHARACTER}"])
     dumps(document(run)).encode("ascii")
 
 
@@ -104,9 +95,8 @@ def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text):
         for at in range(0, 4000, 1000):
             # Longer than the steps, and around all launches.
             builder.range(at, at + 950, text, inline=inline)
-        run = load(builder, tmp_path)
-        assert run.step_family == "step #"
-        assert figures(run) == STEADY
+        run = run_of(tmp_path, builder)
+        assert (run.step_family, figures(run)) == ("step #", STEADY)
     with pytest.raises(nsyspipe.NsyspipeError, match="matches no NVTX range") as caught:
         nsyspipe.load(tmp_path, step=text).steps()
     assert text not in caught.value.found
@@ -119,10 +109,9 @@ def test_the_domain_of_a_library_hides_ranges_of_any_name(tmp_path, name):
         builder.range(1000 * step, 1000 * step + 990, f"hidden {step}", domain=3)
         builder.range(1000 * step, 1000 * step + 950, f"shown {step}", domain=4)
         builder.range(1000 * step + 6, 1000 * step + 49, "backward", domain=3)
-    run = load(builder, tmp_path)
-    assert run.step_family == "shown #"
+    run = run_of(tmp_path, builder)
     # The backward range in the hidden domain would have held the forward kernel's launch.
-    assert figures(run) == STEADY
+    assert (run.step_family, figures(run)) == ("shown #", STEADY)
 
 
 def test_domain_ids_are_each_processes_own(tmp_path):
@@ -134,10 +123,8 @@ def test_domain_ids_are_each_processes_own(tmp_path):
             builder.range(at, at + 900, f"group {step}", domain=nccl, pid=pid)
             builder.range(at, at + 500, f"it {step}", domain=mine, pid=pid)
             builder.kernel(at + 100, at + 200, launch=at + 10, pid=pid, device=pid)
-    run = load(builder, tmp_path)
-    assert run.step_family == "it #"
-    assert run.ranks.num_rows == 2
-    assert "no-steps" not in codes(run)
+    run = run_of(tmp_path, builder)
+    assert (run.step_family, run.ranks.num_rows, "no-steps" in codes(run)) == ("it #", 2, False)
 
 
 def test_marks_categories_names_and_domains_are_no_ranges(tmp_path):
@@ -145,6 +132,5 @@ def test_marks_categories_names_and_domains_are_no_ranges(tmp_path):
     for kind in (33, 34, 39, 75):
         for at in range(0, 4000, 1000):
             builder.range(at - 10, at + 990, f"other {at}", kind=kind)
-    run = load(builder, tmp_path)
-    assert run.step_family == "step #"
-    assert figures(run) == STEADY
+    run = run_of(tmp_path, builder)
+    assert (run.step_family, figures(run)) == ("step #", STEADY)

@@ -22,10 +22,9 @@ LOGS = REAL / "logs"
 WITH_PAYLOADS = "3.25.0 2026.2.1 mfu"
 
 
-def write(folder, name="ddp", /, **builders):
-    for rank, builder in builders.items():
-        builder.write(folder / f"{name}_{rank.removeprefix('r')}.sqlite")
-    return folder
+def write(folder, *builders):
+    for at, builder in enumerate(builders):
+        builder.write(folder / f"ddp_{at}.sqlite")
 
 
 def rank(number, report, pid=None, **more):
@@ -40,11 +39,10 @@ def sidecar(folder, *ranks, file="ddp.capture.json", **more):
 
 
 def two(folder):
-    return write(folder, r0=bare(0), r1=bare(1))
+    write(folder, bare(0), bare(1))
 
 
 def messages(run, code):
-    """Return severity and message of the problems of a code."""
     return [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == code]
 
 
@@ -66,8 +64,7 @@ def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_know
     sidecar(tmp_path, *ranks, world_size=8)
     run = nsyspipe.load(tmp_path)
     assert numbered(run) == ({1002: 4, 1001: 5, 1000: 6}, "sidecar")
-    assert run.ranks["local_rank"].to_pylist() == [0, 1, 2]
-    assert run.header.world_size == 8
+    assert (run.ranks["local_rank"].to_pylist(), run.header.world_size) == ([0, 1, 2], 8)
     assert "rank-by-order" not in codes(run)
 
 
@@ -90,7 +87,7 @@ IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
     ],
 )  # fmt: skip
 def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, options, numbers, source):
-    write(tmp_path, r0=build(0), r1=build(1))
+    write(tmp_path, build(0), build(1))
     sidecar(tmp_path, *ranks)
     assert numbered(nsyspipe.load(tmp_path, **options)) == (numbers, source)
 
@@ -98,17 +95,18 @@ def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, 
 def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
     ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]
     sidecar(tmp_path, *ranks, host="n7", world_size=64)
-    write(tmp_path, r0=steady_rank(0), r1=steady_rank(1))
+    write(tmp_path, steady_rank(0), steady_rank(1))
     run = nsyspipe.load(tmp_path)
     assert run.ranks["local_rank"].to_pylist() == [0, 1]
     assert (run.header.hosts, run.header.gpu_names, run.header.world_size) == (["node0"], ["NVIDIA H200"], 2)
     builders = [bare(at) for at in (0, 1)]
     for builder in builders:
         del builder.rows["TARGET_INFO_GPU"], builder.rows["TARGET_INFO_SYSTEM_ENV"]
-    write(tmp_path, r0=builders[0], r1=builders[1])
+    write(tmp_path, *builders)
     run = nsyspipe.load(tmp_path)
-    assert run.ranks["gpu_name"].to_pylist() == ["GPU 0", "GPU 1"]
-    assert run.ranks["local_rank"].to_pylist() == [3, 2]
+    assert [tuple(row.values()) for row in run.ranks.select(["gpu_name", "local_rank"]).to_pylist()] == [
+        ("GPU 0", 3), ("GPU 1", 2),
+    ]  # fmt: skip
     assert (run.header.hosts, run.header.world_size) == (["n7"], 64)
     assert "no-gpu-name" not in codes(run)
     (tmp_path / "ddp.capture.json").unlink()
@@ -135,24 +133,21 @@ def with_batches(builder):
 
 
 def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
-    write(tmp_path, r0=with_batches(bare(0)), r1=with_batches(bare(1)))
+    write(tmp_path, with_batches(bare(0)), with_batches(bare(1)))
     assert nsyspipe.load(tmp_path).step_family == "pair #"
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern="^step [0-9]+$")
     run = nsyspipe.load(tmp_path)
-    assert run.step_family == "step #"
-    assert figures(run) == STEADY
+    assert (run.step_family, figures(run)) == ("step #", STEADY)
     assert nsyspipe.load(tmp_path, step="^pair").step_family == "^pair"
     assert not [code for code in codes(run) if "pattern" in code or "sidecar" in code]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [("^pair [0-9]+$", "some rank has no such step"),
-     ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
-     ("^iteration [0-9]+$", None)],  # the launcher's own pattern, in a program that names its steps otherwise
-)  # fmt: skip
+# The last: the launcher's own pattern, in a program that names its steps otherwise.
+@pytest.mark.parametrize(("pattern", "why"), [
+    ("^pair [0-9]+$", "some rank has no such step"), ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
+    ("^iteration [0-9]+$", None)])  # fmt: skip
 def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, why):
-    write(tmp_path, r0=with_batches(bare(0)), r1=bare(1))
+    write(tmp_path, with_batches(bare(0)), bare(1))
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern=pattern)
     run = nsyspipe.load(tmp_path)
     assert run.step_family == "step #"
@@ -189,14 +184,11 @@ def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts
     two(tmp_path)
     shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
-    assert numbered(run)[1] == "sidecar"
-    assert "conflicting-sidecars" not in codes(run)
+    assert (numbered(run)[1], messages(run, "conflicting-sidecars")) == ("sidecar", [])
     sidecar(tmp_path, rank(0, "ddp_0", 1000), file="ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
-    assert numbered(run)[1] == "file_name"
-    assert problem_of(run, "conflicting-sidecars")["message"] == (
-        "ddp.capture.json, ddp.node0.capture.json say different things of ddp_0: none of them is used"
-    )
+    told = "ddp.capture.json, ddp.node0.capture.json say different things of ddp_0: none of them is used"
+    assert (numbered(run)[1], problem_of(run, "conflicting-sidecars")["message"]) == ("file_name", told)
 
 
 def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
@@ -210,15 +202,13 @@ def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
 
 
 def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_name(tmp_path):
-    write(tmp_path, r0=bare(0))
+    write(tmp_path, bare(0))
     ranks = [rank(0, "ddp_0"), rank(1, None), rank(2, None)]
     sidecar(tmp_path, *ranks, world_size=3)
     run = nsyspipe.load(tmp_path)
     assert "ranks-missing" not in codes(run)
-    told = (
-        "2 of 3 ranks were left out of the capture (1, 2): figures hold for those present, and waiting for the others"
-    )
-    assert messages(run, "ranks-not-captured") == [("info", f"{told} counts as transfer")]
+    told = "2 of 3 ranks were left out of the capture (1, 2): figures hold for those present, and waiting"
+    assert messages(run, "ranks-not-captured") == [("info", f"{told} for the others counts as transfer")]
     ranks = [rank(0, "ddp_0"), rank(1, "ddp_1"), rank(2, None), rank(3, None, problem="no report")]
     sidecar(tmp_path, *ranks, world_size=5)
     run = nsyspipe.load(tmp_path)
@@ -228,9 +218,6 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_n
     assert problem_of(run, "ranks-not-captured")["message"].startswith("1 of 5 ranks")
 
 
-FAILED = {"status": 143, "problem": "nsys was ended after 60 s."}
-
-
 def test_ranks_that_failed_are_told(tmp_path):
     two(tmp_path)
     for ranks, message in (
@@ -238,7 +225,7 @@ def test_ranks_that_failed_are_told(tmp_path):
         # Ended after its report was whole, it has not failed.
         (({"status": 143, "is_complete": True},) * 2, None),
         # Those that failed alike are one row.
-        ((FAILED,) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
+        (({"status": 143, "problem": "nsys was ended after 60 s."},) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
     ):  # fmt: skip
         sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
         run = nsyspipe.load(tmp_path)
@@ -269,9 +256,8 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
     name_files(linked)
     found = nsyspipe.load(linked / "*.sqlite")
     assert found.links().num_rows
-    assert found.links().equals(given.links())
+    assert (found.links(), found.findings()) == (given.links(), given.findings())
     assert (found.nccl, found.link) == (given.nccl, given.link)
-    assert found.findings().equals(given.findings())
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
     for chosen in ({}, options):
         run = nsyspipe.load(linked / "*.sqlite", **chosen)
@@ -286,9 +272,8 @@ def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_
     ):
         name_files(linked, **said)
         run = nsyspipe.load(linked / "*.sqlite")
-        assert run.nccl is None
-        assert code in codes(run)
-        assert bool(run.links().num_rows) == ("nccl_log_files" in said)
+        has_links = bool(run.links().num_rows)
+        assert (run.nccl, code in codes(run), has_links) == (None, True, "nccl_log_files" in said)
 
 
 FACTS = {
@@ -304,8 +289,7 @@ SAID = FACTS | {
 
 
 def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp_path):
-    reports = tmp_path / "reports"
-    reports.mkdir()
+    (reports := tmp_path / "reports").mkdir()
     two(reports)
     before = document(nsyspipe.load(reports))
     assert before["run"]["capture"] is None
@@ -329,18 +313,16 @@ def test_several_nodes_are_joined(tmp_path):
         own = rank(1 - at, f"ddp_{at}", 1000 + at)
         sidecar(tmp_path, own, file=f"ddp.node{at}.capture.json", environment=variables, world_size=2, **facts)
     run = nsyspipe.load(tmp_path)
-    assert numbered(run) == ({1000: 1, 1001: 0}, "sidecar")
+    assert numbered(run) == (REVERSED, "sidecar")
     capture = run.header.capture
     assert (capture.torch_version, capture.driver_version) == ("2.9.0", "580.0, 580.1")
-    assert capture.git_is_dirty is True
     assert capture.environment == {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0 | eth1"}
-    assert run.header.world_size == 2
+    assert (capture.git_is_dirty, run.header.world_size) == (True, 2)
 
 
 def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):
-    cache, runs = (tmp_path / "cache", tmp_path / "runs")  # as .nsys-rep files are exported for analyze
-    for folder in (cache, runs):
-        folder.mkdir()
+    (cache := tmp_path / "cache").mkdir()  # as .nsys-rep files are exported for analyze
+    (runs := tmp_path / "runs").mkdir()
     two(cache)
     sidecar(runs, *SWAPPED)
     assert numbered(nsyspipe.load(cache))[1] == "file_name"
@@ -362,8 +344,7 @@ def test_a_run_without_gpu_activity_is_numbered_too(tmp_path):
     run = nsyspipe.load(tmp_path)
     assert not [code for code in codes(run) if "sidecar" in code or "pattern" in code]
     assert run.header.capture is not None
-    rows = {(row["rank"], row["report"]) for row in run.host_steps().to_pylist()}
-    assert rows == {(0, "cpu_1.sqlite"), (1, "cpu_0.sqlite")}
+    assert {(row["rank"], row["report"][:5]) for row in run.host_steps().to_pylist()} == {(0, "cpu_1"), (1, "cpu_0")}
 
 
 def test_a_topology_of_the_first_node_holds_for_all(tmp_path):
