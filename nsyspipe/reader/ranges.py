@@ -64,7 +64,9 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
     ranks = _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW))
     has_communication = is_named or bool(_matching(ranges, _NEVER_TEXT).any())
     n_nccl = int(np.count_nonzero(is_nccls))
-    return Ranges(table, ranks, n_dropped, open_end, True, has_communication, n_nccl)  # noqa: FBT003
+    return Ranges(
+        table, ranks, n_dropped, open_end, is_recorded=True, has_communication=has_communication, n_nccl=n_nccl
+    )
 
 
 def read_ranges_again(
