@@ -281,8 +281,13 @@ def _fits(member: Membership, said: Ring | Connected) -> bool:
 def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
     """Tell whether a rank may be on the GPU with this label: PCI address, NVML index or CUDA index by release."""
     known = group.by_rank.get(rank) if group else None
-    labels = {known.init.nvml_device, known.init.cuda_device, known.init.bus_id} - {None} if known and gpu else set()
-    return not labels or gpu in map(str, labels)
+    of_rank = (known.init.nvml_device, known.init.cuda_device, known.init.bus_id) if known and gpu else ()
+    labels = {str(label) for label in of_rank if label is not None}
+    return not labels or gpu in labels
+
+
+def _member(rank: int, process: Process, init: Init) -> CommMember:
+    return CommMember(rank, *process, init.cuda_device, init.nvml_device, init.bus_id)
 
 
 def _communicator(of: Group) -> Communicator:
@@ -294,7 +299,7 @@ def _communicator(of: Group) -> Communicator:
     return Communicator(
         comm_id=of.name,
         n_ranks=of.n_ranks,
-        members=tuple(CommMember(rank, *one.process, *one.init[4:7]) for rank, one in by_rank),
+        members=tuple(_member(rank, one.process, one.init) for rank, one in by_rank),
         rings=dict(sorted(rings.items())) or None,
         n_channels=max(counts, default=None) or len(rings) or None,
         is_nvls_on=(True in nvls) if nvls else None,

@@ -44,8 +44,7 @@ def cells(folder):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"],
+    "command", ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"]
 )
 def test_no_secret_is_in_what_a_command_says(planted, tmp_path, command):
     folder, secrets = planted
