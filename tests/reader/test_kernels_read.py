@@ -12,7 +12,7 @@ from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
 from nsyspipe.reader.metadata import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
-from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, shift
+from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, shift
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -50,7 +50,6 @@ def blocking(path):
 
 
 def with_calls(*calls):
-    """Return a report of a kernel and API calls (start, end, name)."""
     builder = TraceBuilder().kernel(0, 5, launch=0)
     for start, end, name in calls:
         builder.launch(start, api=name)
@@ -82,8 +81,8 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
     path = with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
     table = kernels(path)
-    known = [grid is not None for grid in table["grid"].to_pylist()]
-    assert known == [block is not None for block in table["block"].to_pylist()]
+    known, blocks = ([one is not None for one in table[name].to_pylist()] for name in ("grid", "block"))
+    assert known == blocks
     first = known.index(True)
     assert known == [first <= at < first + sampled for at in range(7)]
     assert abs(first - (7 - first - sampled)) <= 2  # as many before as after
@@ -137,7 +136,7 @@ def test_without_ends_or_names_of_calls_launch_and_blocked_time_is_null(tmp_path
     path = builder.write(tmp_path / "a_0.sqlite")
     assert blocking(path) is None
     row = nsyspipe.load(path).steps().to_pylist()[1]
-    found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]  # fmt: skip
+    found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]
     assert found == [100, None, None, 10, 0]
 
 
@@ -211,16 +210,12 @@ def test_a_call_waits_for_its_copy_into_pageable_memory_and_of_several_for_the_l
     ]  # fmt: skip
     for start, name, number, kind, memory, ends in copies:
         called(builder, start, name, number)
+        row = {"start": start, "deviceId": 3, "streamId": 7, "correlationId": number, "globalPid": builder.global_pid()}
         for end in ends:
-            builder.add(
-                MEMCPY, start=start, end=end, deviceId=3, streamId=7, correlationId=number, globalPid=builder.global_pid(),
-                bytes=1, copyKind=kind, dstKind=memory,
-            )  # fmt: skip
+            builder.add(MEMCPY, **row, end=end, bytes=1, copyKind=kind, dstKind=memory)
     called(builder, 11, "cudaMemcpy", 50, pid=2000)  # of another process
     called(builder, 130, "cudaMemcpy", 52, end=130)
-    assert waits(builder, tmp_path / "a.sqlite") == [
-        (10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88),
-    ]  # fmt: skip
+    assert waits(builder, tmp_path / "a.sqlite") == [(10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88)]
 
 
 def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
@@ -232,9 +227,7 @@ def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
     for number, name in enumerate(names):
         called(builder, 100 * number, name, number + 60)
     for number, stream in ((60, 9), (60, 7), (61, 0xFFFFFFFF)):
-        builder.add(
-            table, start=0, end=1, deviceId=0, streamId=stream, correlationId=number, globalPid=builder.global_pid(),
-        )  # fmt: skip
+        builder.add(table, **dict(zip(columns, (0, 1, 0, stream, number, builder.global_pid()), strict=True)))
     assert waits(builder, tmp_path / "a.sqlite") == [
         (0, 20, 0, 7, False, None), (100, 120, 0, None, True, None), (200, 220, None, None, False, None),
     ]  # fmt: skip
@@ -249,8 +242,7 @@ def test_thread_ids_of_any_sign_stay_apart_and_keep_the_pid(tmp_path, base):
     builder = TraceBuilder(base=base)
     for step in range(4):
         at = 1000 * step
-        # The threads' ids differ by one. If they became one thread, the ranges that start earlier
-        # would be the members, and the steps would be 10, 11, ...
+        # The threads' ids differ by one: as one thread they would have the steps 10, 11, ...
         builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd")
         builder.range(at, at + 900, f"step {step}")
         builder.kernel(at + 100, at + 200, launch=at + 310)
@@ -312,9 +304,8 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
             edit(path, f"ALTER TABLE {table} DROP COLUMN correlationId")
     run = nsyspipe.load(path)
     # Windows [1000 i, 1000 (i + 1)), the last one ends with its range; who launched what is unknown.
-    assert run.steps()["start_ns"].to_pylist() == [0, 1000, 2000, 3000]
-    assert run.steps()["end_ns"].to_pylist() == [1000, 2000, 3000, 3900]
-    assert run.steps()["is_complete"].to_pylist() == [True, True, True, False]
+    found = [run.steps()[name].to_pylist() for name in ("start_ns", "end_ns", "is_complete")]
+    assert found == [[0, 1000, 2000, 3000], [1000, 2000, 3000, 3900], [True, True, True, False]]
     assert figures(run) == STEADY | {"overlap_backward_ns": None}
     assert problem_of(run, "no-launches")["severity"] == "warning"
 
@@ -335,27 +326,22 @@ def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, star
 def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_path, columns):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
     edit(path, *(f'ALTER TABLE {KERNEL} DROP COLUMN "{name}"' for name in columns))
-    with pytest.raises(MissingColumnError) as caught:
-        nsyspipe.load(path).steps()
-    assert str(path) in str(caught.value)
-    assert f"{KERNEL} has no column {columns[0]}" in str(caught.value)
-    assert "nsys export" in caught.value.fix
+    error = refuse(MissingColumnError, path)
+    assert str(error).startswith(f"{path}: table {KERNEL} has no column {columns[0]}")
+    assert "nsys export" in error.fix
 
 
-@pytest.mark.parametrize("name", ["shortName", "demangledName"])
-def test_one_of_the_two_names_of_a_kernel_is_enough(tmp_path, name):
+VERSIONED = [f"{table} RENAME TO {table}_V2" for table in (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")]
+
+
+@pytest.mark.parametrize(
+    "changes", [[f"{KERNEL} DROP COLUMN shortName"], [f"{KERNEL} DROP COLUMN demangledName"], VERSIONED]
+)
+def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_version(tmp_path, changes):
     path = steady_rank(0).write(tmp_path / "a_0.sqlite")
-    run = nsyspipe.load(edit(path, f"ALTER TABLE {KERNEL} DROP COLUMN {name}"))
+    run = nsyspipe.load(edit(path, *(f"ALTER TABLE {change}" for change in changes)))
     assert figures(run) == STEADY
-    assert "no-comm-kernels" not in codes(run)
-
-
-def test_tables_may_carry_a_version_in_their_names(tmp_path):
-    path = steady_rank(0).write(tmp_path / "a_0.sqlite")
-    tables = (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")
-    run = nsyspipe.load(edit(path, *(f"ALTER TABLE {table} RENAME TO {table}_V2" for table in tables)))
-    assert figures(run) == STEADY
-    assert run.ranks["gpu_name"].to_pylist() == ["NVIDIA H200"]
+    assert ("no-comm-kernels" in codes(run), run.ranks["gpu_name"].to_pylist()) == (False, ["NVIDIA H200"])
 
 
 def test_any_file_name_is_opened_as_it_is(tmp_path):
