@@ -76,7 +76,6 @@ def test_a_changed_run_is_answered_or_refused_by_every_command(good, tmp_path, a
 
 @pytest.fixture
 def copy(good, tmp_path):
-    """Return a copy of the store that a test may change."""
     return shutil.copytree(good, tmp_path / "store")
 
 
@@ -89,8 +88,6 @@ def test_rows_of_steps_that_the_run_has_not_are_an_error_that_names_their_table(
 
 
 def with_details(store, change):
-    """Change what the details of the run say."""
-
     def rewritten(table):
         found = change(json.loads(table["details"][0].as_py()))
         text = found if isinstance(found, str) else json.dumps(found)
@@ -98,6 +95,11 @@ def with_details(store, change):
 
     rewrite(places(store)["runs"], rewritten)
     return store
+
+
+def assert_unusable(store):
+    with pytest.raises(DatasetError, match="has no usable details"):
+        _ = nsyspipe.load(store, run_id=RUN_ID).header
 
 
 ODD = [-1, 2**70, 1.5, "x", True, [], [None], {}, {"a": 1}, float("nan"), float("inf")]
@@ -120,9 +122,7 @@ def test_each_field_of_the_details_is_checked(copy, attempts, part):
             else:
                 assert value is None or isinstance(odd, (type(value), int)), (name, odd)
     attempts(n_attempts)
-    with_details(copy, lambda found: {**found, part: "x"})
-    with pytest.raises(DatasetError, match="has no usable details"):
-        _ = nsyspipe.load(copy, run_id=RUN_ID).header
+    assert_unusable(with_details(copy, lambda found: {**found, part: "x"}))
 
 
 def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
@@ -136,9 +136,7 @@ def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
     "text", ["[" * 200_000, '{"header":' * 200_000, '{"header": NaN}', '{"header": 1e999}', "9" * 10_000, '"x"', "nul"]
 )
 def test_details_that_no_parser_likes_are_an_error(copy, text):
-    store = with_details(copy, lambda _: text)
-    with pytest.raises(DatasetError, match="has no usable details"):
-        _ = nsyspipe.load(store, run_id=RUN_ID).header
+    assert_unusable(with_details(copy, lambda _: text))
 
 
 def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an_error(copy, tmp_path):
@@ -151,8 +149,7 @@ def test_one_bad_run_costs_the_dashboard_a_warning_and_others_that_ask_for_it_an
     run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
     for command in (["compare", other, run], ["diff", other, run], ["whatif", run], ["analyze", run]):
         done = nsyspipe_here(*command)
-        assert done.returncode == 2
-        assert f"run_id={RUN_ID}" in done.stderr
+        assert (done.returncode, f"run_id={RUN_ID}" in done.stderr) == (2, True)
         assert "has no usable details" in done.stderr
 
 
@@ -170,8 +167,7 @@ def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_do
     run = nsyspipe.load(with_details(copy, add), run_id=RUN_ID)
     found = run.header.capture
     assert found.command == ["python", "train.py", "--lr=0.1", "--jwt", "***", "hmac:0123abcd"]
-    assert found.environment == {"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}
-    assert found.git_commit == "abc"
+    assert (found.environment, found.git_commit) == ({"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}, "abc")
     save(run, tmp_path / "again")
     assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
     assert nsyspipe.load(tmp_path / "again").header == run.header
@@ -204,9 +200,10 @@ def one_text_many_times(table):
     return found.replace_schema_metadata(table.schema.metadata)
 
 
-@pytest.mark.parametrize(
-    ("table", "bomb"), [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)]
-)
+BOMBS = {"steps": many_rows, "ranks": long_text, "kernels": one_text_many_times}
+
+
+@pytest.mark.parametrize(("table", "bomb"), BOMBS.items())
 def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(copy, monkeypatch, table, bomb):
     monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
     path = places(copy)[table]

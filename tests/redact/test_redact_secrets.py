@@ -59,10 +59,9 @@ def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted)
     assert found_in(path.read_bytes(), secrets) == list(secrets)
     copy = redacted(path)
     assert found_in(copy.read_bytes(), secrets) == []
-    assert rows(copy, "PRAGMA freelist_count") == [(0,)]
-    assert rows(copy, "PRAGMA user_version") == [(0,)]
-    assert rows(copy, "SELECT DISTINCT type FROM sqlite_master") == [("table",)]
-    assert rows(copy, "PRAGMA integrity_check") == [("ok",)]
+    said = {"PRAGMA freelist_count": 0, "PRAGMA user_version": 0, "PRAGMA integrity_check": "ok"}
+    for statement, answer in {**said, "SELECT DISTINCT type FROM sqlite_master": "table"}.items():
+        assert rows(copy, statement) == [(answer,)]
     header = copy.read_bytes()[:100]
     assert header[18:20] == b"\x01\x01"  # no log
     page_size = int.from_bytes(header[16:18], "big")
@@ -95,28 +94,20 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
 
 def text_cells():
     """Return every text cell of a planted report that is no name of a kernel or range: table, row, column."""
-    builder = planted_rank({place: place for place in _places()})
-    cells = []
-    for table, found in builder.rows.items():
-        for number, row in enumerate(found):
-            for column in builder.schema[table]:
-                if (table, column) == (NVTX, "text") and row.get("eventType") in (59, 60):
-                    continue
-                if table == STRINGS and column == "value":
-                    continue  # names, but for those that `plant` adds
-                cells.append((table, number, column))
-    return cells
+    builder = planted_rank(Places())
+    return [
+        (table, number, column)
+        for table, found in builder.rows.items()
+        for number, row in enumerate(found)
+        for column in builder.schema[table]
+        if ((table, column) != (NVTX, "text") or row.get("eventType") not in (59, 60))
+        and (table, column) != (STRINGS, "value")  # names, but for those that `plant` adds
+    ]
 
 
-def _places():
-    class Seen(dict):
-        def __missing__(self, place):
-            self[place] = place * 3
-            return self[place]
-
-    seen = Seen()
-    planted_rank(seen)
-    return seen
+class Places(dict):
+    def __missing__(self, place):
+        return self.setdefault(place, place * 3)
 
 
 CELLS = text_cells()
@@ -128,7 +119,7 @@ CELLS = text_cells()
 def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
     """Any cell of any column, numbers too: a copy is made without it, or no copy is made."""
     path = tmp_path / "any.sqlite"
-    builder = planted_rank(_places())
+    builder = planted_rank(Places())
     value = SECRET.encode() if as_blob else SECRET
     for table, number, column in cells:
         builder.rows[table][number][column] = value
