@@ -44,9 +44,6 @@ def read(tmp_path):
 
 def test_gpus_and_nics_between_affinities_and_legends_under_an_underlined_header(read):
     assert read(WITH_NICS) == TWO_NICS
-
-
-def test_links_by_index():
     assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
     assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
 
@@ -57,15 +54,9 @@ def test_line_ends_of_windows_spaces_and_other_output_around_do_not_matter(read)
 
 
 def test_older_drivers_name_nics_themselves_and_sys_soc(read):
-    text = (
-        "        GPU0    GPU1    mlx5_0  CPU Affinity\n"
-        "GPU0     X      SOC     PHB     0-7\n"
-        "GPU1    SOC      X      NODE    8-15\n"
-        "mlx5_0  PHB     NODE     X \n"
-    )
-    found = read(text)
-    assert found.link(0, 1) == "SYS"
-    assert (found.paths["GPU0", "mlx5_0"], found.paths["mlx5_0", "GPU1"]) == ("PHB", "NODE")
+    header = "        GPU0    GPU1    mlx5_0  CPU Affinity\n"
+    found = read(f"{header}GPU0     X  SOC  PHB  0-7\nGPU1    SOC  X  NODE  8-15\nmlx5_0  PHB  NODE  X \n")
+    assert (found.link(0, 1), found.paths["GPU0", "mlx5_0"], found.paths["mlx5_0", "GPU1"]) == ("SYS", "PHB", "NODE")
 
 
 def test_indices_need_not_be_dense_and_one_gpu_is_a_topology_without_paths(read):
@@ -83,8 +74,7 @@ def test_a_cut_matrix_keeps_what_a_remaining_row_says(read):
 
 
 def test_unknown_words_are_not_paths(read):
-    text = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n"
-    found = read(text)
+    found = read("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n")
     assert (found.link(0, 1), found.link(0, 2), found.link(2, 1)) == ("PIX", None, "PHB")
     # The row of GPU1 ends at what is no cell, so that of GPU2 tells.
     assert found.link(1, 2) == "PHB"
