@@ -19,7 +19,6 @@ POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 
 
 
 def placed(*entries, pack=0, enums=None):
-    """Return the offset of each number among some entries."""
     rows = {n: {k: v or 0 for k, v in entry.row().items()} for n, entry in enumerate(entries)}
     return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums or {}).items()}
 

@@ -125,12 +125,14 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     assert one.sidecar.topology_name == "ddp.topo.txt"
 
 
-def test_an_empty_object_says_nothing_and_unknown_keys_are_ignored(tmp_path):
-    path = tmp_path / "ddp.capture.json"
-    nothing = parse_sidecar(b"{}", path)
+def test_an_empty_object_says_nothing_unknown_keys_are_ignored_and_texts_are_fit_to_show(tmp_path):
+    nothing = parse_sidecar(b"{}", tmp_path)
     assert nothing.facts == RunCapture()
     more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
-    assert parse_sidecar(json.dumps(more).encode(), path) == nothing
+    assert parse_sidecar(json.dumps(more).encode(), tmp_path) == nothing
+    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
+    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
+    assert (facts.torch_version, facts.name) == ("2.9\ufffd[31m\ufffd", "\ufffdx")
 
 
 def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path):
@@ -184,12 +186,6 @@ def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, cont
     (problem,) = result.problems
     assert (problem.code, problem.severity) == ("unusable-sidecar", "warning")
     assert problem.message == (f"ddp.capture.json cannot be used ({reason}): what it says of the capture is not known")
-
-
-def test_texts_are_fit_to_show(tmp_path):
-    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
-    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
-    assert (facts.torch_version, facts.name) == ("2.9�[31m�", "�x")
 
 
 KEYS = st.sampled_from(
