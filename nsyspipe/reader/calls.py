@@ -17,6 +17,8 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.report import as_int, process_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from nsyspipe.model.table import Int64
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 # What is read of a call; without the first two there are none, without the third it launched nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 
-# Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its
-# name does not wait.
+# Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its name does not wait.
 _SYNCHRONISING = (
     "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaThreadSynchronize",
     "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
@@ -63,18 +64,16 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
 
 
 def _launches(calls: pa.Table) -> pa.Table:
-    process = process_of(calls["globalTid"].to_numpy())
-    columns = {"process_id": process, "start_ns": calls["start"], "correlation_id": calls["correlationId"]}
-    return canonical.LAUNCHES.table(columns)
+    columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
+    return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
 
 @dataclass(frozen=True)
 class Calls:
     """The CUDA API calls of a report."""
 
-    # launches, all: `canonical.LAUNCHES` and `canonical.HOST_CALLS`; None as `read_launches` tells
-    launches: pa.Table | None
-    all: pa.Table | None
+    launches: pa.Table | None  # `canonical.LAUNCHES`; None as `read_launches` tells, as the next
+    all: pa.Table | None  # `canonical.HOST_CALLS`
     # `canonical.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
     blocking: pa.Table | None
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
@@ -103,9 +102,10 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
     """Return the rows in which some columns have a value."""
-    if not any(found[name].null_count for name in columns):
-        return found
-    return found.filter(functools.reduce(pc.and_, [pc.is_valid(found[name]) for name in columns]))
+    has_null = [name for name in columns if found[name].null_count]
+    return (
+        found.filter(functools.reduce(pc.and_, [pc.is_valid(found[name]) for name in has_null])) if has_null else found
+    )
 
 
 def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:
@@ -146,8 +146,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
     rows = _rows_of(process, correlation, copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
-    named = zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True)
-    waiting = [name for name, text in named if _ASYNC not in (text or "")]
+    waiting = [name for name, text in strings.pairs(ids) if _ASYNC not in (text or "")]
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
     is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), _PAGEABLE), fill_value=False)
     kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
@@ -172,20 +171,15 @@ def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
 
 def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
-    names = dict(zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True))
-    names = {number: _API_VERSION.sub("", name) for number, name in names.items() if _ASYNC not in name}
+    names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
     found = _timed(found, "nameId", numbers)
     found = found.filter(pc.is_valid(found["globalTid"]))
     texts = pa.array(names.values(), pa.string())
-    return canonical.BLOCKING_CALLS.table(
-        {
-            "process_id": process_of(found["globalTid"].to_numpy()),
-            "start_ns": found["start"],
-            "end_ns": found["end"],
-            "call": texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks()),
-        }
-    ).sort_by([("start_ns", "ascending"), ("end_ns", "ascending")])
+    calls = texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
+    times = {"start_ns": found["start"], "end_ns": found["end"]}
+    columns = {"process_id": process_of(found["globalTid"].to_numpy()), **times, "call": calls}
+    return canonical.BLOCKING_CALLS.table(columns).sort_by([(name, "ascending") for name in times])
 
 
 def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
@@ -209,11 +203,8 @@ def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | N
     return starts[kept], ends[kept]
 
 
-# StringIds as columns: look names up by id without a Python object per event.
-
-
 class Strings:
-    """The report's string table."""
+    """The report's string table as columns: names are looked up by id without a Python object per event."""
 
     def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
         order = np.argsort(ids, kind="stable")
@@ -227,6 +218,10 @@ class Strings:
         rows = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
         return self._values.take(pa.array(rows, mask=self._ids[rows] != ids))
 
+    def pairs(self, ids: NDArray[np.int64]) -> Iterator[tuple[int, str | None]]:
+        """Return each id with its text."""
+        return zip(ids.tolist(), self.lookup(ids).to_pylist(), strict=True)
+
     def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
         """Return the ids of all texts that begin with one of some prefixes."""
         hits = np.zeros(self._ids.size, np.bool_)
@@ -236,8 +231,7 @@ class Strings:
 
     def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of some ids whose text a regular expression matches anywhere."""
-        texts = self.lookup(among).to_pylist()
-        hits = [text is not None and pattern.search(text) is not None for text in texts]
+        hits = [text is not None and pattern.search(text) is not None for _, text in self.pairs(among)]
         return among[np.asarray(hits, np.bool_)]
 
 

@@ -24,33 +24,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# What a program printed: any bytes at all, with escape codes, cut at any place.
-
-
 _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
-def printed_lines(path: Path, *, most: float = math.inf) -> Iterator[tuple[str, bool]]:
+def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str, bool]]:
     """Yield the first lines of a text file without escape codes, and of each whether neither begin nor end was cut off.
 
-    Bytes that are not UTF-8 are replaced. `InputError` if the file is missing, not readable or no ordinary file.
+    `InputError` if the file is missing, not readable or no ordinary file.
     """
     with readable(path):
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(decoded(str(path)), "no ordinary file, where a text was needed")
         with path.open("rb") as file:
-            was_whole, count = True, 0
-            while count < most and (line := file.readline(_LONGEST_LINE_BYTES)):
-                count += 1
+            was_whole = True
+            lines = iter(lambda: file.readline(_LONGEST_LINE_BYTES), b"")
+            for line in itertools.islice(lines, most):
                 is_whole = line.endswith(b"\n")
-                text = _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n"))
-                yield text, is_whole and was_whole
+                yield _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")), is_whole and was_whole
                 was_whole = is_whole
-
-
-# The lines of NCCL logs as facts; what is no NCCL line, or is mixed with another, is passed over.
 
 
 _LONGEST_TEXT = 200
@@ -147,10 +140,7 @@ class Line(NamedTuple):
 
 
 def parse_line(text: str) -> Line | None:
-    """Read one line; None when it is not NCCL's.
-
-    Two lines that were written into one are NCCL's without a fact: neither can be trusted.
-    """
+    """Read one line, None when it is not NCCL's; two that were written into one have no fact, as neither can be trusted."""
     if "NCCL" not in text:
         return None
     text = text[-_LONGEST_LINE:]
@@ -161,8 +151,7 @@ def parse_line(text: str) -> Line | None:
         return Line(None, 0, Setting(None, bare["value"])) if bare else None
     if _HEADER.search(text, header.end()):
         return Line(None, 0, None)
-    process = printable(header["host"]), int(header["pid"])
-    return Line(process, int(header["thread"]), _fact(text[header.end() :]))
+    return Line((printable(header["host"]), int(header["pid"])), int(header["thread"]), _fact(text[header.end() :]))
 
 
 def _fact(body: str) -> Fact | None:
@@ -185,9 +174,6 @@ def _fact(body: str) -> Fact | None:
         return Channels(None, is_nvls_on=match["on"] is not None)
     match = _SETTING.match(body) or _VERSION.match(body)
     return Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT])) if match else None
-
-
-# From the facts of all processes to communicators.
 
 
 @dataclass(eq=False)
@@ -218,10 +204,7 @@ class Group:
 
 
 def communicators(facts_of: Mapping[Process, Sequence[tuple[int, Fact]]]) -> tuple[Communicator, ...]:
-    """Put together what all processes (host, pid) logged: thread and fact, each in its order; theirs does not matter.
-
-    They come in the order in which their processes made them, then by process.
-    """
+    """Put together what all processes (host, pid) logged, thread and fact in order, by the order in which they were made."""
     facts_of = dict(sorted(facts_of.items()))
     groups: dict[tuple[str, int], Group] = {}
     members = {process: _memberships(process, facts, groups) for process, facts in facts_of.items()}
@@ -267,10 +250,7 @@ def _memberships(
 
 
 def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
-    """Give a line to the communicator that it is about.
-
-    The one that its thread makes at that time comes first; then one that does not have it yet; then the youngest.
-    """
+    """Give a line to its communicator: that which its thread makes then, or one that lacks it, or the youngest."""
     alive = [one for one in reversed(members) if one.begin <= at < one.end]
     being_made = [one for one in alive if one.thread == thread and at < one.ready]
     if being_made and not isinstance(said, Connected):
@@ -306,19 +286,20 @@ def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
     return not labels or gpu in labels
 
 
+def _member(rank: int, process: Process, init: Init) -> CommMember:
+    return CommMember(rank, *process, init.cuda_device, init.nvml_device, init.bus_id)
+
+
 def _communicator(of: Group) -> Communicator:
     by_rank = sorted(of.by_rank.items())
     rings = {one.channel: one.ranks for _, by in reversed(by_rank) for one in by.said.values() if isinstance(one, Ring)}
     channels = [one for member in of.members for one in member.channels]
     nvls = {one.is_nvls_on for one in channels} - {None}
     counts = [one.n_channels for one in channels if one.n_channels is not None]
-    members = [
-        (rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id) for rank, one in by_rank
-    ]
     return Communicator(
         comm_id=of.name,
         n_ranks=of.n_ranks,
-        members=tuple(CommMember(*one) for one in members),
+        members=tuple(_member(rank, one.process, one.init) for rank, one in by_rank),
         rings=dict(sorted(rings.items())) or None,
         n_channels=max(counts, default=None) or len(rings) or None,
         is_nvls_on=(True in nvls) if nvls else None,
@@ -350,26 +331,25 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     belong to the one that their thread makes at that time; since 2.22 connections follow later, and go to the youngest
     communicator of the process that has these ranks on these GPUs and not yet this connection.
 
-    Raises
-    ------
-    InputError
-        If a file cannot be read or holds no line of NCCL's; with `unusable` it is put there, and the others are read.
+    A file that cannot be read, or has no line of NCCL's, is an `InputError`, or goes into `unusable`.
     """
     settings: dict[str | None, set[str]] = {}
     facts: dict[Process, list[tuple[int, Fact]]] = {}
     for path in dict.fromkeys(path.absolute() for path in paths):
         try:
-            lines = _nccl_lines(path)
+            lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
+            if not lines:
+                raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)  # noqa: TRY301 - as what cannot be read
         except InputError as error:
             if unusable is None:
                 raise
             unusable[path] = error
             continue
-        for line in lines:
-            if isinstance(line.fact, Setting):
-                settings.setdefault(line.fact.name, set()).add(line.fact.value)
-            elif line.process and line.fact:
-                facts.setdefault(line.process, []).append((line.thread, line.fact))
+        for (process, thread, fact), is_whole in lines:
+            if is_whole and isinstance(fact, Setting):
+                settings.setdefault(fact.name, set()).add(fact.value)
+            elif is_whole and process and fact:
+                facts.setdefault(process, []).append((thread, fact))
     return NcclLog(
         version=", ".join(sorted(settings.pop(None, ()))) or None,
         communicators=communicators(facts),
@@ -377,16 +357,7 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     )
 
 
-def _nccl_lines(path: Path) -> list[Line]:
-    """Read one file; of a line that was cut only that NCCL wrote it."""
-    lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
-    if not lines:
-        raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)
-    return [line for line, is_whole in lines if line.fact and is_whole]
-
-
 # What ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, legends.
-
 
 _TOPOLOGY_FIX = "nvidia-smi topo -m > topo.txt, on the host of the run"
 _MOST_LINES = 10_000
@@ -394,16 +365,11 @@ _MOST_LINES = 10_000
 _GPU = re.compile(r"GPU(\d{1,6})$")
 _DEVICE = re.compile(r"(?:GPU|NIC)\d{1,6}$|[a-z][a-z0-9]*_[a-z0-9_]*\d$")
 _PATH = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
-# SOC is what drivers before 387 called SYS.
-_RENAMED = {"SOC": "SYS"}
 _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the printed matrix of one host, perhaps among other output: the first matrix counts.
-
-    Only what the file says: a row that was cut leaves its last paths unknown. `InputError` if there is no such matrix.
-    """
+    """Read the first printed matrix of a file; a row that was cut leaves its last paths unknown. `InputError` for none."""
     lines = [text for text, _ in printed_lines(path, most=_MOST_LINES)]
     header = next((at for at, line in enumerate(lines) if _columns(line)), None)
     if header is None:
@@ -419,7 +385,7 @@ def read_topology(path: Path) -> Topology:
             rows.add(name)
             for column, cell in zip(columns, itertools.takewhile(_CELL.match, cells), strict=False):
                 if column != name and _PATH.fullmatch(cell):
-                    paths[name, column] = _RENAMED.get(cell, cell)
+                    paths[name, column] = "SYS" if cell == "SOC" else cell  # as drivers before 387 called it
     if not rows or (not paths and len(columns) > 1):
         problem = "a matrix without NV#, PIX, PXB, PHB, NODE or SYS, which nvidia-smi topo -m prints"
         raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)

@@ -1,7 +1,6 @@
 """What a report says about its capture, and everything else of it that the analysis needs, in one pass over each table.
 
-Reports embed the whole environment of the profiled program, secrets included. Only the variables
-named here are selected from it, and nothing else of it reaches an output.
+Reports embed the whole environment of the profiled program, secrets included: only the variables named here are read.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class ReportFacts:
     schema_version: str | None = None
     session_start_utc_ns: int | None = None
     host: str | None = None
-    # Values of the allow-listed environment variables; one that was captured with two values is left out
+    # Of the environment variables that are read, those that were captured with one value
     variables: dict[str, str] = field(default_factory=dict)
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
@@ -59,8 +58,7 @@ class ReportFacts:
     gpu_of_device: dict[int, int] = field(default_factory=dict)
     exported_tables: str = ""  # what ``nsys export --tables`` was limited to; empty when it was not
     is_lazy: bool = True  # whether the export left out tables without events
-    # Whether the report says how it was exported at all; old exports do not
-    tells_export: bool = False
+    tells_export: bool = False  # whether the report says how it was exported; old ones do not
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export, by how it was made, leaves a table out exactly when it has no rows."""
@@ -79,8 +77,8 @@ class ReportFacts:
     def gpu_name(self, pid: int, device: int | None) -> str | None:
         """Return the model of a CUDA device of a process; None when the report cannot tell.
 
-        A CUDA ordinal counts the devices that the process sees, so without the mapping table
-        (3.17.1 on) it names a GPU only if nothing hides or reorders them, or if all are alike.
+        CUDA counts the devices that the process sees: without the mapping table (3.17.1 on) a number names a GPU only if
+        nothing hides or reorders them, or if all are alike.
         """
         models = set(self.gpu_names.values())
         if len(models) == 1:
@@ -100,12 +98,17 @@ def read_facts(report: Report) -> ReportFacts:
     meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
     of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
     names, of_device = _gpus(report)
+    starts = (row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"}))
+    start: int | None = next((one for one in starts if one is not None), None)
+    variables: dict[str, set[str]] = {}
+    for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
+        variables.setdefault(name, set()).add(value)
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
-        session_start_utc_ns=_session_start(report),
+        session_start_utc_ns=start if start is not None and abs(start) < _LATEST_START else None,
         host=host_of(report),
-        variables=_variables(report),
+        variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
         gpu_names=names,
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
         gpu_of_device=of_device,
@@ -113,12 +116,6 @@ def read_facts(report: Report) -> ReportFacts:
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
     )
-
-
-def _session_start(report: Report) -> int | None:
-    rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
-    start: int | None = next((row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None), None)
-    return start if start is not None and abs(start) < _LATEST_START else None
 
 
 def host_of(report: Report) -> str | None:
@@ -139,13 +136,6 @@ def variables_of(
             yield row["name"], made["name"], made["value"]
 
 
-def _variables(report: Report) -> dict[str, str]:
-    found: dict[str, set[str]] = {}
-    for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
-        found.setdefault(name, set()).add(value)
-    return {name: values.pop() for name, values in found.items() if len(values) == 1}
-
-
 def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
     id_column = report.first(versions.GPU, "id", "deviceId")
@@ -158,9 +148,6 @@ def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     return names, {row[device_column]: row[id_column] for row in rows if row[device_column] is not None}
 
 
-# Everything that one report holds for the analysis, in one pass over each table.
-
-
 @dataclass(frozen=True)
 class Capture:
     """One report, read and closed again."""
@@ -168,8 +155,7 @@ class Capture:
     facts: ReportFacts
     operations: Operations
     calls: Calls
-    # Starts and ends of the profiler's own work, report time, ns; None when not recorded
-    overhead: tuple[Int64, Int64] | None
+    overhead: tuple[Int64, Int64] | None  # starts and ends of the profiler's own work; None when not recorded
     ranges: Ranges
     payloads: Payloads  # what NCCL's calls say of themselves
     recorded: Recorded  # which facts the report lacks although there was something to record
@@ -216,7 +202,15 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
     dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
 
     def is_there(table: str, *calls: str) -> bool:
-        return report.has_rows(table) or not _was_recordable(report, facts, strings, table, calls)
+        """Tell whether a table holds what happened: rows, or none since none happened.
+
+        A table that a lazy export left out, or that is empty, means "none happened", unless the program called the API
+        that makes such rows, or the export was limited to other tables.
+        """
+        if report.has_rows(table):
+            return True
+        is_telling = report.has(table) or facts.leaves_out_empty(table)
+        return is_telling and not _n_calls(report, strings, calls)
 
     return Recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
@@ -233,19 +227,6 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     return facts.holds_all(versions.MEMSET, is_there=report.has(versions.MEMSET))
 
 
-def _was_recordable(report: Report, facts: ReportFacts, strings: Strings, table: str, calls: tuple[str, ...]) -> bool:
-    """Tell whether a table that is absent or empty had something to record.
-
-    Exports are lazy: a table without rows is left out, so absence alone means "none happened". It
-    means "not recorded" when the program called the API that makes such rows, or when the export
-    was limited to other tables. A table that is there without rows means "none happened" but for
-    such calls.
-    """
-    if not report.has(table) and not facts.leaves_out_empty(table):
-        return True
-    return _n_calls(report, strings, calls) > 0
-
-
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     """Count the API calls whose names begin so."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
@@ -253,9 +234,6 @@ def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     if not names or not report.has(versions.RUNTIME, "nameId"):
         return 0
     return report.count(versions.RUNTIME, f"nameId IN ({names})")
-
-
-# What one report holds, by counting.
 
 
 _COUNTED = (
@@ -281,13 +259,11 @@ def read_counts(path: str | Path) -> Counts:
     """Count what a report holds; `InputError` if it is missing, damaged, or no nsys export."""
     with open_report(path) as report:
         rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED}
-        is_node = report.has(versions.KERNEL, "graphNodeId")
-        is_tied = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
-        is_timed = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
+        n_calls, is_node = rows[versions.RUNTIME], report.has(versions.KERNEL, "graphNodeId")
         return Counts(
             rows=rows,
-            n_launches=rows[versions.RUNTIME] * is_tied,
-            n_timed_calls=rows[versions.RUNTIME] * is_timed,
+            n_launches=n_calls * report.has(versions.RUNTIME, "start", "globalTid", "correlationId"),
+            n_timed_calls=n_calls * report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId"),
             n_graph_kernels=report.count(versions.KERNEL, "graphNodeId != 0") if is_node else 0,
             has_shapes=report.has(versions.KERNEL, *_SHAPE),
         )

@@ -1,7 +1,4 @@
-"""Device operations of a report: kernels, copies, and CUDA graphs that were captured as a whole; all in a first reading.
-
-In a second one they are read one by one, all of them or those of a span of time, with the calls and ranges around them.
-"""
+"""Device operations of a report: all in a first reading; in a second those of a span, with the calls and ranges around."""
 
 from __future__ import annotations
 
@@ -28,12 +25,9 @@ if TYPE_CHECKING:
 
 # Canonical column -> nsys's.
 _COLUMNS = {
-    "process_id": "globalPid",
-    "start_ns": "start",
-    "end_ns": "end",
-    "device_id": "deviceId",
-    "correlation_id": "correlationId",
-}
+    "process_id": "globalPid", "start_ns": "start", "end_ns": "end",
+    "device_id": "deviceId", "correlation_id": "correlationId",
+}  # fmt: skip
 _STREAM, _BYTES, _COPY_KIND = {"stream_id": "streamId"}, {"bytes": "bytes"}, {"copy_kind": "copyKind"}
 _NAMES = ("shortName", "demangledName")
 _COMM_PREFIX = "nccl"
@@ -52,13 +46,9 @@ def _read(
     table: str,
     columns: Mapping[str, str],
     derived: Mapping[str, str] | None = None,
-    *,
     where: str | None = None,
 ) -> pa.Table:
-    """Read one table of operations under canonical names; a column that this export lacks is null.
-
-    `derived` are SQL expressions by canonical column, `where` is an SQL condition.
-    """
+    """Read one table of operations under canonical names, then `derived` as SQL gives it; what the export lacks is null."""
     names = [*columns, *(derived or {})]
     if not report.has(table):
         return pa.table({name: pa.array([], pa.int64()) for name in names})
@@ -141,8 +131,7 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
 
 def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
     used = pc.unique(ids).drop_null().to_numpy()
-    pairs = zip(used.tolist(), strings.lookup(used).to_pylist(), strict=True)
-    return {number: text for number, text in pairs if text is not None}
+    return {number: text for number, text in strings.pairs(used) if text is not None}
 
 
 def _kernels(
@@ -166,15 +155,13 @@ def _kernels(
 class Operations:
     """What ran on the devices."""
 
-    # kernels, copies: `canonical.KERNELS` and `canonical.COPIES`
-    kernels: pa.Table
-    copies: pa.Table
+    kernels: pa.Table  # `canonical.KERNELS`
+    copies: pa.Table  # `canonical.COPIES`
     n_dropped: int  # rows that ended before they started, or had no time
     n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
     has_names: bool  # whether any kernel's name is known; true without kernels
     names: dict[int, str]  # text of every `name_id` among the kernels
-    # nsys's column that the kernels' names come from; None when there is none
-    name_column: str | None
+    name_column: str | None  # nsys's column that the kernels' names come from
 
 
 def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Operations:
@@ -203,43 +190,29 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
     )
 
 
-# The second reading.
-
-
 @dataclass(frozen=True)
 class Wanted:
-    """What to read; times are the report's, ns."""
+    """What a second reading reads; times are the report's, ns."""
 
     # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
     # and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
-    # Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
-    # are read.
+    # Starts and ends of step ranges, host time: all ranges are read of each that touches such a call
     steps: tuple[Int64, Int64]
-    # Host time of which the ranges are read in any case; None for none
-    host_span: tuple[int, int] | None
+    host_span: tuple[int, int] | None  # host time of which the ranges are read in any case
     threads: tuple[int, ...]  # threads whose ranges are read
-    # name_column, open_end_ns: as the first reading found them: see `gather.ReportDigest`
+    # As the first reading found them: see `gather.ReportDigest`
     name_column: str | None
     open_end_ns: int | None
 
 
-@dataclass(frozen=True)
-class SecondReading:
-    """Events of a report, as they stand in it."""
+def read_again(
+    path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted
+) -> tuple[dict[int, str], tuple[pa.Table | None, ...]]:
+    """Read operations one by one; `InputError` if the report is missing by now, or cannot be read.
 
-    kernels: pa.Table  # without shapes, graphs last
-    # Copies have a ``stream_id`` too, memsets no ``copy_kind``
-    memcpys: pa.Table
-    memsets: pa.Table
-    names: dict[int, str]  # text of every name id among the kernels
-    launches: pa.Table | None  # `canonical.LAUNCHES`; None when API calls were not recorded
-    ranges: pa.Table  # `canonical.RANGES`
-
-
-def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:
-    """Read the operations of a report one by one; `InputError` if it is missing by now, or cannot be read.
-
+    Returned are the text of each name id, and as they stand in the report kernels (without shapes, graphs last), memcpys
+    and memsets with a ``stream_id``, `canonical.RANGES`, and `canonical.LAUNCHES`, None if calls were not recorded.
     nsys makes no indexes: a span costs one pass over each table, of which few columns are looked at.
     """
     where, column = None, wanted.name_column
@@ -260,7 +233,7 @@ def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -
             ids = min((one["min"] for one in known), default=1), max((one["max"] for one in known), default=0)
         launches = read_launches(report, ids)
         names = {} if column is None else _texts(rows[column], strings)
-        return SecondReading(kernels, memcpys, memsets, names, launches, _ranges(report, strings, wanted, launches))
+        return names, (kernels, memcpys, memsets, _ranges(report, strings, wanted, launches), launches)
 
 
 def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None) -> pa.Table:
@@ -277,8 +250,6 @@ def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table
 
 def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
     """Widen a host time to all of the step ranges that it touches."""
-    first, last = span
-    touched = np.flatnonzero((ends >= first) & (starts <= last))
-    if not touched.size:
-        return span
-    return min(first, int(starts[touched].min())), max(last, int(ends[touched].max()))
+    touched = (ends >= span[0]) & (starts <= span[1])
+    first, last = starts[touched].min(initial=span[0]), ends[touched].max(initial=span[1])
+    return int(first), int(last)

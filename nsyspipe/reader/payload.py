@@ -8,7 +8,7 @@ gave them. The blobs are there only after ``nsys export --include-blobs=true``, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
 from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     Key = tuple[int, int]
     Row = Mapping[str, Any]
-
-
-# How payloads lie in memory.
 
 
 # nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
@@ -47,12 +44,9 @@ _NUMBERS = {
 # Those of which only the size matters, by it: characters, raw bytes, other floats, long double,
 # 128 bits, colours, scopes, ids of processes and threads, handles of strings, timestamps.
 _BY_SIZE = {
-    1: (25, 32),
-    2: (26, 42, 50),
-    4: (24, 27, 43, 52, 69, 71, 73),
-    8: (44, 70, 72, 74, 80, *range(128, 256)),
+    1: (25, 32), 2: (26, 42, 50), 4: (24, 27, 43, 52, 69, 71, 73), 8: (44, 70, 72, 74, 80, *range(128, 256)),
     16: (21, 33, 34, 45),
-}
+}  # fmt: skip
 _BYTES = {kind: size for size, kinds in _BY_SIZE.items() for kind in kinds}
 _CHARACTER_BYTES = {75: 1, 76: 1, 77: 2, 78: 4}  # strings, by encoding
 
@@ -72,11 +66,10 @@ class Layout:
     # Numpy format and offset by `bare_name`; entries that are no single number, or whose place is unknown, are left out
     fields: dict[str, tuple[str, int]]
 
-    def dtype(self, names: Iterable[str]) -> np.dtype[np.void]:
+    def dtype(self, names: Collection[str]) -> np.dtype[np.void]:
         """Return a numpy record type of some of the fields, `n_bytes` long."""
-        chosen = list(names)
-        formats, offsets = zip(*(self.fields[name] for name in chosen), strict=True)
-        parts = {"names": chosen, "formats": formats, "offsets": offsets, "itemsize": self.n_bytes}
+        formats, offsets = zip(*(self.fields[name] for name in names), strict=True)
+        parts = {"names": list(names), "formats": formats, "offsets": offsets, "itemsize": self.n_bytes}
         return np.dtype(parts)  # type: ignore[call-overload, no-any-return]
 
 
@@ -86,11 +79,7 @@ def bare_name(name: str) -> str:
 
 
 def read_layouts(report: Report) -> dict[Key, Layout]:
-    """Read the layouts by (domain, schema).
-
-    One process describes each schema once, so several processes repeat it; where they contradict
-    each other (domain ids are per process), nothing tells whose a payload is, and it has no layout.
-    """
+    """Read the layouts by (domain, schema); where processes that repeat one contradict each other, there is none."""
     key = ("domainId", "schemaId")
     schema, entry, enum = (*key, "payloadSize"), (*key, "idx", "type", "offset", "name"), (*key, "size")
     if not report.has(versions.PAYLOAD_SCHEMAS, *schema) or not report.has(versions.PAYLOAD_ENTRIES, *entry):
@@ -170,9 +159,6 @@ def _shape(entry: Row, enums: Mapping[int, int]) -> tuple[int, int, str | None]:
     return size, size or 1, code
 
 
-# What NCCL puts into them.
-
-
 # Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
 # their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
 # unknown, so that it counts only for ids that need it.
@@ -192,22 +178,17 @@ _SPELLINGS = {
 }
 # Hash-like or free-running: any 64 bits. All others are counts, so a negative one is no value.
 _ANY_BITS = {"comm_id", "seq"}
-
-# Element sizes of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64
-# bfloat16 float8e4m3 float8e5m2.
+# Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
 _DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
 _LARGEST = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(NamedTuple):
     """What each of some blobs holds."""
 
     layout: Int64  # position, among the layouts, of that which the blob fits; -1 for none
-    # By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``, ``rank``; 64-bit ids as
-    # signed numbers; and where its value is one
-    values: dict[str, Int64]
-    known: dict[str, Flags]
+    values: dict[str, Int64]  # by field, as `_SPELLINGS` has them; 64-bit ids as signed numbers
+    known: dict[str, Flags]  # where its value is one
 
 
 def names_in(layout: Layout) -> dict[str, str]:
@@ -218,10 +199,7 @@ def names_in(layout: Layout) -> dict[str, str]:
 
 
 def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, Layout]) -> Fields:
-    """Decode the fields of all blobs, by the layouts of each domain and schema.
-
-    A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
-    """
+    """Decode the fields of all blobs that fit a layout of their domain: they name its schema, and are as long as both say."""
     n = len(blobs)
     values = {name: np.zeros(n, np.int64) for name in _SPELLINGS}
     fields = Fields(np.full(n, -1), values, {name: np.zeros(n, np.bool_) for name in _SPELLINGS})
@@ -251,10 +229,7 @@ def _windows(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]) -
 
 
 def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
-    """Tell which blobs hold one payload of a schema.
-
-    Where the header may say that there are several, only one that fills the blob to the byte counts.
-    """
+    """Tell which blobs hold one payload of a schema; where the header may say several, it must fill the blob to the byte."""
     n_payload, n_total = header["n_payload"], header["n_total"]
     mine = header["schema"] == schema & 0xFFFFFFFF
     if schema >> 32:  # an id that the tool gave
@@ -268,8 +243,7 @@ def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout)
 
 
 def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout) -> None:
-    names = names_in(layout)
-    if not names:
+    if not (names := names_in(layout)):
         return
     records = _windows(data, starts, layout.dtype(names.values()))
     for field, name in names.items():
@@ -289,14 +263,12 @@ def _multiply(fields: Fields) -> None:
     fields.known["message_bytes"] |= is_valid
 
 
-_DOMAIN, _PREFIX = "NCCL", "nccl"
 # A size is told as it is, or by a number of elements.
 _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
-@dataclass(frozen=True)
-class CommRank:
+class CommRank(NamedTuple):
     """A process's rank in its largest communicator, and that communicator's size."""
 
     rank: int
@@ -309,19 +281,16 @@ class Payloads:
 
     table: pa.Table  # `canonical.PAYLOADS`
     comm_sizes: pa.Table  # `canonical.COMM_SIZES`
-    # Rank and size by process. A process may be in several communicators: the largest tells its rank, unless two of
-    # that size disagree.
+    # By process, of its largest communicator, unless two of that size disagree
     comm_ranks: dict[int, CommRank]
     n_undecoded: int  # payloads of NCCL that do not fit their description
-    # Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does
-    size_gap: str | None
+    size_gap: str | None  # why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`
 
 
 def read_payloads(report: Report, strings: Strings) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
 
-    A range that is not said to be NCCL's, but may be, is if it can be decoded into what NCCL reports. There are none in an
-    export without blobs or without their description.
+    A range that is not said to be NCCL's, but may be, is if it can be decoded into what NCCL reports.
     """
     layouts = read_layouts(report)
     names = [names_in(layout).keys() for layout in layouts.values()]
@@ -352,17 +321,16 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
 
 def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     """Tell which rows are NCCL's by their text or domain, and which may be: neither has a name."""
-    starts = pc.starts_with(rows["text"], _PREFIX, ignore_case=True)
-    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy() | of_domains(rows, domains, _DOMAIN.__eq__)
+    starts = pc.starts_with(rows["text"], "nccl", ignore_case=True)
+    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy() | of_domains(rows, domains, "NCCL".__eq__)
     is_nameless = pc.is_null(rows["text"]).to_numpy() & ~of_domains(rows, domains, lambda _: True)
     return says_nccl, is_nameless & ~says_nccl
 
 
 def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
-    starts, threads = as_int(found["start"], TIME_LIMIT), found["globalTid"].to_numpy()
-    kept = kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
-    ends = as_int(found["end"], TIME_LIMIT)
-    rows = np.flatnonzero(kept)
+    starts, ends = as_int(found["start"], TIME_LIMIT), as_int(found["end"], TIME_LIMIT)
+    threads = found["globalTid"].to_numpy()
+    rows = np.flatnonzero(kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT))
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
     columns = {name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows]) for name in _COLUMNS}
     is_open = (ends < starts) | (ends >= TIME_LIMIT)

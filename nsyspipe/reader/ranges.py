@@ -45,8 +45,7 @@ class Ranges:
     n_dropped: int  # ranges that ended before they started, or at impossible times
     open_end_ns: int | None  # the end of ranges that were never closed; None when all were
     is_recorded: bool  # whether the report has the table at all
-    # Whether NCCL or MPI opened a domain or a range: then something may have communicated
-    has_communication: bool = False
+    has_communication: bool = False  # whether NCCL or MPI opened a domain or a range
     n_nccl: int = 0  # ranges of NCCL, by their text or their domain
 
 
@@ -60,27 +59,20 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
     domains = _of_kinds(found, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end, domains)
     is_named = any((name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist())
-    is_nccls = _matching(ranges, _NCCL_TEXT) | of_domains(
-        ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0])
-    )
+    is_nccls = of_domains(ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0]))
+    is_nccls |= _matching(ranges, _NCCL_TEXT)
+    ranks = _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW))
+    has_communication = is_named or bool(_matching(ranges, _NEVER_TEXT).any())
+    n_nccl = int(np.count_nonzero(is_nccls))
     return Ranges(
-        table,
-        _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW)),
-        n_dropped,
-        open_end,
-        is_recorded=True,
-        has_communication=is_named or bool(_matching(ranges, _NEVER_TEXT).any()),
-        n_nccl=int(np.count_nonzero(is_nccls)),
+        table, ranks, n_dropped, open_end, is_recorded=True, has_communication=has_communication, n_nccl=n_nccl
     )
 
 
 def read_ranges_again(
     report: Report, strings: Strings, threads: Iterable[int], *, span: tuple[int, int] | None, open_end_ns: int | None
 ) -> pa.Table:
-    """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all.
-
-    `open_end_ns` is as the first reading found it.
-    """
+    """Read the ranges of some threads as `canonical.RANGES`: those that touch a host time (first, last), or all."""
     if not report.has(versions.NVTX, *_NEEDED):
         return canonical.RANGES.empty()
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
@@ -108,9 +100,8 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
-    is_never = _matching(ranges, _NEVER_TEXT) | of_domains(
-        ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS)
-    )
+    is_never = of_domains(ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS))
+    is_never |= _matching(ranges, _NEVER_TEXT)
     kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
     columns = {"process_id": process_of(threads), "thread_id": threads, "start_ns": starts, "end_ns": ends}
     columns = {name: values[kept] for name, values in (columns | {"is_library": is_library}).items()}

@@ -18,18 +18,7 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
-from nsyspipe.reader.tables import (
-    COLUMNS,
-    ENTRIES,
-    Entry,
-    Pages,
-    check_columns,
-    connected,
-    fetch_arrow,
-    fetch_rows,
-    plain_tables,
-    quoted,
-)
+from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +75,7 @@ def is_read(table: str) -> bool:
 
 
 def is_newer_than_tested(schema_version: str | None) -> bool:
-    """Tell whether an export schema version is newer than any that nsyspipe was tried on."""
+    """Tell whether an export schema version is newer than any that was tried."""
     return version_numbers(schema_version) > NEWEST_TESTED
 
 
@@ -98,11 +87,7 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
 
 # A damaged file can also hold a name that is no text.
 _ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
-
-# Where every database begins.
-_SCHEMA_PAGE = 1
-# Numbers take more room as text than in the file.
-_MOST_TEXT = 4
+_MOST_TEXT = 4  # numbers take more room as text than in the file
 
 # By kind of column its Arrow type, and the SQL of what it does not have.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
@@ -120,7 +105,7 @@ def open_report(path: str | Path) -> Iterator[Report]:
     before, flags = check_file(path)
     with _translated(path):
         pages = Pages(path)
-        pages.add([_SCHEMA_PAGE])
+        pages.add([1])  # where the schema begins
         with connected(f"{path.absolute().as_uri()}?{flags}") as connection:
             yield Report(path, connection, pages)
     with _still_there(path):
@@ -137,29 +122,15 @@ class Report:
         self._connection = connection
         self._n_bytes = path.stat().st_size
         self._weighed: set[tuple[str, str]] = set()
-        self.tables, self.views = self._tables(pages)
+        # The columns of each table, and the names of what looks like one.
+        self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
-            problem, fix = (
+            problem, tables = (
                 "an SQLite database that Nsight Systems did not export",
-                "nsys export --type=sqlite REPORT.nsys-rep",
+                ", ".join(sorted(self.tables)[:5]),
             )
-            raise NotAReportError(
-                str(path), problem, found=f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}", fix=fix
-            )
-
-    def _tables(self, pages: Pages) -> tuple[dict[str, list[str]], frozenset[str]]:
-        """Return the columns of each table, and the names of what looks like one."""
-        entries = [Entry(*row) for row in fetch_rows(self._connection, ENTRIES)]
-        plain = plain_tables(self.path, entries, is_read)
-        pages.add(entry.first_page for entry in entries if entry.first_page)
-        rows = fetch_rows(self._connection, COLUMNS)
-        check_columns(self.path, rows, is_read)
-        columns: dict[str, list[str]] = {}
-        for table, column, hidden, _ in rows:
-            if table in plain and not hidden:
-                columns.setdefault(table, []).append(column)
-        views = {one.name for one in entries if one.type in {"table", "view"}} - plain
-        return columns, frozenset(one for one in views if not one.startswith("sqlite_"))
+            fix = "nsys export --type=sqlite REPORT.nsys-rep"
+            raise NotAReportError(str(path), problem, found=f"tables {tables or '(none)'}", fix=fix)
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
@@ -219,8 +190,7 @@ class Report:
 
     def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
-        has_all = self.has(table, *columns)
-        return self.select(table, columns, where=where).to_pylist() if has_all else []
+        return self.select(table, columns, where=where).to_pylist() if self.has(table, *columns) else []
 
     def _weigh(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
@@ -243,11 +213,10 @@ class Report:
 
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
+        statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
         with _translated(self.path):
-            statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
-            found = fetch_arrow(self._connection, statement)
-            number: int | None = next(iter(found["n"].to_pylist()), None)
-            return number
+            number: int | None = next(iter(fetch_arrow(self._connection, statement)["n"].to_pylist()), None)
+        return number
 
 
 def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
@@ -267,7 +236,6 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
-_PID_SHIFT = 24
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
 TIME_LIMIT = 2**61
@@ -285,7 +253,7 @@ def process_of_thread(global_tid: int) -> int:
 
 def pid_of(global_pid: int) -> int:
     """Return the operating system's process id; right for negative ids too."""
-    return (global_pid >> _PID_SHIFT) & _PID_BITS
+    return (global_pid >> 24) & _PID_BITS
 
 
 def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:

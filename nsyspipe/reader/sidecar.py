@@ -43,10 +43,7 @@ class UnusableError(ValueError):
 
 
 class Field(NamedTuple):
-    """What a field must be: a number from `least`, a text of a `form`, a list of not too many texts or objects.
-
-    Texts are short and fit to be shown, but for those that are `masked` afterwards.
-    """
+    """What a field must be; texts are short and fit to be shown, but for those that are masked afterwards."""
 
     kind: type[Any]
     least: int = 0
@@ -107,13 +104,10 @@ def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of tha
     if field.kind in {list, dict}:
         each = value.values() if field.kind is dict else value
         if not all(isinstance(one, field.of) for one in each):
-            raise UnusableError(f"{name} holds more than {_MANY[field.of]}")
+            raise UnusableError(f"{name} holds more than {'texts' if field.of is str else 'objects'}")
         if field.of is str and not field.is_masked:
             return [_check(name, one, _TEXT) for one in each]
     return value
-
-
-_MANY: dict[type[Any], str] = {str: "texts", dict: "objects"}
 
 
 def _moment(captured_at_utc: str) -> datetime:
@@ -140,10 +134,7 @@ def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
 
 
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
-    """Read a sidecar, its file's bytes.
-
-    `UnusableError` if it is no JSON object, of a later version, or a field of it has another type or is out of range.
-    """
+    """Read a sidecar's bytes; `UnusableError` if it is no JSON object, of a later version, or a field of it cannot be."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -190,7 +181,6 @@ def family_of_pattern(pattern: str) -> str | None:
 
 # Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the launchers leave them.
 
-
 _MOST_ENTRIES, _MOST_SIDECARS, _MOST_BYTES = 100_000, 4096, 1 << 20
 _MOST_LOG_BYTES = 256 << 20
 _NODE = re.compile(r"\.node[0-9]+$")
@@ -203,8 +193,7 @@ class FoundSidecar:
     """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
-    # Its ranks by the position of their report among the run's
-    by_argument: dict[int, tuple[CapturedRank, ...]]
+    by_argument: dict[int, tuple[CapturedRank, ...]]  # ranks by the position of their report among the run's
 
 
 @dataclass(frozen=True)
@@ -228,8 +217,7 @@ class FoundSidecars:
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     """Read the sidecars that lie beside some reports; what is wrong with one is a problem, never an error.
 
-    The reports lie, or lay before their export went to a cache, where the paths say. Sidecars come by directory and
-    name.
+    The reports lie, or lay before their export went to a cache, where the paths say.
     """
     by_place: dict[Path, dict[str, list[int]]] = {}
     for argument, path in enumerate(reports):
@@ -257,10 +245,7 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
 def read_beside(
     sidecars: Iterable[Sidecar], *, wants_log: bool, wants_topology: bool
 ) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
-    """Read the NCCL logs and the topology that sidecars name; what cannot be used is a problem, never an error.
-
-    Hosts are taken to have one topology, so the first one holds.
-    """
+    """Read NCCL logs and the first topology that sidecars name; what cannot be used is a problem, never an error."""
     sidecars = list(sidecars)
     problems: list[Problem] = []
     unusable: dict[Path, InputError] = {}

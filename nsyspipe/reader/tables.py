@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -156,14 +155,14 @@ def quoted(name: str) -> str:
 
 # Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.
 _LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
-ENTRIES = (
+_ENTRIES = (
     f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
     "CAST(coalesce(rootpage, 0) AS INTEGER), "
     f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT {_MOST_ENTRIES + 1}"
 )
 # Of each column of a table: table, name, whether it computes, length of its default value.
 _MOST_COLUMNS = 100_000
-COLUMNS = (
+_COLUMNS = (
     "SELECT m.name, c.name, c.hidden, coalesce(length(c.dflt_value), 0) "  # noqa: S608
     "FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c "
     f"WHERE m.type = 'table' AND m.rootpage > 0 ORDER BY m.name, c.cid LIMIT {_MOST_COLUMNS + 1}"
@@ -182,9 +181,8 @@ _INNER = (0x02, 0x05)
 _FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A row of a database's schema, as `ENTRIES` selects it."""
+class _Entry(NamedTuple):
+    """A row of a database's schema, as `_ENTRIES` selects it."""
 
     type: str
     name: str
@@ -192,12 +190,32 @@ class Entry:
     statement: str
 
 
-def plain_tables(path: Path, entries: Iterable[Entry], is_needed: Callable[[str], bool]) -> frozenset[str]:
-    """Return the names of the tables that hold their rows themselves.
+def plain_tables(
+    path: Path, connection: sa.Connection, pages: Pages, is_needed: Callable[[str], bool]
+) -> tuple[dict[str, list[str]], frozenset[str]]:
+    """Return the columns of the tables that hold their rows themselves, and the names of what else looks like one.
 
-    `NotAReportError` if a view or a virtual table stands in the place of one that `is_needed`; `DamagedReportError` if
-    the schema contradicts itself, as SQLite's own never does.
+    `NotAReportError` if what stands in the place of one that `is_needed`, or of a column of it, holds no values of its
+    own; `DamagedReportError` if the schema contradicts itself, as SQLite's own never does.
     """
+    entries = [_Entry(*row) for row in fetch_rows(connection, _ENTRIES)]
+    plain = _plain_names(path, entries, is_needed)
+    pages.add(entry.first_page for entry in entries if entry.first_page)
+    columns: dict[str, list[str]] = {}
+    for number, (table, name, hidden, default) in enumerate(fetch_rows(connection, _COLUMNS)):
+        if number >= _MOST_COLUMNS:
+            raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
+        if is_needed(table) and (hidden or default > _LONGEST_DEFAULT):
+            why = "computes its values" if hidden else "has a default value"
+            problem = f"{table}.{name} {why}, as no column of an nsys export does"
+            raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
+        if table in plain and not hidden:
+            columns.setdefault(table, []).append(name)
+    others = {one.name for one in entries if one.type in {"table", "view"}} - plain
+    return columns, frozenset(one for one in others if not one.startswith(_INTERNAL))
+
+
+def _plain_names(path: Path, entries: Iterable[_Entry], is_needed: Callable[[str], bool]) -> set[str]:
     plain, seen = set(), set()
     for number, entry in enumerate(entries):
         made = _STATEMENT.match(entry.statement)
@@ -219,7 +237,7 @@ def plain_tables(path: Path, entries: Iterable[Entry], is_needed: Callable[[str]
             plain.add(entry.name)
         elif is_needed(entry.name):
             raise in_place_of_a_table(path, entry.name, "view" if entry.type == "view" else "virtual table")
-    return frozenset(name for name in plain if not name.lower().startswith(_INTERNAL))
+    return {name for name in plain if not name.lower().startswith(_INTERNAL)}
 
 
 def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
@@ -233,22 +251,6 @@ def _name_in(made: re.Match[str]) -> str:
     for group, mark in {"a": '"', "c": "`", "d": "'"}.items():
         name = name or (made[group] or "").replace(2 * mark, mark)
     return name
-
-
-def check_columns(path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]) -> None:
-    """Refuse columns that hold no values of their own: computed ones, and defaults that fill rows with text.
-
-    Each comes with its table, name, what `COLUMNS` says of computing, and the length of the default value. Only tables
-    that are needed count; `DamagedReportError` if there are more columns than any export has.
-    """
-    for number, (table, name, hidden, default) in enumerate(columns):
-        if number >= _MOST_COLUMNS:
-            raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
-        if not is_needed(table) or not (hidden or default > _LONGEST_DEFAULT):
-            continue
-        why = "computes its values" if hidden else "has a default value"
-        problem = f"{table}.{name} {why}, as no column of an nsys export does"
-        raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
 
 
 class Pages:

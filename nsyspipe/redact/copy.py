@@ -106,6 +106,8 @@ _COLUMNS = {
 # Columns of whole numbers, and those that are copied after a look at each value, of the tables that have some.
 NUMBERS = {table: columns[0] for table, columns in _COLUMNS.items() if columns[0]}
 CHECKED = {table: columns[1] for table, columns in _COLUMNS.items() if columns[1]}
+# All columns that are copied, or are known and stay behind.
+KNOWN = {table: {name for part in columns for name in part} for table, columns in _COLUMNS.items()}
 _CLASSES = {table: kind for kind, tables in _entries(_DROPPED).items() for table in tables.split()}
 # Some exporters append a version to a table's name.
 _VERSIONED = re.compile(r"(.+)_V[0-9]{1,6}")
@@ -128,21 +130,14 @@ def class_of(table: str) -> str | None:
     return _CLASSES.get(table) or next(families, None)
 
 
-def known_columns(table: str) -> frozenset[str]:
-    """Return the columns of a table that are copied, or are known and stay behind."""
-    return frozenset(name for columns in _COLUMNS.get(table, ()) for name in columns)
-
-
 # Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
 _CHUNK_ROWS = 50_000
-# Where the header of an SQLite file says how its texts are encoded.
-_HEADER_BYTES, _ENCODING_AT = 100, slice(56, 60)
+# By what the header of an SQLite file says of its texts.
 _ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
 # SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
 # flushing, of changing the size.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
-_VIEWS = "views"
 # Classes whose every place is worth a word.
 UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
 _HARDWARE = "serial numbers and places of hardware"
@@ -151,7 +146,7 @@ _OTHER_COLUMNS = "columns that no answer needs"
 
 
 class Amount(NamedTuple):
-    """How much was left behind in one place: a class, a table or column, and the number of its rows or values."""
+    """How much was left behind in one place, a table or column."""
 
     kind: str
     place: str
@@ -212,13 +207,9 @@ class Copying:
         """Run a statement."""
         return self.connection.exec_driver_sql(statement)
 
-    def number(self, statement: str) -> int:
-        """Return the one number that a statement returns; 0 for NULL."""
-        return int(self.run(statement).scalar() or 0)
-
     def count(self, table: str, condition: str = "1", *, of: str = "source") -> int:
         """Return how many rows of a table of the report, or of the copy, meet a condition."""
-        return self.number(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}")  # noqa: S608
+        return int(self.run(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}").scalar_one())  # noqa: S608
 
     def create(
         self, table: str, columns: Mapping[str, str], rows: Iterable[tuple[Any, ...]] = (), *, of: str = "main"
@@ -228,8 +219,8 @@ class Copying:
         self.run(f"DROP TABLE IF EXISTS {name}")
         self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
         if filled := list(rows):
-            marks = ", ".join("?" * len(columns))
-            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", filled)  # noqa: S608
+            insert = f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+            self.connection.exec_driver_sql(insert, filled)
         return len(filled)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
@@ -257,7 +248,7 @@ class Copying:
         )
         last = -(2**63)
         while self.connection.execute(sa.text(statement), {"last": last}).rowcount:
-            last = self.number(f"SELECT max(rowid) FROM main.{quoted(table)}")  # noqa: S608
+            last = self.run(f"SELECT max(rowid) FROM main.{quoted(table)}").scalar_one()  # noqa: S608
             self.on_rows()
 
 
@@ -278,10 +269,10 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
     with report.open("rb") as file:
-        number_of = int.from_bytes(file.read(_HEADER_BYTES)[_ENCODING_AT], "big")
+        number_of = int.from_bytes(file.read(100)[56:60], "big")
     encoding = _ENCODINGS.get(number_of, "UTF-8")
     try:
-        with _written(copy), engine.connect() as connection:
+        with engine.connect() as connection:
             # The report's schema is not to be trusted. The copy has its final name only when it is whole: nothing is ever
             # to be rolled back.
             for setting in (
@@ -289,52 +280,36 @@ def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
                 "main.journal_mode = OFF", "main.synchronous = OFF", "main.secure_delete = ON",
             ):  # fmt: skip
                 connection.exec_driver_sql(f"PRAGMA {setting}")
-            source = f"{report.absolute().as_uri()}?{flags}"
-            connection.exec_driver_sql("ATTACH ? AS source", (source,))
+            connection.exec_driver_sql("ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",))
             connection.exec_driver_sql("BEGIN")
             yield connection
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("DETACH source")
-    finally:
-        engine.dispose()
-
-
-@contextlib.contextmanager
-def _written(copy: Path) -> Iterator[None]:
-    """Tell what goes wrong with the copy from what is wrong with the report."""
-    try:
-        yield
     except sa.exc.DBAPIError as error:
         if getattr(error.orig, "sqlite_errorcode", 0) not in _WRITE_ERRORS:
-            raise
+            raise  # it is the report that is wrong
         problem = f"cannot be written ({error.orig})"
         raise OutputError(str(copy.parent), problem, fix="another disk or directory") from error
-
-
-def copy_numbers(copying: Copying) -> None:
-    """Copy the tables that hold nothing but numbers."""
-    for base in NUMBERS:
-        if base not in CHECKED:
-            for table in copying.tables(base):
-                copying.copy(table)
+    finally:
+        engine.dispose()
 
 
 def count_left_behind(copying: Copying) -> None:
     """Count the tables and columns that stay behind as a whole."""
     for table in copying.report.views:
-        copying.removed.add(_VIEWS, table, 1, "views")
+        copying.removed.add("views", table, 1, "views")
     for table, columns in copying.report.tables.items():
         base = base_name(table)
+        known = KNOWN.get(base, set())
         if not is_known(base):
             copying.removed.add(_UNKNOWN_TABLES, table, copying.count(table))
         elif kind := class_of(base):
             copying.removed.add(kind, base, copying.count(table))
-        elif base in NUMBERS or not known_columns(base).issuperset(columns):
+        elif base in NUMBERS or not known.issuperset(columns):
             copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
             left = [name for name in columns if name not in copied]
             counts = ", ".join(["count(*)", *(f"count({quoted(name)})" for name in left)])
             numbers: list[int] = [*copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()]  # noqa: S608
             for name, n in zip(left, numbers[1:], strict=True):
                 kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
-                kind = kind if name in known_columns(base) else _UNKNOWN_COLUMNS
-                copying.removed.add(kind, f"{base}.{name}", n, "values")
+                copying.removed.add(kind if name in known else _UNKNOWN_COLUMNS, f"{base}.{name}", n, "values")

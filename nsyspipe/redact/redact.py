@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded
@@ -22,11 +22,12 @@ from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
 from nsyspipe.redact.copy import (
+    CHECKED,
+    NUMBERS,
     Copying,
     Removed,
     base_name,
     class_of,
-    copy_numbers,
     count_left_behind,
     is_known,
     opened,
@@ -44,8 +45,7 @@ _ANOTHER = "another name"
 _BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A report, and where its copy goes."""
 
     report: Path
@@ -54,17 +54,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Redaction:
-    """What was done: each report and its copy, how many hosts got another name, what stayed behind.
-
-    Beside the reports are files that `analyze` reads, and that were not copied; others there are logs, topologies or
-    sidecars of no report.
-    """
+    """What was done."""
 
     places: Sequence[Place]
-    n_hosts: int
+    n_hosts: int  # that got another name
     removed: Removed
-    beside: Sequence[str]
-    has_others_beside: bool = False
+    beside: Sequence[str]  # files beside the reports that `analyze` reads, and that were not copied
+    has_others_beside: bool = False  # logs, topologies or sidecars of no report
 
 
 def redact(
@@ -87,7 +83,11 @@ def redact(
     looks = [look_at(place.report) for place in places]
     for place, (_, unknown) in zip(places, looks, strict=True):
         if unknown and not drop_unknown:
-            _refuse_unknown(place.report, unknown)
+            rows = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
+            more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+            problem = "has tables that this version does not know, so that it cannot tell what is private in them"
+            fix = "--drop-unknown leaves them out; analysis reads none of them"
+            raise InputError(str(place.report), problem, found=f"{', '.join(rows[:_MOST_NAMED])}{more}", fix=fix)
     # Numbered as they appear; no name stays none.
     names = dict.fromkeys(host for host, _ in looks if host)
     hosts = {host: f"host-{index}" for index, host in enumerate(names)}
@@ -101,8 +101,10 @@ def redact(
     with staged(places) as files:
         for place, (host, _), file in zip(places, looks, files, strict=True):
             name = None if host is None else hosts.get(host, "")
-            copying = partial(lambda copy: show(copy.stat().st_size), file)
-            removed.update(_copy_report(place.report, file, name, copying))
+            with open_report(place.report) as report, opened(place.report, file) as connection:
+                copying = Copying(report, connection, partial(lambda copy: show(copy.stat().st_size), file))
+                _copy(copying, name)
+            removed.update(copying.removed)
             n_done += place.report.stat().st_size
             show(0)
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
@@ -122,26 +124,13 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
         return host_of(report), {table: n for table in unknown if (n := report.count(table))}
 
 
-def _refuse_unknown(report: Path, unknown: dict[str, int]) -> None:
-    names = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    raise InputError(
-        str(report),
-        "has tables that this version does not know, so that it cannot tell what is private in them",
-        found=f"{', '.join(names[:_MOST_NAMED])}{more}",
-        fix="--drop-unknown leaves them out; analysis reads none of them",
-    )
-
-
-def _copy_report(path: Path, copy: Path, host: str | None, on_rows: Callable[[], None]) -> Removed:
-    """Fill an empty file with the copy of a report, in which its host is called so; return what stayed behind."""
-    with open_report(path) as report, opened(path, copy) as connection:
-        copying = Copying(report, connection, on_rows)
-        copy_numbers(copying)
-        copy_facts(copying, host)
-        for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
-            copy_part(copying)
-        return copying.removed
+def _copy(copying: Copying, host: str | None) -> None:
+    """Fill the copy of a report, in which its host is called so."""
+    for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
+        copying.copy(table)
+    copy_facts(copying, host)
+    for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
+        copy_part(copying)
 
 
 def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     Key = tuple[int, int]
 
 
-_ENVIRONMENT = "environment and settings of the capture"
-_EXPORT = "settings of the export"
-_SYSTEM = "host and system"
 _FORM = "values of an unexpected form"
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -62,19 +59,18 @@ def copy_facts(copying: Copying, host: str | None) -> None:
     """Copy versions, ranks, GPU models, and put another name for the host."""
     for base in (versions.EXPORT_META, versions.EXPORT_META_OLD):
         for table in copying.tables(base):
-            _copy_rows(copying, table, _EXPORT, _export_rows(copying, table))
+            _copy_rows(copying, table, "settings of the export", _export_rows(copying, table))
     for table in copying.tables(versions.CAPTURE_META):
-        _copy_rows(copying, table, _ENVIRONMENT, _variable_rows(copying.report, table))
+        _copy_rows(copying, table, "environment and settings of the capture", _variable_rows(copying.report, table))
     for table in copying.tables(versions.SYSTEM_ENV):
-        _copy_rows(copying, table, _SYSTEM, [] if host is None else [("Hostname", host)])
+        _copy_rows(copying, table, "host and system", [] if host is None else [("Hostname", host)])
     for table in copying.tables(versions.GPU):
         copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
-    copied = 0
-    if copying.report.has(table, "name", "value"):  # else no row says anything
-        copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows)
+    says_anything = copying.report.has(table, "name", "value")
+    copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows) if says_anything else 0
     copying.removed.add(kind, table, copying.count(table) - copied)
 
 
@@ -127,29 +123,23 @@ def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
     marks: dict[str, str] = {}
     rows = []
     for row, name in _names(copying, table):
-        is_model = not name or _MODEL.fullmatch(name)
-        if not is_model:
-            copying.removed.add(_FORM, f"{table}.name", 1, "values")
+        is_model = not name or _MODEL.fullmatch(name) is not None
+        copying.removed.add(_FORM, f"{table}.name", not is_model, "values")
         rows.append((row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")))
     return rows
 
 
 # NCCL's payloads, packed anew: the numbers that analysis reads, and nothing between or behind them.
 
-# Stands for a payload that analysis only counts.
-MARK = b"\x00"
-
-_LOW = 0xFFFFFFFF
+MARK = b"\x00"  # stands for a payload that analysis only counts
 PAYLOADS = "payloads of NVTX ranges"
 
 
 def packed(blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
-    fits = decode_fields(blobs, domains, layouts).layout.tolist()
-    return [
-        _packed(blob, *of_layout[at]) if at >= 0 else MARK for blob, at in zip(blobs.to_pylist(), fits, strict=True)
-    ]
+    fits = zip(blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True)
+    return [_packed(blob, *of_layout[at]) if at >= 0 else MARK for blob, at in fits]
 
 
 def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
@@ -158,7 +148,8 @@ def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
         code, at = layout.fields[name]
         end = at + np.dtype(code).itemsize
         payload[at:end] = source[at:end]
-    anew = 1, schema & _LOW, schema >> 32 & _LOW, layout.n_bytes, HEADER.itemsize + layout.n_bytes
+    high, low = divmod(schema & 2**64 - 1, 2**32)
+    anew = 1, low, high, layout.n_bytes, HEADER.itemsize + layout.n_bytes
     return np.array([anew], HEADER).tobytes() + payload
 
 
@@ -187,8 +178,6 @@ def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
 
 # NVTX rows: of names only those that are read.
 
-_NAMES = "NVTX names of threads, marks, categories and domains"
-
 _NCCL_PREFIX = "nccl"
 _READ_DOMAINS = {"NCCL", "MPI"}
 _MPI_RANK = re.compile(r"MPI Rank [0-9]{1,18}")
@@ -207,14 +196,19 @@ def copy_ranges(copying: Copying) -> None:
         copying.removed.add(PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values")
         of_range = _OF_RANGE if copying.report.has(table, "eventType") else "NULL"
         text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
-        by_id = [(row, string) for row, _, string in names]
         checked = {
-            "textId": Checked("INTEGER", by_id, of_range.format(number("textId"))),
+            "textId": Checked("INTEGER", [(row, one) for row, _, one in names], of_range.format(number("textId"))),
             "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
             "binaryData": Checked("BLOB", payloads.items()),
         }
         copying.copy(table, checked)
-        _count(copying, table)
+        named = copying.columns(table, ("textId", "text"))
+        has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
+        left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
+        n_removed = copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
+        copying.removed.add(
+            "NVTX names of threads, marks, categories and domains", f"{table}.text", n_removed, "values"
+        )
 
 
 def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
@@ -254,26 +248,13 @@ def _name(row: Mapping[str, Any], *, is_nccls: bool) -> tuple[int, str | None, i
     if kind == DOMAIN_ROW and text is not None:
         is_kept = text in _READ_DOMAINS
     if is_kept:
-        return (row["row"], row["inline"], None) if row["inline"] else (row["row"], None, row["textId"])
+        return (row["row"], row["inline"] or None, None if row["inline"] else row["textId"])
     is_told = text is not None and (kind == DOMAIN_ROW or row["binaryData"])
     return row["row"], _REDACTED if is_told else None, None
 
 
-def _count(copying: Copying, table: str) -> None:
-    """Count the names that stayed behind."""
-    named = copying.columns(table, ("textId", "text"))
-    if named:
-        condition = f"({' OR '.join(f'{name} IS NOT NULL' for name in named)})"
-        before = copying.count(table, condition)
-        if "text" in named:
-            condition += f" AND text IS NOT '{_REDACTED}'"
-        after = copying.count(table, condition, of="main")
-        copying.removed.add(_NAMES, f"{table}.text", before - after, "values")
-
-
 # The string table: names of kernels and NVTX ranges, and those of CUDA's calls that look like one.
 
-_KIND = "strings that no kernel, range or CUDA call is named by"
 # Where ids of names stand whose texts stay, whatever they are, and where those of calls.
 _NAMES_OF = (
     ("named_by", versions.KERNEL, "shortName"),
@@ -282,10 +263,9 @@ _NAMES_OF = (
     ("called_by", versions.RUNTIME, "nameId"),
 )
 # cudaLaunchKernel_v7000, cuMemcpyAsync_v2_ptsz
-_LONGEST_CALL = 128
 _CALL = (
     "(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND t.value NOT GLOB '*[^A-Za-z0-9_]*' "
-    f"AND length(t.value) <= {_LONGEST_CALL}"
+    "AND length(t.value) <= 128"
 )
 
 
@@ -300,10 +280,8 @@ def copy_strings(copying: Copying) -> None:
     for target, base, column in _NAMES_OF:
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
-                copying.run(
-                    f"INSERT OR IGNORE INTO temp.{target} SELECT {column} FROM main.{quoted(table)} "  # noqa: S608
-                    f"WHERE {column} IS NOT NULL"
-                )
+                ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
+                copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
     for table in copying.tables(versions.STRINGS):
         n_kept = 0
         if copying.report.has(table, "id", "value"):  # else no id has a text
@@ -318,7 +296,9 @@ def copy_strings(copying: Copying) -> None:
             where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
             copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
             n_kept = copying.count(table, of="main")
-        copying.removed.add(_KIND, table, copying.count(table) - n_kept)
+        copying.removed.add(
+            "strings that no kernel, range or CUDA call is named by", table, copying.count(table) - n_kept
+        )
 
 
 def count_named(copying: Copying) -> None:
@@ -334,7 +314,5 @@ def count_named(copying: Copying) -> None:
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
-                texts = copying.run(
-                    f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
-                ).scalars()
-                copying.removed.n_named += sum(names.search(text) is not None for text in texts)
+                texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
+                copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())

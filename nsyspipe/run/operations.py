@@ -55,17 +55,17 @@ class ReportTask:
 
 def report_operations(task: ReportTask) -> list[Result]:
     """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns."""
-    again = read_again(task.path, task.reading.comm_kernel, task.wanted)
-    named, families = text_families(again.ranges, task.reading)
+    names, tables = read_again(task.path, task.reading.comm_kernel, task.wanted)
+    *_, all_ranges, _ = tables
+    named, families = text_families(all_ranges, task.reading)
     codes = phase_codes(named, task.reading.phases)
     processes = sorted(rank.process_id for rank in task.ranks)
-    tables = again.kernels, again.memcpys, again.memsets, again.ranges, again.launches
     parts = [[None] * len(processes) if table is None else by_process(table, processes) for table in tables]
     results = []
     for rank in task.ranks:
         kernels, memcpys, memsets, ranges, launches = (part[processes.index(rank.process_id)] for part in parts)
         times = [launch_times(table, launches) for table in (kernels, memcpys, memsets)]
-        operations = device_operations(kernels, memcpys, memsets, times, again.names)
+        operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
         phases = phase_ranges(ranges, codes, members)
         events = events_table(task.path, rank, operations, phases, members)

@@ -35,17 +35,13 @@ def said(done):
 
 def cells(folder):
     """Return every value of a dataset as one text; what is stored is compressed."""
-    found = []
-    for path in sorted(folder.rglob("*.parquet")):
-        table = pq.read_table(path, partitioning=None)
-        found.append(repr(table.schema.metadata) + repr(table.to_pydict()))
-    assert found
-    return "\n".join(found).encode()
+    tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
+    assert tables
+    return "\n".join(repr(table.schema.metadata) + repr(table.to_pydict()) for table in tables).encode()
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"],
+    "command", ["analyze", "analyze --json -", "analyze --markdown -", "analyze --findings all", "doctor", "redact"]
 )
 def test_no_secret_is_in_what_a_command_says(planted, tmp_path, command):
     folder, secrets = planted
@@ -86,14 +82,6 @@ def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []
 
 
-def redacted(tmp_path, *texts, **variables):
-    built = steady_rank(0).env(**variables)
-    for at, text in enumerate(texts):
-        built.range(at, at + 1, text, inline=at % 2 == 1)
-    path = built.write(tmp_path / "r.sqlite")
-    return redact(str(path), tmp_path / "out.sqlite")
-
-
 ADA = {"HOME": "/home/ada/", "USER": "ada"}
 
 
@@ -107,6 +95,9 @@ ADA = {"HOME": "/home/ada/", "USER": "ada"}
     ],
 )
 def test_kept_texts_with_a_removed_name_are_counted(tmp_path, texts, variables, n):
-    done = redacted(tmp_path, *texts, **variables)
+    built = steady_rank(0).env(**variables)
+    for at, text in enumerate(texts):
+        built.range(at, at + 1, text, inline=at % 2 == 1)
+    done = redact(str(built.write(tmp_path / "r.sqlite")), tmp_path / "out.sqlite")
     assert done.removed.n_named == n
     assert ("still hold" in redaction_text(done, tmp_path)) == bool(n)

@@ -56,7 +56,6 @@ def family(pid):
 
 
 def eventually(condition, what):
-    """Wait until something holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
@@ -72,7 +71,6 @@ def is_running(pid):
 
 
 def workers_of(pid):
-    """Return the processes that a process has started."""
     with contextlib.suppress(OSError):
         return family(pid)[1:]
     return []
@@ -93,7 +91,7 @@ def reading(pid, folder):
     for one in [pid, *workers_of(pid)]:
         with contextlib.suppress(OSError):
             links = [str(entry.readlink()) for entry in Path(f"/proc/{one}/fd").iterdir()]
-            found += [one] if any(link.startswith(str(folder)) for link in links) else []
+            found += [one] if any(link.startswith(f"{folder}/") for link in links) else []
     return found
 
 
@@ -117,6 +115,12 @@ def starting(folder, _):
     return process, eventually(lambda: workers_of(process.pid), "workers")
 
 
+def errors_of(process):
+    out, errors = process.communicate(timeout=2 * DEADLINE_S)
+    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    return errors
+
+
 def gone(workers):
     eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
 
@@ -125,16 +129,10 @@ def gone(workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "everybody", "jobs"),
-    [
-        (signal.SIGTERM, False, 1),
-        (signal.SIGTERM, False, 2),
-        (signal.SIGHUP, True, 2),
-        # A terminal sends Ctrl-C to the workers too; kill(1) only to the program.
-        (signal.SIGINT, False, 1),
-        (signal.SIGINT, False, 2),
-        (signal.SIGINT, True, 2),
-    ],
-)
+    # A terminal sends Ctrl-C to the workers too; kill(1) only to the program.
+    [(signal.SIGTERM, False, 1), (signal.SIGTERM, False, 2), (signal.SIGHUP, True, 2), (signal.SIGINT, False, 1),
+     (signal.SIGINT, False, 2), (signal.SIGINT, True, 2)],
+)  # fmt: skip
 def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, number, everybody, jobs):
     process, workers = started(large, tmp_path, jobs)
     assert len(workers) == (2 if jobs == 2 else 0)
@@ -151,9 +149,8 @@ def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
     """As nohup has it: a terminal that closes does not end the program."""
     command = program("analyze", steady, "-q", "--json", tmp_path / "run.json")
     script = "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait $pid"
-    done = subprocess.run(
-        ["bash", "-c", script, "sh", *command], env=environment(), timeout=DEADLINE_S, check=False, capture_output=True
-    )
+    words = ["bash", "-c", script, "sh", *command]
+    done = subprocess.run(words, env=environment(), timeout=DEADLINE_S, check=False, capture_output=True)
     assert done.returncode == 0, done
     assert (tmp_path / "run.json").exists()
 
@@ -195,9 +192,8 @@ def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path, begun):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", text], **pipes, text=True, cwd=tmp_path)
     assert process.stdout.readline() == "ready\n"
-    worker, *others = eventually(
-        lambda: [one for one in workers_of(process.pid) if b"serve(preload" in command(one)], "a worker"
-    )
+    of_ours = lambda: [one for one in workers_of(process.pid) if b"serve(preload" in command(one)]  # noqa: E731
+    worker = eventually(of_ours, "a worker")[0]
     others = [one for one in workers_of(process.pid) if one != worker]
     process.kill()
     process.wait()
@@ -221,8 +217,7 @@ def command(pid):
 def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, begin):
     process, workers = begin(large, tmp_path)
     os.kill(workers[0], signal.SIGKILL)
-    out, errors = process.communicate(timeout=DEADLINE_S)
-    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    errors = errors_of(process)
     assert "a worker process died by SIGKILL; perhaps no memory was left" in errors
     assert "fix: -j 1" in errors
     gone(workers)
@@ -284,14 +279,9 @@ def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
 def under(limit, number, folder, *words):
     """Run an analysis under a limit of the system."""
     return subprocess.run(
-        program("analyze", folder, *words),
-        env=environment(OPENBLAS_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=10 * DEADLINE_S,
-        preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
-    )
+        program("analyze", folder, *words), env=environment(OPENBLAS_NUM_THREADS="1"), capture_output=True, text=True,
+        check=False, timeout=10 * DEADLINE_S, preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -324,16 +314,13 @@ def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
         (MemoryError(), "no memory was left"),
         (OSError(12, "Cannot allocate memory"), "no memory was left"),
         (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
-        (
-            pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
-            "no memory",
-        ),
+        (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"), "no memory"),
         (OSError(24, "Too many open files"), "no more files"),
         (OSError(23, "Too many open files in system"), "no more files"),
         (OSError(2, "No such file or directory"), None),
         (ValueError("x"), None),
     ],
-)
+)  # fmt: skip
 def test_what_a_machine_lacks_has_an_error_with_a_fix_and_nothing_else_is_taken_for_it(error, words):
     if words is None:
         assert shortage(error) is None
@@ -366,7 +353,6 @@ def test_reports_that_are_deleted_while_workers_read_are_said_to_be(large, tmp_p
     process, _ = started(folder, tmp_path)
     for path in folder.iterdir():
         path.unlink()
-    out, errors = process.communicate(timeout=2 * DEADLINE_S)
-    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    errors = errors_of(process)
     assert "was deleted while it was being read" in errors or "no such file" in errors
     assert not (tmp_path / "run.json").exists()

@@ -10,9 +10,14 @@ from nsyspipe.comparison.gate import GateSettings, read_settings, settled
 from nsyspipe.errors import OptionError
 
 NAMES = ("fail_on", "min_effect", "confidence", "metrics")
-
-
+ANYBODYS = "lies in a directory that anybody may write"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+def refused(folder, words, **options):
+    with pytest.raises(OptionError, match=words) as caught:
+        taken(folder, **options)
+    return caught.value
 
 
 def taken(folder, **options):
@@ -35,17 +40,14 @@ def test_a_file_of_the_users_own_counts(folder, mode):
 @pytest.mark.parametrize("below", [".", "below"])
 def test_a_directory_that_anybody_may_write_is_refused(folder, below):
     folder.chmod(0o777)
-    with pytest.raises(OptionError, match="lies in a directory that anybody may write") as caught:
-        taken(folder / below)
-    assert "--min-effect" in (caught.value.fix or "")
+    assert "--min-effect" in refused(folder / below, ANYBODYS).fix
     # Where options say all that it does, nothing is taken from it.
     assert taken(folder / below, min_effect=0.02) == GateSettings(min_effect=0.02)
 
 
 def test_a_file_that_anybody_may_write_is_refused(folder):
     (folder / "nsyspipe.toml").chmod(0o666)
-    with pytest.raises(OptionError, match="may be written by anybody"):
-        taken(folder)
+    refused(folder, "may be written by anybody")
 
 
 @needs_root
@@ -57,8 +59,7 @@ def test_a_file_of_another_owner_is_refused(folder, given_away, monkeypatch):
         target = path.rename(folder / "below" / "theirs.toml")
         path.symlink_to(target)
     os.chown(target if given_away == "target of a link" else path, 12345, -1, follow_symlinks=False)
-    with pytest.raises(OptionError, match="belongs to another user"):
-        taken(folder)
+    refused(folder, "belongs to another user")
     monkeypatch.setenv("SUDO_UID", "12345")
     assert taken(folder).min_effect == 0.5
 
@@ -69,15 +70,13 @@ def test_roots_files_count_for_everybody(folder, monkeypatch):
     if path.stat().st_uid == 0:
         assert taken(folder).min_effect == 0.5
     else:
-        with pytest.raises(OptionError, match="belongs to another user"):
-            taken(folder)
+        refused(folder, "belongs to another user")
 
 
 def test_a_link_out_of_a_directory_that_anybody_may_write_is_refused(folder):
     (folder / "below").chmod(0o777)
     (folder / "below" / "nsyspipe.toml").symlink_to(folder / "nsyspipe.toml")
-    with pytest.raises(OptionError, match="lies in a directory that anybody may write"):
-        taken(folder / "below")
+    refused(folder / "below", ANYBODYS)
 
 
 def test_a_directory_further_up_that_anybody_may_write_is_refused(folder):
@@ -86,12 +85,10 @@ def test_a_directory_further_up_that_anybody_may_write_is_refused(folder):
     inside.mkdir()
     (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
     folder.chmod(0o777)
-    with pytest.raises(OptionError, match="lies in a directory that anybody may write"):
-        taken(inside)
-    folder.chmod(0o1777)  # nobody may take away what is another's
-    assert taken(inside).min_effect == 0.5
-    folder.chmod(0o775)  # a group is left alone
-    assert taken(inside).min_effect == 0.5
+    refused(inside, ANYBODYS)
+    for mode in (0o1777, 0o775):  # nobody may take away what is another's; a group is left alone
+        folder.chmod(mode)
+        assert taken(inside).min_effect == 0.5
 
 
 @needs_root
@@ -106,7 +103,6 @@ def test_a_directory_of_another_owner_or_its_link_is_refused_however_far_up(fold
         (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
         theirs = (inside, *inside.parents)[depth]
     os.chown(theirs, 12345, -1, follow_symlinks=False)
-    with pytest.raises(OptionError, match="lies in a directory of another user"):
-        taken(inside)
+    refused(inside, "lies in a directory of another user")
     monkeypatch.setenv("SUDO_UID", "12345")
     assert taken(inside).min_effect == 0.5

@@ -83,27 +83,30 @@ FORMS = [shlex.split(form) for form in (
     "train.py 'a\n--lr=%s'", "train.py -- --data %s", "train.py --verbose --no-color %s", "train.py %s.txt",
     "train.py --x=/a/%s.bin",
 )]  # fmt: skip
-
-
 # Plain words with dashes are the name of an option, whoever meant them as something else.
 NAME_LIKE = "hunter-two-three"
 
 
 def tried(form):
-    """Return the secrets that are tried in a form."""
     is_name = any(word.startswith(("--%s", "-%s")) for word in form) and "--token" not in form
     return [one for one in (S, *TOKENS) if not (is_name and one == NAME_LIKE)]
 
 
 def pieces(secret):
     """Return what of a secret must not be found: the whole, and any long part of it."""
-    long = {secret[at : at + 8] for at in range(max(len(secret) - 7, 1))}
-    return {secret, *(one for one in long if len(one) == 8)}
+    return {secret, *(secret[at : at + 8] for at in range(len(secret) - 7))}
 
 
-def leaks(words, secret, **more):
+def sidecar(words, environment=None, surroundings=NOTHING):
+    words = words.split() if isinstance(words, str) else words
+    return sidecar_document(
+        Place("run"), command=words, environment=environment or {}, surroundings=surroundings, key=KEY
+    )
+
+
+def leaks(words, secret):
     """Return what of a secret a sidecar of a command holds, and what is read of it."""
-    document = sidecar_document(Place("run"), command=words, environment={}, surroundings=NOTHING, key=KEY, **more)
+    document = sidecar(words)
     text = json.dumps(document, ensure_ascii=False)
     again = parse_sidecar(text.encode("utf-8", "replace"), None).facts.command
     assert again == document["command"]  # who reads it hides nothing more, and nothing less
@@ -176,23 +179,16 @@ def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):
     secrets = (S, *TOKENS, *NUMBERS[:4])
     attempts(len(names) * len(secrets))
     for secret in secrets:
-        document = sidecar_document(
-            Place("run"),
-            command=["train.py"],
-            environment=dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"},
-            surroundings=NOTHING,
-            key=KEY,
-        )
-        text = json.dumps(document["environment"], ensure_ascii=False)
+        written = sidecar("train.py", dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"})["environment"]
+        text = json.dumps(written, ensure_ascii=False)
         assert not [one for one in pieces(secret) if one in text]
-        assert document["environment"]["NCCL_SHM_DISABLE"] == "1"
+        assert written["NCCL_SHM_DISABLE"] == "1"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=" ".join)
 def test_what_nsys_quotes_of_a_command_is_not_passed_on(form, attempts):
-    secrets = tried(form)
-    attempts(len(secrets))
-    for secret in secrets:
+    attempts(len(tried(form)))
+    for secret in tried(form):
         words = [word.replace("%s", secret) for word in form]
         quoting = f"nsys failed: unrecognised option in '{' '.join(words)}' and {secret}"
         assert secret not in without_words(quoting, words)
@@ -233,14 +229,10 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     answer_2 = ddp(machine, "-o", "whole", "--", *words, "--lr", "0.125", text=PROGRAM)
     assert answer_2.status == 0, answer_2.err
     said = answer.out + answer.err + answer_2.out + answer_2.err
-    written = {
-        path: path.read_bytes().decode("utf-8", "replace")
-        for path in machine.work.rglob("*")
-        if path.is_file()
-        and path.suffix not in {".nsys-rep", ".sqlite", ".py"}
-        # Programs find their own command here, as in /proc; the directory is theirs alone, and goes with the job.
-        and not path.name.startswith("nsys_")
-    }
+    # In nsys_* programs find their own command, as in /proc; the directory is theirs alone, and goes with the job.
+    files = [one for one in machine.work.rglob("*") if one.is_file() and not one.name.startswith("nsys_")]
+    files = [one for one in files if one.suffix not in {".nsys-rep", ".sqlite", ".py"}]
+    written = {path: path.read_bytes().decode("utf-8", "replace") for path in files}
     assert any(path.name == "rank_0.json" for path in written)
     for secret in (*secrets, "nvapi-in-the-environment"):
         assert secret not in said
@@ -304,15 +296,11 @@ def test_no_program_that_a_repository_names_is_started(tmp_path):
     inner.plant()
     outer.plant()
     assert outer.dirty() == (commit, False)
-    (inner.folder / "train.py").write_text("1\n")
-    assert outer.dirty() == (commit, False)  # of submodules the commit counts
-    # What a filter makes of a changed file only that filter knows.
-    (outer.folder / "train.py").write_text("1\n")
-    assert outer.dirty() == (commit, None)
-    (outer.folder / "plain.py").write_text("1\n")
-    assert outer.dirty() == (commit, True)
-    # A name that cannot be switched off.
-    outer.plant("a=b")
+    # Of submodules the commit counts; what a filter makes of a changed file only that filter knows.
+    for changed, is_dirty in ((inner, "train.py"), False), ((outer, "train.py"), None), ((outer, "plain.py"), True):
+        (changed[0].folder / changed[1]).write_text("1\n")
+        assert outer.dirty() == (commit, is_dirty)
+    outer.plant("a=b")  # a name that cannot be switched off
     assert outer.dirty() == (commit, None)
     assert not mark.exists()
     subprocess.run([GIT, "-C", outer.folder, "status"], capture_output=True, check=False)
@@ -324,7 +312,7 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     Repository(tmp_path / "code", tmp_path / "mark").commit()
     monkeypatch.chdir(tmp_path / "code")
     for words, is_there in ((["train"], False), (["python3", "train.py"], True)):
-        document = sidecar_document(Place("run"), command=words, environment={}, key=KEY)
+        document = sidecar(words, surroundings=None)
         assert (document["git_commit"] is not None) == is_there
         assert (document["git_is_dirty"] is not None) == is_there
 
@@ -348,7 +336,6 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     ],
 )
 def test_what_explains_a_step_time_is_written_as_it_is(words):
-    document = sidecar_document(Place("run"), command=words.split(), environment={}, surroundings=NOTHING, key=KEY)
-    # Variables come in the order of their names.
-    assert sorted(document["command"]) == sorted(words.split())
-    assert recorded_command(document["command"], Mask()) == document["command"]
+    written = sidecar(words)["command"]
+    assert sorted(written) == sorted(words.split())  # variables come in the order of their names
+    assert recorded_command(written, Mask()) == written

@@ -1,18 +1,19 @@
-"""What is read of a report besides times: shapes of kernels, calls that block, the profiler's own work."""
+"""Shapes of kernels, calls that block, the profiler's own work; and what a naive reader gets wrong: ids, nulls, times."""
 
 from __future__ import annotations
 
 import pytest
 
 import nsyspipe
+from nsyspipe.errors import MissingColumnError
 from nsyspipe.model import canonical
 from nsyspipe.reader import operations as read_kernels_module
 from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
 from nsyspipe.reader.metadata import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
-from tests.build.tools import blank, edit, nullable
-from tests.build.trace import DEFAULT, KERNEL, MEMCPY, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, shift
+from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 OVERHEAD = {"start": "INTEGER NOT NULL", "end": "INTEGER", "globalTid": "INTEGER", "nameId": "INTEGER"}  # fmt: skip
@@ -49,7 +50,6 @@ def blocking(path):
 
 
 def with_calls(*calls):
-    """Return a report of a kernel and API calls (start, end, name)."""
     builder = TraceBuilder().kernel(0, 5, launch=0)
     for start, end, name in calls:
         builder.launch(start, api=name)
@@ -81,8 +81,8 @@ def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sam
     monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
     path = with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
     table = kernels(path)
-    known = [grid is not None for grid in table["grid"].to_pylist()]
-    assert known == [block is not None for block in table["block"].to_pylist()]
+    known, blocks = ([one is not None for one in table[name].to_pylist()] for name in ("grid", "block"))
+    assert known == blocks
     first = known.index(True)
     assert known == [first <= at < first + sampled for at in range(7)]
     assert abs(first - (7 - first - sampled)) <= 2  # as many before as after
@@ -136,7 +136,7 @@ def test_without_ends_or_names_of_calls_launch_and_blocked_time_is_null(tmp_path
     path = builder.write(tmp_path / "a_0.sqlite")
     assert blocking(path) is None
     row = nsyspipe.load(path).steps().to_pylist()[1]
-    found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]  # fmt: skip
+    found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]
     assert found == [100, None, None, 10, 0]
 
 
@@ -210,16 +210,12 @@ def test_a_call_waits_for_its_copy_into_pageable_memory_and_of_several_for_the_l
     ]  # fmt: skip
     for start, name, number, kind, memory, ends in copies:
         called(builder, start, name, number)
+        row = {"start": start, "deviceId": 3, "streamId": 7, "correlationId": number, "globalPid": builder.global_pid()}
         for end in ends:
-            builder.add(
-                MEMCPY, start=start, end=end, deviceId=3, streamId=7, correlationId=number, globalPid=builder.global_pid(),
-                bytes=1, copyKind=kind, dstKind=memory,
-            )  # fmt: skip
+            builder.add(MEMCPY, **row, end=end, bytes=1, copyKind=kind, dstKind=memory)
     called(builder, 11, "cudaMemcpy", 50, pid=2000)  # of another process
     called(builder, 130, "cudaMemcpy", 52, end=130)
-    assert waits(builder, tmp_path / "a.sqlite") == [
-        (10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88),
-    ]  # fmt: skip
+    assert waits(builder, tmp_path / "a.sqlite") == [(10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88)]
 
 
 def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
@@ -231,9 +227,125 @@ def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
     for number, name in enumerate(names):
         called(builder, 100 * number, name, number + 60)
     for number, stream in ((60, 9), (60, 7), (61, 0xFFFFFFFF)):
-        builder.add(
-            table, start=0, end=1, deviceId=0, streamId=stream, correlationId=number, globalPid=builder.global_pid(),
-        )  # fmt: skip
+        builder.add(table, **dict(zip(columns, (0, 1, 0, stream, number, builder.global_pid()), strict=True)))
     assert waits(builder, tmp_path / "a.sqlite") == [
         (0, 20, 0, 7, False, None), (100, 120, 0, None, True, None), (200, 220, None, None, False, None),
     ]  # fmt: skip
+
+
+def load(builder, tmp_path):
+    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+
+
+@pytest.mark.parametrize("base", [1 << 48, 1 << 56, (1 << 62) + (3 << 48), -(1 << 62), -(1 << 63)])
+def test_thread_ids_of_any_sign_stay_apart_and_keep_the_pid(tmp_path, base):
+    builder = TraceBuilder(base=base)
+    for step in range(4):
+        at = 1000 * step
+        # The threads' ids differ by one: as one thread they would have the steps 10, 11, ...
+        builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd")
+        builder.range(at, at + 900, f"step {step}")
+        builder.kernel(at + 100, at + 200, launch=at + 310)
+    run = load(builder, tmp_path)
+    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
+    assert run.ranks["pid"].to_pylist() == [1000]
+
+
+@pytest.mark.parametrize("first", [0, 2**53 - 1, 2**62, -(2**62)])
+def test_correlation_ids_join_exactly_beside_a_null_one(tmp_path, first):
+    builder = steady_rank(0)
+    for table in (KERNEL, MEMCPY, RUNTIME):
+        for row in builder.rows[table]:
+            row["correlationId"] += first
+    builder.kernel(2700, 2720)
+    builder.rows[KERNEL][-1]["correlationId"] = None
+    run = load(nullable(builder), tmp_path)
+    assert figures(run) == STEADY
+    # The kernel without a launch lies in step 2's window.
+    assert figures(run, step=2) == STEADY | {"compute_ns": 220, "idle_ns": 740}
+    assert problem_of(run, "launch-missing")["message"].startswith("1 of 17 operations")
+
+
+@pytest.mark.parametrize("by", [2**60 + 1, -(2**60) - 1])
+def test_times_stay_exact_when_a_null_end_is_among_them(tmp_path, by):
+    builder = shift(steady_rank(0).range(2990, None, "mark", kind=34), by)
+    run = load(builder, tmp_path)
+    assert figures(run) == STEADY
+    assert run.steps()["start_ns"].to_pylist() == [at + by for at in (100, 1100, 2100, 3100)]
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path, negative):
+    builder = steady_rank(0)
+    if negative:
+        for table in (RUNTIME, NVTX):
+            for row in builder.rows[table]:
+                row["globalTid"] -= 1 << 63
+    run = load(blank(builder, "globalPid", KERNEL, MEMCPY), tmp_path)
+    assert figures(run) == STEADY
+    assert run.ranks["pid"].to_pylist() == [1000]
+
+
+@pytest.mark.parametrize("columns", [["greenContextId", "streamId", "contextId", "demangledName"], ["shortName"]])
+def test_columns_without_any_value_change_nothing_and_devices_that_were_not_recorded_are_null(tmp_path, columns):
+    builder = steady_rank(0)
+    for column in [*columns, "deviceId"]:
+        blank(builder, column, KERNEL, MEMCPY)
+    run = load(builder, tmp_path)
+    assert figures(run) == STEADY
+    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": None, "device_ids": ""}]
+
+
+@pytest.mark.parametrize("column_is_there", [True, False])
+def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, column_is_there):
+    path = blank(steady_rank(0), "correlationId", KERNEL, MEMCPY).write(tmp_path / "a_0.sqlite")
+    if not column_is_there:
+        for table in (KERNEL, MEMCPY):
+            edit(path, f"ALTER TABLE {table} DROP COLUMN correlationId")
+    run = nsyspipe.load(path)
+    # Windows [1000 i, 1000 (i + 1)), the last one ends with its range; who launched what is unknown.
+    found = [run.steps()[name].to_pylist() for name in ("start_ns", "end_ns", "is_complete")]
+    assert found == [[0, 1000, 2000, 3000], [1000, 2000, 3000, 3900], [True, True, True, False]]
+    assert figures(run) == STEADY | {"overlap_backward_ns": None}
+    assert problem_of(run, "no-launches")["severity"] == "warning"
+
+
+@pytest.mark.parametrize(("start", "end"), [(1500, 1400), (None, 1400), (1300, None), (None, None)])
+def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, start, end):
+    builder = steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
+    for row in (builder.rows[table][-1] for table in builder.rows if table.startswith("CUPTI")):
+        if "nameId" not in row:
+            row["start"], row["end"] = start, end
+    run = load(nullable(builder), tmp_path)
+    assert figures(run) == STEADY
+    assert problem_of(run, "dropped-operations")["message"].startswith("3 device operations")
+    assert run.ranks["n_kernels"].to_pylist() == [12]
+
+
+@pytest.mark.parametrize("columns", [["start"], ["end"], ["shortName", "demangledName"]])
+def test_kernels_without_a_column_that_every_answer_needs_are_a_clear_error(tmp_path, columns):
+    path = steady_rank(0).write(tmp_path / "a_0.sqlite")
+    edit(path, *(f'ALTER TABLE {KERNEL} DROP COLUMN "{name}"' for name in columns))
+    error = refuse(MissingColumnError, path)
+    assert str(error).startswith(f"{path}: table {KERNEL} has no column {columns[0]}")
+    assert "nsys export" in error.fix
+
+
+VERSIONED = [f"{table} RENAME TO {table}_V2" for table in (KERNEL, MEMCPY, RUNTIME, NVTX, STRINGS, "TARGET_INFO_GPU")]
+
+
+@pytest.mark.parametrize(
+    "changes", [[f"{KERNEL} DROP COLUMN shortName"], [f"{KERNEL} DROP COLUMN demangledName"], VERSIONED]
+)
+def test_one_of_the_two_names_of_a_kernel_is_enough_and_tables_may_carry_a_version(tmp_path, changes):
+    path = steady_rank(0).write(tmp_path / "a_0.sqlite")
+    run = nsyspipe.load(edit(path, *(f"ALTER TABLE {change}" for change in changes)))
+    assert figures(run) == STEADY
+    assert ("no-comm-kernels" in codes(run), run.ranks["gpu_name"].to_pylist()) == (False, ["NVIDIA H200"])
+
+
+def test_any_file_name_is_opened_as_it_is(tmp_path):
+    names = ["a#b?c=1.sqlite", "a%20b.sqlite", "a b&mode=rwc.sqlite", "\N{SNOWMAN}.sqlite"]
+    for name in names:
+        assert figures(nsyspipe.load(steady_rank(0).write(tmp_path / name))) == STEADY
+    assert {one.name for one in tmp_path.iterdir()} == {*names}

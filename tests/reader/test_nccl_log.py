@@ -37,14 +37,10 @@ def via(start, end, transport, *, channel=0, side=""):
 def two_ranks():
     """Return the lines of two processes that make a ring of one channel over NVLink."""
     zero = [
-        "NCCL version 2.28.9+cuda13.0",
-        "NCCL_P2P_LEVEL set by environment to NVL",
-        init(0, 2, "START"),
-        "Channel 00/01 : 0 1",
+        "NCCL version 2.28.9+cuda13.0", "NCCL_P2P_LEVEL set by environment to NVL", init(0, 2, "START"), "Channel 00/01 : 0 1",
         "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
-        init(0, 2, "COMPLETE"),
-        via(0, 1, "P2P/CUMEM"),
-    ]
+        init(0, 2, "COMPLETE"), via(0, 1, "P2P/CUMEM"),
+    ]  # fmt: skip
     one = [init(1, 2, "START"), init(1, 2, "COMPLETE"), via(1, 0, "P2P/CUMEM")]
     return [said(body) for body in zero], [said(body, pid=11, gpu=1) for body in one]
 
@@ -61,12 +57,9 @@ def read(tmp_path):
     """Return a function that writes files, each from lines or bytes, and reads them together."""
 
     def write_and_read(*files):
-        paths = []
-        for number, lines in enumerate(files):
-            path = tmp_path / f"{number}.log"
-            text = lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode()
-            path.write_bytes(text)
-            paths.append(path)
+        paths = [tmp_path / f"{number}.log" for number, _ in enumerate(files)]
+        for path, lines in zip(paths, files, strict=True):
+            path.write_bytes(lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode())
         return read_nccl_logs(paths)
 
     return write_and_read
@@ -91,7 +84,7 @@ FORMS = {
     "a file per rank": [ZERO, ONE],
     "in another order and twice": [ONE, ZERO, ONE],
     "launchers, colours, line ends of Windows": [
-        [PREFIXES[at % 4] + line + "\r" for at, line in enumerate([*ZERO, *ONE])]
+        [PREFIXES[at % 4] + line + "\r" for at, line in enumerate(ZERO + ONE)]
     ],
     "long progress bars": [[BAR + line for line in [*ZERO, *ONE]]],
     "garbage": [b"".join(line.encode() + b"\n" + GARBAGE for line in [*ZERO, *ONE])],
@@ -166,14 +159,9 @@ def test_an_appended_log_has_both_runs(read):
 
 
 def test_a_pointer_that_is_used_again_is_another_communicator(read):
-    bodies = [
-        init(0, 2, "START"),
-        init(0, 2, "COMPLETE"),
-        "comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE",
-        init(0, 2, "START", comm_id="0x9999"),
-        init(0, 2, "COMPLETE", comm_id="0x9999"),
-        via(0, 1, "P2P/CUMEM"),
-    ]
+    bodies = [init(0, 2, "START"), init(0, 2, "COMPLETE")]
+    bodies += ["comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE"]
+    bodies += [init(0, 2, what, comm_id="0x9999") for what in ("START", "COMPLETE")] + [via(0, 1, "P2P/CUMEM")]
     first, second = read([said(body) for body in bodies]).communicators
     assert (first.comm_id, first.edges) == (WORLD, None)
     assert (second.comm_id, edges(second)) == ("0x9999", {(0, 1): "P2P/CUMEM"})
@@ -242,20 +230,20 @@ def test_connections_of_point_to_point_calls_count_only_where_there_are_no_other
     assert comm.edges == (Edge(0, 1, ("P2P/CUMEM",), 1), Edge(0, 2, ("SHM",), 2))
 
 
-@pytest.mark.parametrize(
-    ("body", "is_on"),
-    [
-        ("24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels", True),
-        ("NVLS comm 0x55 headRank 0 nHeads 2 buffSize 1048576 memSize 2097152", True),
-        ("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels", False),
-        ("NVLS multicast support is not available on dev 0", False),
-        ("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", None),
-        ("24 coll channels, 32 p2p channels, 32 p2p channels per peer", None),
-    ],
-)
-def test_nvlink_sharp_is_on_when_it_has_channels(read, body, is_on):
-    bodies = [init(0, 2, "START"), body, init(0, 2, "COMPLETE")]
-    assert only(read([said(one) for one in bodies])).is_nvls_on is is_on
+NVLINK_SHARP = {
+    "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels": True,
+    "NVLS comm 0x55 headRank 0 nHeads 2 buffSize 1048576 memSize 2097152": True,
+    "24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels": False,
+    "NVLS multicast support is not available on dev 0": False,
+    "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)": None,
+    "24 coll channels, 32 p2p channels, 32 p2p channels per peer": None,
+}
+
+
+def test_nvlink_sharp_is_on_when_it_has_channels(read):
+    for body, is_on in NVLINK_SHARP.items():
+        bodies = [init(0, 2, "START"), body, init(0, 2, "COMPLETE")]
+        assert only(read([said(one) for one in bodies])).is_nvls_on is is_on, body
 
 
 def test_a_log_holds_no_more_than_was_logged(read):
@@ -308,8 +296,7 @@ def test_a_real_log_cut_anywhere_is_read(tmp_path):
     for size in range(200, len(whole), 997):
         path.write_bytes(whole[:size])
         log = read_nccl_logs([path])
-        edges = [edge for comm in log.communicators for edge in comm.edges or ()]
-        transports = {", ".join(edge.transports) for edge in edges}
+        transports = {", ".join(edge.transports) for comm in log.communicators for edge in comm.edges or ()}
         assert transports <= {"SHM/direct/direct"}
 
 
@@ -339,9 +326,6 @@ def test_real_logs(name, n_ranks, n_channels, transport):
     around = [(rank, (rank + 1) % n_ranks) for rank in range(n_ranks)]
     assert comm.ring_edges() == around
     assert comm.edges == tuple(Edge(*pair, (transport,), n_channels) for pair in around)
-    places = [(one.rank, one.host, one.cuda_device, one.nvml_device) for one in comm.members]
-    assert places == [(rank, "node0", rank, rank) for rank in range(n_ranks)]
-    settings = {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"} if name.endswith("shm") else None
-    assert settings is None or log.settings == settings
-    # In hexadecimal: 60, 70, 80, 90.
-    assert [one.bus_id for one in comm.members] == [f"{rank + 6}0" for rank in range(n_ranks)]
+    places = [(one.rank, one.host, one.cuda_device, one.nvml_device, one.bus_id) for one in comm.members]
+    assert places == [(rank, "node0", rank, rank, f"{rank + 6}0") for rank in range(n_ranks)]
+    assert "shm" not in name or log.settings == {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}

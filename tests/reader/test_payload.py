@@ -19,7 +19,6 @@ POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 
 
 
 def placed(*entries, pack=0, enums=None):
-    """Return the offset of each number among some entries."""
     rows = {n: {k: v or 0 for k, v in entry.row().items()} for n, entry in enumerate(entries)}
     return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums or {}).items()}
 
@@ -86,13 +85,10 @@ def test_behind_an_unknown_size_only_stated_offsets_count():
         assert placed(implicit("a", INT), skipped, *behind) == {"a": 0, "c": 40, "d": 44}
 
 
-def test_an_enum_is_a_number_of_its_declared_size():
+def test_an_enum_is_a_number_of_its_declared_size_and_a_missing_entry_makes_the_place_of_the_next_unknown():
     entries = [implicit("a", CHAR), implicit("e", ENUM), implicit("b", CHAR)]
     assert placed(*entries, enums={ENUM: 4}) == {"a": 0, "e": 4, "b": 8}
     assert placed(*entries, enums={ENUM: 3}) == {"a": 0}
-
-
-def test_a_missing_entry_makes_the_place_of_the_next_unknown():
     row = {"type": INT, "flags": 0, "arrayOrUnionDetail": 0, "offset": 0}
     rows = {0: row | {"name": "a"}, 2: row | {"name": "c"}, 3: row | {"name": "d", "offset": 4}}
     assert place_entries(rows, pack=0, enums={}) == {"a": ("<i4", 0), "d": ("<i4", 4)}
@@ -114,11 +110,8 @@ COUNT_AND_BYTES = PayloadLayout(5, 24, (Entry("count", SIZE, 0), Entry("Datatype
         (nccl.NCCL_2_21, {COMM: 1, BYTES: 2**63}, {"comm_id": 1}),
         (NOT_NCCL, {"mine": 1}, {}),
         (COUNT_AND_BYTES, {"count": 3, "Datatype": 2, "Bytes": 100}, {"message_bytes": 100, "count": 3, "datatype": 2}),
-        (
-            nccl.IMPLICIT,
-            {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
-            {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0},
-        ),
+        (nccl.IMPLICIT, {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
+         {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0}),
     ],
 )  # fmt: skip
 def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
@@ -182,9 +175,7 @@ def test_an_unstated_size_holds_at_least_the_fields():
     shorter = whole[:16] + struct.pack("<QQ", 31, 63) + whole[32:63]
     longer = whole[:16] + struct.pack("<QQ", 40, 72) + whole[32:] + b"\0" * 8
     assert [found is not None for found in decoded(nccl.IMPLICIT, shorter, longer)] == [False, True]
-
-
-def test_an_id_of_64_bits_that_the_tool_gave_is_matched_in_full():
+    # An id of 64 bits that the tool gave is matched in full.
     own = replace(nccl.NCCL_2_21, schema=2**32 + 7)
     blobs = (blob(one, {COMM: 1, BYTES: 2}) for one in (own, replace(own, schema=2**33 + 7)))
     assert decoded(own, *blobs) == [{"comm_id": 1, "message_bytes": 2}, None]

@@ -1,4 +1,4 @@
-"""Sidecars beside reports: which are found, what is taken from them, and what is refused."""
+"""Sidecars beside reports, and what nvidia-smi topo -m prints: what is taken from them, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar
 from nsyspipe.capture.status import read_programs
-from nsyspipe.model.side_files import CapturedRank, RunCapture
+from nsyspipe.errors import InputError, NsyspipeError
+from nsyspipe.model.side_files import CapturedRank, RunCapture, Topology
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
+from nsyspipe.reader.fabric import read_topology
 from nsyspipe.reader.sidecar import UnusableError, family_of_pattern, parse_sidecar, read_beside, read_sidecars
 from tests.build.programs import TOPOLOGY
 from tests.conftest import REAL, examples
@@ -28,7 +30,6 @@ def put(folder, content, name="ddp.capture.json"):
 
 
 def found(folder, *names):
-    """Return what is found beside some reports of a folder."""
     return read_sidecars([folder / name for name in names or ("ddp_0.sqlite", "ddp_1.sqlite")])
 
 
@@ -59,9 +60,7 @@ def test_each_node_may_have_its_own_and_one_of_another_name_is_not_even_read(tmp
 
 def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has_its_own_or_none(tmp_path):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
-    assert (
-        found(tmp_path).found == found(tmp_path / "missing").found == found(tmp_path, "a\0b/ddp_0.sqlite").found == ()
-    )
+    assert found(tmp_path).found == found(tmp_path / "missing").found == found(tmp_path, "a\0b/x_0.sqlite").found == ()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         put(tmp_path / name, RANKS)
@@ -72,14 +71,11 @@ def test_one_that_names_none_of_the_reports_is_left_alone_and_each_directory_has
 @pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
 def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
     path = tmp_path / "ddp.capture.json"
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "dangling":
-        path.symlink_to(tmp_path / "missing")
-    else:
-        path.write_text(json.dumps(RANKS) + " " * 2**20)
+    make = {
+        "directory": path.mkdir, "pipe": lambda: os.mkfifo(path), "dangling": lambda: path.symlink_to(tmp_path / "missing"),
+        "large": lambda: path.write_text(json.dumps(RANKS) + " " * 2**20),
+    }  # fmt: skip
+    make[kind]()
     (message,) = said(found(tmp_path))
     assert message.startswith("ddp.capture.json cannot be used (")
 
@@ -99,22 +95,15 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     place = Place(str(tmp_path / "ddp"))
     document = sidecar_document(
         place,
-        command=["torchrun", "train.py", "--token", "abc"],
+        ["torchrun", "train.py", "--token", "abc"],
         ranks=[
             CapturedRank(0, report="ddp_0", status=0, gpu_name="NVIDIA H200"),
-            CapturedRank(1, report="ddp_1", status=-9, problem="nothing was captured"),
-            CapturedRank(2, status=0),
+            CapturedRank(1, report="ddp_1", status=-9, problem="nothing was captured"), CapturedRank(2, status=0),
         ],
-        programs=read_programs(status),
-        world_size=3,
-        nsys_version="2025.3.1",
-        trace=["cuda", "nvtx"],
-        capture_range="cudaProfilerApi",
-        captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC),
-        environment={"NCCL_DEBUG": "INFO", "HOME": "/root"},
-        surroundings=around,
-        key=HashKey(b"k" * 32, key_id="0123abcd"),
-    )
+        programs=read_programs(status), world_size=3, nsys_version="2025.3.1", trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi", captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC), surroundings=around,
+        environment={"NCCL_DEBUG": "INFO", "HOME": "/root"}, key=HashKey(b"k" * 32, key_id="0123abcd"),
+    )  # fmt: skip
     write_sidecar(place.file(), document)
     result = found(tmp_path)
     assert not result.problems
@@ -138,12 +127,14 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     assert one.sidecar.topology_name == "ddp.topo.txt"
 
 
-def test_an_empty_object_says_nothing_and_unknown_keys_are_ignored(tmp_path):
-    path = tmp_path / "ddp.capture.json"
-    nothing = parse_sidecar(b"{}", path)
+def test_an_empty_object_says_nothing_unknown_keys_are_ignored_and_texts_are_fit_to_show(tmp_path):
+    nothing = parse_sidecar(b"{}", tmp_path)
     assert nothing.facts == RunCapture()
     more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
-    assert parse_sidecar(json.dumps(more).encode(), path) == nothing
+    assert parse_sidecar(json.dumps(more).encode(), tmp_path) == nothing
+    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
+    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
+    assert (facts.torch_version, facts.name) == ("2.9\ufffd[31m\ufffd", "\ufffdx")
 
 
 def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path):
@@ -154,36 +145,27 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
     }
     facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
     expected = ["train.py", "***", "--key=***", "--lr", "1", "--token", "***", "hmac:0123abcd"]
-    assert facts.command == expected
+    assert (facts.command, facts.hash_key) == (expected, None)
     assert facts.environment == {"NCCL_ALGO": "Ring", "NCCL_NET": "***"}
-    assert facts.hash_key is None
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "no JSON"),
-        ('{"name": "ddp"', "no JSON"),
-        ("\udc80", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ('{"world_size": ' + "9" * 10_000 + "}", "no JSON"),
+        *((text, "no JSON") for text in ("", '{"name": "ddp"', "\udc80", "[" * 100_000, f'{{"world_size": {"9" * 10_000}}}')),
         ("[]", "no JSON object"),
         ({"capture_version": 2}, "of version 2, which only a later nsyspipe reads"),
         ({"capture_version": 0}, "capture_version is no number from 1"),
         ({"name": 7}, "name has another type"),
         ({"name": "x" * 501}, "name has more than 500 characters"),
-        ({"world_size": "2"}, "world_size has another type"),
-        ({"world_size": 2.0}, "world_size has another type"),
-        ({"world_size": True}, "world_size is no number from 1"),
-        ({"world_size": 0}, "world_size is no number from 1"),
-        ({"world_size": 2**40}, "world_size is no number from 1"),
+        *(({"world_size": size}, "world_size has another type") for size in ("2", 2.0)),
+        *(({"world_size": size}, "world_size is no number from 1") for size in (True, 0, 2**40)),
         ({"git_is_dirty": 1}, "git_is_dirty has another type"),
         ({"git_commit": "--help"}, "git_commit is no commit"),
         ({"hash_key": "0123"}, "hash_key is no name of a key"),
         ({"captured_at_utc": "yesterday"}, "captured_at_utc is no time"),
-        ({"captured_at_utc": "2026-11-21T12:00:00"}, "captured_at_utc is no time in UTC"),
-        ({"captured_at_utc": "0001-01-01T00:00:00+23:00"}, "captured_at_utc is no time in UTC"),
-        ({"captured_at_utc": "9999-12-31T23:59:59-23:00"}, "captured_at_utc is no time in UTC"),
+        *(({"captured_at_utc": one}, "captured_at_utc is no time in UTC")
+          for one in ("2026-11-21T12:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00")),
         ({"command": "torchrun"}, "command has another type"),
         ({"command": ["torchrun", 1]}, "command holds more than texts"),
         ({"environment": []}, "environment has another type"),
@@ -193,10 +175,7 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
         ({"ranks": [{"report": "ddp_0"}]}, "ranks holds an entry without rank"),
         ({"ranks": [{"rank": -1}]}, "rank is no number from 0"),
         ({"ranks": [{"rank": 1}, {"rank": 1}]}, "ranks names one rank twice"),
-        (
-            {"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]},
-            "ranks gives one process two ranks",
-        ),
+        ({"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]}, "ranks gives one process two ranks"),
         ({"ranks": [{"rank": 0, "pid": 0}]}, "pid is no number from 1"),
         ({"nccl_log_files": ["a"] * 5000}, "nccl_log_files has more than 4096 entries"),
     ],
@@ -209,12 +188,6 @@ def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, cont
     (problem,) = result.problems
     assert (problem.code, problem.severity) == ("unusable-sidecar", "warning")
     assert problem.message == (f"ddp.capture.json cannot be used ({reason}): what it says of the capture is not known")
-
-
-def test_texts_are_fit_to_show(tmp_path):
-    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
-    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
-    assert (facts.torch_version, facts.name) == ("2.9�[31m�", "�x")
 
 
 KEYS = st.sampled_from(
@@ -286,19 +259,16 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
     (tmp_path / "b.log").write_text("nothing of NCCL's\n")
     (tmp_path / "topo.txt").write_text("no matrix\n")
     log, topology, problems = beside(tmp_path, nccl_log_files=["b.log", "a.log", "c.log"], topology_file="topo.txt")
-    assert log.communicators
-    assert topology is None
+    assert (log.communicators != (), topology) == (True, None)
     assert problems == [
-        "c.log: No such file or directory",
-        "b.log: no line of NCCL's in it",
+        "c.log: No such file or directory", "b.log: no line of NCCL's in it",
         "topo.txt: no matrix of nvidia-smi topo -m in it",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["../secret.log", "{outside}/secret.log", "link.log", "folder/secret.log", "runs/../../secret.log", ""],
-)  # fmt: skip
+    "name", ["../secret.log", "{outside}/secret.log", "link.log", "folder/secret.log", "runs/../../secret.log", ""]
+)
 def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
     runs = tmp_path / "runs"
     runs.mkdir()
@@ -307,11 +277,116 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
     (runs / "folder").symlink_to(tmp_path)
     log, topology, problems = beside(runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt")
     assert (log, topology) == (None, None)
-    assert len(problems) == 2
-    assert problems[1] == "topo.txt: not in the directory of ddp.capture.json"
-    assert problems[0].endswith(": not in the directory of ddp.capture.json")
+    assert [one.rpartition(": ")[2] for one in problems] == ["not in the directory of ddp.capture.json"] * 2
+    assert problems[1].startswith("topo.txt: ")
 
 
 def test_a_pipe_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "a.log")
     assert beside(tmp_path, nccl_log_files=["a.log"])[2] == ["a.log: no ordinary file"]
+
+
+# Two GPUs and two NICs; nvidia-smi underlines its header.
+WITH_NICS = (
+    "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV12\tPXB\tSYS\t0-63,128-191\t0\t\tN/A\n"
+    "GPU1\tNV12\t X \tSYS\tPIX\t64-127,192-255\t1\t\tN/A\n"
+    "NIC0\tPXB\tSYS\t X \tSYS\t\t\t\t\n"
+    "NIC1\tSYS\tPIX\tSYS\t X \t\t\t\t\n"
+    "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect\n"
+    "  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
+)
+PATHS = {
+    ("GPU0", "GPU1"): "NV12", ("GPU0", "NIC0"): "PXB", ("GPU1", "NIC1"): "PIX",
+    ("GPU0", "NIC1"): "SYS", ("GPU1", "NIC0"): "SYS", ("NIC0", "NIC1"): "SYS",
+}  # fmt: skip
+TWO_NICS = Topology(gpus=(0, 1), paths=PATHS | {(other, one): path for (one, other), path in PATHS.items()})
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(text):
+        path = tmp_path / "topo.txt"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_topology(path)
+
+    return write_and_read
+
+
+def test_gpus_and_nics_between_affinities_and_legends_under_an_underlined_header(read):
+    assert read(WITH_NICS) == TWO_NICS
+    assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
+    assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
+
+
+def test_line_ends_of_windows_spaces_and_other_output_around_do_not_matter(read):
+    text = "Fri Nov 20\n| GPU  Name |\n\n" + WITH_NICS + "\ndone GPU0 GPU1\n"
+    assert read(text.replace("\n", "\r\n")) == TWO_NICS == read(WITH_NICS.expandtabs(9))
+
+
+def test_older_drivers_name_nics_themselves_and_sys_soc(read):
+    header = "        GPU0    GPU1    mlx5_0  CPU Affinity\n"
+    found = read(f"{header}GPU0     X  SOC  PHB  0-7\nGPU1    SOC  X  NODE  8-15\nmlx5_0  PHB  NODE  X \n")
+    assert (found.link(0, 1), found.paths["GPU0", "mlx5_0"], found.paths["mlx5_0", "GPU1"]) == ("SYS", "PHB", "NODE")
+
+
+def test_indices_need_not_be_dense_and_one_gpu_is_a_topology_without_paths(read):
+    found = read("\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n")
+    assert (found.gpus, found.link(2, 5)) == ((2, 5), "NV4")
+    found = read("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n")
+    assert found == Topology((0,), {})
+
+
+def test_a_cut_matrix_keeps_what_a_remaining_row_says(read):
+    # Cut inside the row of GPU1: the row of GPU0 says both directions.
+    found = read(WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7])
+    assert (found.link(1, 0), found.paths["GPU0", "NIC1"]) == ("NV12", "SYS")
+    assert ("GPU1", "NIC1") not in found.paths
+
+
+def test_unknown_words_are_not_paths(read):
+    found = read("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n")
+    assert (found.link(0, 1), found.link(0, 2), found.link(2, 1)) == ("PIX", None, "PHB")
+    # The row of GPU1 ends at what is no cell, so that of GPU2 tells.
+    assert found.link(1, 2) == "PHB"
+
+
+OTHERS = (
+    "", "GPU0\n", "hello\n\x00\xff", "\tGPU0\tGPU1\tCPU Affinity\n", "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
+    "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",  # topo -p2p r: another matrix
+)  # fmt: skip
+
+
+def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(read, tmp_path):
+    for text in OTHERS:
+        with pytest.raises(InputError, match=r"topo\.txt: .*matrix") as refused:
+            read(text)
+        assert "nvidia-smi topo -m" in refused.value.fix
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NsyspipeError):
+            read_topology(path)
+
+
+@examples(100)
+@given(st.data())
+def test_any_change_of_the_text_is_read_or_refused(tmp_path_factory, data):
+    raw = WITH_NICS.encode()
+    start = data.draw(st.integers(0, len(raw)))
+    end = data.draw(st.integers(start, len(raw)))
+    path = tmp_path_factory.mktemp("topo") / "topo.txt"
+    path.write_bytes(raw[:start] + data.draw(st.binary(max_size=30)) + raw[end:])
+    try:
+        paths = set(read_topology(path).paths.values())
+    except InputError:
+        paths = set()
+    assert all(path in {"PIX", "PXB", "PHB", "NODE", "SYS"} or path[:2] == "NV" for path in paths)
+
+
+@pytest.mark.parametrize("n_gpus", [2, 4])
+def test_real_matrices(n_gpus):
+    found = read_topology(REAL / "logs" / f"topo-{n_gpus}gpu.txt")
+    assert found.gpus == tuple(range(n_gpus))
+    pairs = [(a, b) for a in range(n_gpus) for b in range(n_gpus) if a != b]
+    assert {found.link(*pair) for pair in pairs} == {"NV18"}
+    assert len(found.paths) == len(pairs)

@@ -30,7 +30,6 @@ def snapshot(folder):
 
 
 def to_wal(path):
-    """Leave a report in WAL mode, closed cleanly."""
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
     assert path.read_bytes()[18:20] == WAL_FORMAT
@@ -65,9 +64,8 @@ def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_starte
     here.mkdir()
     before = snapshot(reports)
     done = nsyspipe_run("analyze", reports, "--json", tmp_path / "out.json", "-j", 2, cwd=here)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr, list(here.iterdir())) == (0, "", [])
     assert snapshot(reports) == before
-    assert list(here.iterdir()) == []
 
 
 def test_read_only_reports_in_a_read_only_directory_are_read(read_only):
@@ -133,11 +131,10 @@ WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
 )
 def test_a_report_that_is_being_written_is_refused_and_left_alone(report, hold, statements):
     hold(*statements)
-    before = {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()}
-    error = refuse(DamagedReportError, report)
-    assert str(report) in str(error)
-    assert "being written" in str(error)
-    assert {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()} == before
+    times = lambda: {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()}  # noqa: E731
+    before = times()
+    error = str(refuse(DamagedReportError, report))
+    assert (str(report) in error, "being written" in error, times()) == (True, True, before)
 
 
 def test_a_journal_that_a_killed_writer_left_is_refused(report, tmp_path):

@@ -48,19 +48,15 @@ def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
     renamed = json.loads(text)
     renamed["run"]["hosts"].sort()
     assert redacted == renamed
-    assert len(tables) == len(tables_of_copy)
     assert all(one.equals(other) for one, other in zip(tables, tables_of_copy, strict=True))
-    assert_same_contents(reports[-1], copies / reports[-1].name)
-    return original
-
-
-def assert_same_contents(report, redacted):
-    """Compare what doctor counts: all but what analysis does not read."""
-    before, after = read_counts(report), read_counts(redacted)
+    # What doctor counts: all but what analysis does not read.
+    last = reports[-1], copies / reports[-1].name
+    before, after = map(read_counts, last)
     for table in (OS_RUNTIME, CPU_SAMPLES, GPU_METRICS, STRINGS):
         before.rows[table] = after.rows[table]
     assert before == after
-    assert _comparable(report) == _comparable(redacted)
+    assert _comparable(last[0]) == _comparable(last[1])
+    return original
 
 
 def _comparable(path):
@@ -72,11 +68,6 @@ def _comparable(path):
     facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers)
     names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")
     return facts, [getattr(digest, name) for name in names]
-
-
-def facts_of(path):
-    with open_report(path) as report:
-        return read_facts(report)
 
 
 def write(folder, *builders):
@@ -213,7 +204,8 @@ def test_every_variable_stays_and_models_that_no_pattern_knows_stay_apart_from_t
     builder.gpu().gpu(1, "my secret prototype").gpu(2, "another one")
     folder = write(tmp_path / "reports", builder)
     redact(str(folder), tmp_path / "copies")
-    before, after = (facts_of(one / "run_0.sqlite") for one in (folder, tmp_path / "copies"))
+    with open_report(folder / "run_0.sqlite") as report, open_report(tmp_path / "copies" / "run_0.sqlite") as copy:
+        before, after = read_facts(report), read_facts(copy)
     assert after.variables == values == before.variables
     assert after.gpu_names == {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
 

@@ -1,20 +1,28 @@
-"""Secrets planted everywhere a report can hold one: none is among the copy's bytes."""
+"""Secrets planted everywhere a report can hold one: none is among the copy's bytes; and forms of what it keeps."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.errors import NsyspipeError
+from nsyspipe.reader import report as versions
+from nsyspipe.reader.payload import Layout
+from nsyspipe.redact import copy as tables, values as facts
+from nsyspipe.redact.copy import Amount, Removed
 from nsyspipe.redact.redact import redact
+from nsyspipe.redact.values import MARK, packed
 from tests.build.planted import found_in, plant, planted_rank
 from tests.build.tools import edit
-from tests.build.trace import KERNEL, NVTX, STRINGS, steady_rank
+from tests.build.trace import KERNEL, NVTX, STRINGS, schemas, steady_rank
 from tests.conftest import examples
 
 SECRET = "hunter-2-Pa55phrase"
@@ -51,10 +59,9 @@ def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted)
     assert found_in(path.read_bytes(), secrets) == list(secrets)
     copy = redacted(path)
     assert found_in(copy.read_bytes(), secrets) == []
-    assert rows(copy, "PRAGMA freelist_count") == [(0,)]
-    assert rows(copy, "PRAGMA user_version") == [(0,)]
-    assert rows(copy, "SELECT DISTINCT type FROM sqlite_master") == [("table",)]
-    assert rows(copy, "PRAGMA integrity_check") == [("ok",)]
+    said = {"PRAGMA freelist_count": 0, "PRAGMA user_version": 0, "PRAGMA integrity_check": "ok"}
+    for statement, answer in {**said, "SELECT DISTINCT type FROM sqlite_master": "table"}.items():
+        assert rows(copy, statement) == [(answer,)]
     header = copy.read_bytes()[:100]
     assert header[18:20] == b"\x01\x01"  # no log
     page_size = int.from_bytes(header[16:18], "big")
@@ -87,28 +94,20 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
 
 def text_cells():
     """Return every text cell of a planted report that is no name of a kernel or range: table, row, column."""
-    builder = planted_rank({place: place for place in _places()})
-    cells = []
-    for table, found in builder.rows.items():
-        for number, row in enumerate(found):
-            for column in builder.schema[table]:
-                if (table, column) == (NVTX, "text") and row.get("eventType") in (59, 60):
-                    continue
-                if table == STRINGS and column == "value":
-                    continue  # names, but for those that `plant` adds
-                cells.append((table, number, column))
-    return cells
+    builder = planted_rank(Places())
+    return [
+        (table, number, column)
+        for table, found in builder.rows.items()
+        for number, row in enumerate(found)
+        for column in builder.schema[table]
+        if ((table, column) != (NVTX, "text") or row.get("eventType") not in (59, 60))
+        and (table, column) != (STRINGS, "value")  # names, but for those that `plant` adds
+    ]
 
 
-def _places():
-    class Seen(dict):
-        def __missing__(self, place):
-            self[place] = place * 3
-            return self[place]
-
-    seen = Seen()
-    planted_rank(seen)
-    return seen
+class Places(dict):
+    def __missing__(self, place):
+        return self.setdefault(place, place * 3)
 
 
 CELLS = text_cells()
@@ -120,7 +119,7 @@ CELLS = text_cells()
 def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
     """Any cell of any column, numbers too: a copy is made without it, or no copy is made."""
     path = tmp_path / "any.sqlite"
-    builder = planted_rank(_places())
+    builder = planted_rank(Places())
     value = SECRET.encode() if as_blob else SECRET
     for table, number, column in cells:
         builder.rows[table][number][column] = value
@@ -139,3 +138,90 @@ def test_a_text_in_a_column_of_numbers_becomes_unknown(tmp_path):
     contexts = f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"
     copy = redacted(edit(path, contexts))
     assert rows(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]
+
+
+@pytest.mark.parametrize("version", sorted(schemas()))
+def test_every_table_and_column_of_every_version_is_settled(version):
+    for table, columns in schemas()[version].items():
+        assert tables.is_known(table), table
+        if tables.class_of(table) is None:
+            assert tables.KNOWN[table] >= set(columns), table
+
+
+def test_no_table_both_stays_and_is_dropped():
+    kept = {*tables.NUMBERS, *tables.CHECKED}
+    assert [table for table in kept if tables.class_of(table)] == []
+
+
+def test_names_are_compared_exactly_and_only_a_version_may_be_appended():
+    assert not tables.is_known("stringids")
+    assert not tables.is_known("NEW_EVENTS")
+    assert tables.is_known("ENUM_OF_A_LATER_RELEASE")
+    others = [f"{versions.KERNEL}_V3; secret", f"{versions.KERNEL}_Vx"]
+    names = [versions.KERNEL, f"{versions.KERNEL}_V3", "PROCESSES_V12", *others]
+    assert [*map(tables.base_name, names)] == [versions.KERNEL, versions.KERNEL, "PROCESSES", *others]
+
+
+MODELS = (
+    "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB",
+    "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA B200", "NVIDIA L40S", "NVIDIA L4", "NVIDIA A10G", "Tesla T4",
+    "Tesla V100-SXM2-16GB", "Tesla P100-PCIE-16GB", "A100-SXM4-40GB", "Quadro RTX 6000", "TITAN V", "TITAN RTX",
+    "GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070 Laptop GPU", "NVIDIA RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 2080 SUPER",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GB200", "NVIDIA A800-SXM4-80GB", "NVIDIA H20",
+)  # fmt: skip
+NO_MODELS = ("hunter2", "NVIDIA hunter2", "NVIDIA H200 of ada", "NVIDIA", "H200\nsecret", "NVIDIA H200 sk-4711")
+VERSIONS = ("2024.2.3.38", "3.11.1", "2025.3.1.90-253135822126v0", "2026.2")
+NO_VERSIONS = ("", "mfu", "2024.2 secret", "2024.2-hunter2", "3.11.1\n")
+
+
+def test_models_of_gpus_and_versions_are_told_from_other_words():
+    assert [name for name in (*MODELS, *NO_MODELS) if facts._MODEL.fullmatch(name)] == [*MODELS]
+    assert [text for text in (*VERSIONS, *NO_VERSIONS) if facts._VERSION.fullmatch(text)] == [*VERSIONS]
+
+
+def test_a_list_of_tables_keeps_the_names_that_are_known():
+    assert [facts._table_list(text) for text in ("", "secret", "NVTX_EVENTS,secret")] == ["", "-", "NVTX_EVENTS"]
+    # In the order of our list; one name inside another's is there too.
+    given, kept = "NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"
+    assert facts._table_list(given) == kept
+
+
+def test_amounts_add_up_by_class_and_place():
+    one, other = Removed(), Removed()
+    for removed, *amount in ((one, "b", "T", 2), (one, "b", "T", 0, "values"), (other, "b", "T", 3)):
+        removed.add(*amount)
+    other.add("a", "T.c", 1, "values")
+    one.update(other)
+    assert one.amounts() == [Amount("a", "T.c", 1, "values"), Amount("b", "T", 5, "rows")]
+
+
+# A communicator at 0, private bytes at 8, a size at 16.
+LAYOUT = Layout(24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)})
+
+
+def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
+    header = struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload))
+    return header + payload + tail
+
+
+def repacked(one, layouts, domain=1):
+    column = pa.chunked_array([pa.array([one], pa.binary())])
+    (found,) = packed(column, np.array([domain]), layouts)
+    return found
+
+
+def test_only_numbers_that_are_read_are_left_of_a_payload_and_nothing_behind_it_or_in_its_header():
+    payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
+    high = {"schema_high": 0x65723221}
+    for more in ({}, high | {"tail": b"hunter2!"}, high | {"first": 0x68756E7465723221}):
+        assert repacked(blob(payload, **more), {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
+
+
+def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it_or_else_it_is_a_mark():
+    given, kept = struct.pack("<QQQ", 7, 1, 8), struct.pack("<QQQ", 7, 0, 8)
+    assert repacked(blob(given), {(9, 5): LAYOUT}, 9) == blob(kept)
+    assert repacked(blob(given), {(1, 5): LAYOUT}, 9) == MARK
+    assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(kept, schema_high=9)
+    for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
+        assert repacked(given, {(1, 5): LAYOUT}) == MARK
