@@ -66,7 +66,7 @@ def test_a_group_is_the_world_size_and_the_gpu_model(changes, name):
 )
 def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
     rows = [run_row("a", label=label, n_ranks=n, world_size=n) for label, n in pairs]
-    assert [one.label for one in series_of(rows)] == labels
+    assert [label for _, label in series_of(rows)] == labels
 
 
 def test_facets_hold_the_values_in_their_own_order():
@@ -75,7 +75,7 @@ def test_facets_hold_the_values_in_their_own_order():
         run_row("2", label="a", world_size=8, hosts="n0", link_kind=None),
         run_row("3", label="b", world_size=None, hosts="", link_kind="unknown", gpu_names="L4"),
     ]
-    found = {one.name: (list(one.values), list(one.codes)) for one in facets(rows)}
+    found = {one["name"]: (one["words"], one["codes"]) for one in facets(rows)}
     assert found == {
         "label": (["b", "a"], [0, 1, 0]),  # b has two runs
         "world": (["8", "16", "not recorded"], [1, 0, 2]),
@@ -121,9 +121,8 @@ def one_run(store, **changes):
 )
 def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured, words):
     run = one_run(tmp_path, captured_at_utc=captured)
-    assert run.captured == words
-    is_known = words != "not recorded"
-    assert run.captured_ms == (int(captured.timestamp()) * 1000 if is_known else None)
+    assert run["captured"] == words
+    assert run["captured_ms"] == (None if words == "not recorded" else int(captured.timestamp()) * 1000)
 
 
 @pytest.mark.parametrize(
