@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
-from nsyspipe.report import difference as blocks_of
+from nsyspipe.report import difference as report
 from nsyspipe.report.blocks import Column, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
@@ -42,14 +42,14 @@ def difference_page(difference: RunDifference, gate: Gate | None = None, *, sett
     return blocks_page(
         _blocks(difference, gate, settings_file),
         f"{before} -> {after}: nsyspipe diff",
-        (blocks_of.DIFF_RUNS, blocks_of.identity_of(difference)),
+        (report.DIFF_RUNS, report.identity_of(difference)),
         scripts=_SCRIPTS,
     )
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
-    for block in blocks_of.difference_blocks(difference, gate, settings_file=settings_file):
+    for block in report.difference_blocks(difference, gate, settings_file=settings_file):
         match block:
             case Table(caption=caption) if caption == PARTS:
                 rows = {row["metric"]: row for row in difference.judged_rows}
@@ -94,7 +94,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     return [
         *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), over(row[f"n_{side}"])) for side in SIDES),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
-        tile(sure, row["ci_low"], blocks_of.interval_text(row), "of the change", "none"),
+        tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
 
 
@@ -262,7 +262,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
 
     def why(row: Mapping[str, Any]) -> str | None:
-        settles = blocks_of.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
+        settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
 
     verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
