@@ -131,9 +131,6 @@ def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page,
     screenshot(page, "straggler-print", full_page=True)
 
 
-# --- names are text ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -232,8 +232,6 @@ def test_the_page_of_another_size_is_redrawn(written, open_page):
     assert opened.chart("chart.getWidth()", "chart-step-bars") == opened.page.evaluate(width)
 
 
-# --- large runs: data are reduced before they are drawn -------------------------------------------
-
 # Required: 6 MB, 3 s. The time is that of an idle machine (0.6 and 1.0 s); a busy one is no fault of the page.
 MOST_BYTES, MOST_MS = 2_500_000, 15_000
 

@@ -12,8 +12,6 @@ from tests.build.tools import STEADY
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here, nsyspipe_run
 
-# --- the JSON document --------------------------------------------------------------------------
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -53,9 +51,6 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
     assert found["ranks"][0]["gpu_name"] is None
     of_run = found["summary"]
     assert of_run["backward_overlap_ratio"] is of_run["by_rank"]["backward_overlap_ratio"] is None
-
-
-# --- quiet, strict, other options -----------------------------------------------------------------
 
 
 def test_quiet_prints_nothing(steady, tmp_path):

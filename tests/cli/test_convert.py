@@ -107,9 +107,6 @@ def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
         assert (code, "exporting reports" in text, answer in text) == (0, True, True)
 
 
-# --- ended by others ----------------------------------------------------------------------------
-
-
 def started_export(variables, folder, tmp_path, *arguments):
     """Start a conversion, and return it when nsys runs."""
     process = subprocess.Popen(
@@ -167,9 +164,6 @@ def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tm
     assert [name for name in names(reports) if name.endswith(".sqlite")] == []
     tool()
     assert run("convert", reports).stderr == "3 exported\n"
-
-
-# --- .nsys-rep where reports are read -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["directory", "glob", "files"])

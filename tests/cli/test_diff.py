@@ -25,9 +25,6 @@ def document(done):
     return json.loads(done.stdout)
 
 
-# --- diff -----------------------------------------------------------------------------------------
-
-
 def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -96,9 +93,6 @@ def test_several_captures_of_a_side_share_a_label(diff):
     assert "spread between captures is not" not in text
 
 
-# --- compare --------------------------------------------------------------------------------------
-
-
 def test_runs_give_a_sentence_and_a_table_and_those_of_one_label_are_one(compare):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -138,9 +132,6 @@ def test_options_reach_the_verdict(compare, arguments, verdict):
     assert found["runs"][1]["verdict"] == verdict
     expected = (50, 0.8) if "effect" in arguments else (2, 0.95)
     assert (found["min_effect_pct"], found["confidence"]) == expected
-
-
-# --- thresholds from files ------------------------------------------------------------------------
 
 
 def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path):

@@ -48,9 +48,6 @@ def machine(tmp_path):
     return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
-# --- this machine -------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine):
     _, variables = machine
@@ -90,9 +87,6 @@ def test_an_nsys_that_fails_or_hangs_costs_seconds_and_no_answer(machine, nsys, 
     assert "2 x NVIDIA H200" in done.stdout
 
 
-# --- reports ------------------------------------------------------------------------------------
-
-
 def test_one_report_lacking_something_is_named(tmp_path):
     for rank in range(6):
         without = (RUNTIME,) if rank else ()
@@ -119,9 +113,6 @@ def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path):
     assert set(found["problems"][0]) == {"code", "severity", "report", "rank", "message", "fix"}
     keys = ("name", "answers", "status", "found", "fix", "is_used", "n_reports", "n_with", "lacking")
     assert {tuple(one) for one in found["capabilities"]} == {keys}
-
-
-# --- options ------------------------------------------------------------------------------------
 
 
 def every_option(folder):
@@ -159,9 +150,6 @@ def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
     assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
-# --- terminal -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("columns", "what"), [(50, "machine"), (50, "reports"), (80, "long names"), (200, "long names")]
 )
@@ -173,9 +161,6 @@ def test_the_text_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, colu
     lines = doctor(*([] if what == "machine" else [tmp_path]), columns=columns).splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.endswith(" ") for line in lines)
-
-
-# --- secrets and imports ------------------------------------------------------------------------
 
 
 @pytest.mark.slow

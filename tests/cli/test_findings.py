@@ -32,9 +32,6 @@ def section(invoke, monkeypatch):
     return run
 
 
-# --- how many, and how wide -----------------------------------------------------------------------
-
-
 def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(sick, section, pinned):
     asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
@@ -66,9 +63,6 @@ def test_several_processes_replay_as_one_does(real):
     assert re.search(r"<= 34\.7 %  ~ 30\.6 %  single-bucket", done.stdout)
 
 
-# --- the document ---------------------------------------------------------------------------------
-
-
 def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
     found = json.loads(invoke(sick, *LINK, "--findings", "0", "--json", "-").stdout)
     assert found["summary"]["by_rank"]["wait_share"] == {"lowest": [0, 0], "highest": [0, 0]}
@@ -88,8 +82,6 @@ def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
     assert all(type(row["evidence"]) is dict for row in rows)
     assert rows[3]["evidence"]["link_kind"] == "shm"
 
-
-# --- the link -------------------------------------------------------------------------------------
 
 SHM = "link: SHM through host memory"
 UNSAID = "link: no NCCL log says what NCCL uses; the GPUs are connected by NV18"
@@ -191,9 +183,6 @@ def test_the_line_takes_two_lines_of_a_terminal(sick, invoke, tmp_path, monkeypa
     assert len(head) <= 2
     assert max(map(len, head)) <= 100
     assert " of 16 edges, rank " in " ".join(head)
-
-
-# --- files of another run -------------------------------------------------------------------------
 
 
 def answer(invoke, *arguments):

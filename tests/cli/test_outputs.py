@@ -40,9 +40,6 @@ def listed(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-# --- whose file may be replaced -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_files_of_the_same_runs_are_replaced_and_of_others_by_force_only(call, beside, results, command):
     runs, others, formats = COMMANDS[command]
@@ -118,9 +115,6 @@ def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_pa
     assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
 
 
-# --- how a file is written ------------------------------------------------------------------------
-
-
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
     target = results / "run.json"
     (results / "usual").touch()
@@ -140,9 +134,6 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     assert call("compare", "slow", "fast", "--csv", "file").exit_code == 0
     assert printed.stdout == (beside / "file").read_text()
     assert len(list(csv.DictReader(printed.stdout.splitlines()))) == 2
-
-
-# --- what is never an output ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,9 +189,6 @@ def test_a_dataset_does_not_go_where_the_reports_lie(steady, invoke):
     before = listed(steady)
     refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
     assert listed(steady) == before
-
-
-# --- saved runs -----------------------------------------------------------------------------------
 
 
 def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results, invoke):

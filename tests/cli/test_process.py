@@ -60,9 +60,6 @@ def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
     assert done.stderr.count("error: ") == (done.returncode == 2)
 
 
-# --- what is imported, and what it says of itself --------------------------------------------------
-
-
 def imported(*arguments):
     """Return the packages that a run of the program imports, with what they import of themselves."""
     done = subprocess.run(

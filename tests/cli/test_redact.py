@@ -60,9 +60,6 @@ def hosts(path):
 BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 
 
-# --- what is written and said ---------------------------------------------------------------------
-
-
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
     text = redacted(reports, tmp_path / "out")
     assert names(tmp_path / "out") == BOTH
@@ -124,9 +121,6 @@ def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports
     assert names(tmp_path / "again") == BOTH
 
 
-# --- which reports --------------------------------------------------------------------------------
-
-
 def test_a_raw_report_is_to_be_converted_first(tmp_path):
     (tmp_path / "a.nsys-rep").write_bytes(b"raw")
     message = refused(tmp_path / "a.nsys-rep", tmp_path / "out.sqlite")
@@ -158,9 +152,6 @@ def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_l
     # 4 steps of 3 kernels.
     assert re.search(rf"unknown columns +12 values  {KERNEL}\.newColumn \(12\)", text)
     assert b"newColumn" not in (tmp_path / "out" / "ddp_0.sqlite").read_bytes()
-
-
-# --- where copies go ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_logs", [0, pytest.param(3, marks=pytest.mark.slow)])
@@ -234,9 +225,6 @@ def test_a_place_that_cannot_take_the_copies_is_refused(reports, tmp_path):
     assert "cannot be written" in refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite")
     if os.geteuid() != 0:  # root may write anywhere
         assert "cannot be written" in refused(reports, tmp_path / "closed" / "out")
-
-
-# --- what is left after an error ------------------------------------------------------------------
 
 
 def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path):

@@ -46,9 +46,6 @@ def test_the_description_fits_the_terminal_and_never_exceeds_100_columns(columns
     assert max(map(len, lines)) <= min(columns, 100)
 
 
-# --- as Markdown -----------------------------------------------------------------------------------
-
-
 def test_the_committed_reference_is_what_the_program_prints(pinned):
     done = nsyspipe_here("schema", "--markdown")
     assert (done.returncode, done.stderr) == (0, "")

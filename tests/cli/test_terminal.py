@@ -34,9 +34,6 @@ def summary(call, monkeypatch):
     return run
 
 
-# --- layout -------------------------------------------------------------------------------------
-
-
 def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(summary, steady):
     text = summary(steady)
     lines = text.splitlines()
@@ -83,9 +80,6 @@ def test_only_the_slowest_of_many_ranks_are_shown(summary, tmp_path):
     assert "16 of 20 ranks: " in text
 
 
-# --- colour -------------------------------------------------------------------------------------
-
-
 def test_a_pipe_gets_no_escape_codes_and_a_terminal_the_same_words(steady, tmp_path):
     printed = nsyspipe_here("analyze", steady, TERM="xterm-256color", COLUMNS="80").stdout
     assert ESCAPE not in printed
@@ -122,9 +116,6 @@ def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_pat
         code, shown = terminal_run(*words.format(made=made, out=tmp_path / f"out{at}").split(), *options)
         assert (code, {one for one in known if one in shown}) == (0, set(drawn))
         assert not shown or options != ["-q"]
-
-
-# --- names from traces --------------------------------------------------------------------------
 
 
 @pytest.mark.slow

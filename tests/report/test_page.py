@@ -101,9 +101,6 @@ def test_text_has_the_contrast_of_wcag_aa(theme, ink):
     assert min(contrast(found[ink], found[ground]) for ground in ("page", "surface")) >= 4.5
 
 
-# --- what a page carries -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["</script>", "<!--", "a & b", "line\u2028end\u2029"])
 def test_data_hold_nothing_that_ends_a_script_element_and_are_the_same_once_read(name):
     text = as_json({"name": name})

@@ -107,9 +107,6 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
     pinned(f"run/{case}", text=terminal, markdown=markdown(run), page=shown(run_page(run)))
 
 
-# --- tables --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "value", "rows"),
     [
