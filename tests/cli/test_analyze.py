@@ -53,12 +53,6 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
     assert of_run["backward_overlap_ratio"] is of_run["by_rank"]["backward_overlap_ratio"] is None
 
 
-def test_quiet_prints_nothing(steady, tmp_path):
-    done = nsyspipe_here("analyze", steady, "-q", "--json", tmp_path / "run.json")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert json.loads((tmp_path / "run.json").read_text())["run"]["n_ranks"] == 2
-
-
 def test_strict_passes_what_is_only_for_information(steady, invoke):
     assert set(nsyspipe.load(steady).problems["severity"].to_pylist()) == {"info"}
     assert invoke(steady, "--strict").exit_code == 0
@@ -76,8 +70,7 @@ def test_strict_fails_on_a_warning_after_the_answer(tmp_path, invoke, missing):
 def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
     TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2").write(tmp_path / "a.sqlite")
     done = nsyspipe_here("analyze", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("No GPU activity was recorded")
+    assert (done.returncode, done.stderr, done.stdout[:28]) == (0, "", "No GPU activity was recorded")
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 

@@ -18,7 +18,6 @@ from tests.cli.tools import assert_refused, environment, nsyspipe_here, program,
 
 @pytest.fixture
 def tool(tmp_path):
-    """Return what makes the fake nsys."""
     return partial(fake_nsys, tmp_path / "tool")
 
 
@@ -112,7 +111,6 @@ def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
 
 
 def started_export(variables, folder, tmp_path, *arguments):
-    """Start a conversion, and return it when nsys runs."""
     process = subprocess.Popen(
         program(*arguments, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(**variables), start_new_session=True,

@@ -28,7 +28,6 @@ SECRETS = ("hunter2", "alice", "TOKEN", "node77")
 
 
 def doctor(*arguments, columns=100):
-    """Return what a pipe gets, made in this process."""
     words = ["doctor", *map(str, arguments)]
     done = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)}, catch_exceptions=False)
     assert (done.exit_code, done.stderr) == (0, "")

@@ -31,10 +31,10 @@ def section(invoke, monkeypatch):
     return run
 
 
-def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(sick, section, pinned):
+def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(sick, section, pinned_report):
     asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
-    pinned("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
+    pinned_report("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
     titles = [re.findall("|".join(ALL), " ".join(lines[1:])) for lines in found.values()]
     assert [list(dict.fromkeys(names)) for names in titles] == [ALL[:n] for n in (5, 0, 2, 3, 7, 7)]
 
@@ -84,7 +84,6 @@ DDP = "ddp-4gpu-shm_*.sqlite"
 
 
 def link_line(done):
-    """Return what is said of the link, in one line; None if nothing is."""
     assert (done.exit_code, done.stderr) == (0, ""), done
     head = done.stdout.partition("\n\n")[0]
     _, found, said = head.partition("\nlink: ")
@@ -164,7 +163,6 @@ def test_the_line_takes_two_lines_of_a_terminal(sick, invoke, tmp_path, monkeypa
 
 
 def answer(invoke, *arguments):
-    """Return the document, and its problems by code."""
     found = json.loads(invoke(*arguments, "--json", "-").stdout)
     return found, {row["code"]: row for row in found["problems"]}
 

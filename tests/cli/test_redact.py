@@ -19,7 +19,6 @@ from tests.cli.tools import assert_refused, nsyspipe_here
 
 @pytest.fixture
 def reports(tmp_path):
-    """Return a folder of two reports that hold secrets."""
     folder = tmp_path / "reports"
     folder.mkdir()
     for rank in range(2):
@@ -35,14 +34,12 @@ def reports(tmp_path):
 
 
 def redacted(*arguments):
-    """Run the program, which must redact, and return what it says."""
     done = nsyspipe_here("redact", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def refused(*arguments):
-    """Run the program, which must refuse, and return what it says."""
     done = nsyspipe_here("redact", *arguments)
     assert_refused(done)
     return done.stderr

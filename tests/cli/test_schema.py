@@ -56,16 +56,11 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
     reference = schema("--markdown").stdout
     page = Page(reference)
     columns = {name: DESCRIBED[name].columns for name in TABLES}
-    assert page.tables == [
-        [
-            ["column", "type", "unit", "meaning", "source"],
-            *(
-                [one.name, f"{one.type}{'?' if one.nullable else ''}", one.unit, one.doc, one.source]
-                for one in of_table
-            ),
-        ]
-        for of_table in columns.values()
-    ]
+    heading = ["column", "type", "unit", "meaning", "source"]
+    for table, of_table in zip(page.tables, columns.values(), strict=True):
+        kinds = [f"{one.type}{'?' if one.nullable else ''}" for one in of_table]
+        rows = [[one.name, kind, one.unit, one.doc, one.source] for one, kind in zip(of_table, kinds, strict=True)]
+        assert table == [heading, *rows]
     for name in TABLES:
         key = ", ".join(DESCRIBED[name].key)
         assert f"{DESCRIBED[name].doc}{f' Sorted by {key}.' if key else ''}" in page.texts

@@ -23,7 +23,6 @@ HOST = Surroundings(
 
 
 def capture(folder, **more):
-    """Write the reports of two ranks and their sidecar, as a launcher does."""
     for rank in (0, 1):
         steady_rank(rank).write(folder / f"ddp_{rank}.sqlite")
     place = Place(str(folder / "ddp"))

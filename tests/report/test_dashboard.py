@@ -131,7 +131,6 @@ def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):
 
 
 def page_of(path, run_id):
-    """Write the head of a run's page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     path.write_text(f'{head}\n<meta name="{RUN_ID}" content="{run_id}">', encoding="utf-8")

@@ -62,7 +62,6 @@ def faster(runs):
 
 
 def words(text):
-    """Return what a page shows: without its head, scripts and tags."""
     text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 

@@ -68,19 +68,14 @@ def colours(theme: int) -> dict[str, np.ndarray]:
 
 
 def lab(linear: np.ndarray) -> np.ndarray:
-    """Return CIE L*a*b* of linear sRGB, D65."""
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
     x, y, z = (to_xyz @ np.clip(linear, 0, 1)) / [0.95047, 1.0, 1.08883]
     fx, fy, fz = (one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29 for one in (x, y, z))
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
 
-def luminance(linear: np.ndarray) -> float:
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
 def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    low, high = sorted(float(linear @ [0.2126, 0.7152, 0.0722]) for linear in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -144,20 +144,14 @@ def test_of_very_many_rows_steps_are_taken_evenly(monkeypatch):
     assert module.collective_note(found) == "Medians over 4 of 8 steps of the figures."
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([row(0, 0, 0), row(1, 0, 0), row(2, 0, 0, wait=None)], ": the 2 that could be matched."),
-        ([row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None)], ": the 2 of which some could be matched."),
-        ([row(0, 0, 0, wait=None), row(1, 0, 0, wait=None)], " are not known, as none could be matched across ranks."),
-    ],
-)
-def test_the_note_says_how_many_steps_could_be_matched(rows, says):
-    note = module.collective_note(medians(*rows))
-    assert note.startswith(
-        f"Medians over the {len({one['step'] for one in rows})} steps of the figures; transfer and waiting"
-    )
-    assert note.endswith(f"waiting{says}")
+def test_the_note_says_how_many_steps_could_be_matched():
+    for rows, n, says in [
+        ([row(0, 0, 0), row(1, 0, 0), row(2, 0, 0, wait=None)], 3, ": the 2 that could be matched."),
+        ([row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None)], 2, ": the 2 of which some could be matched."),
+        ([row(at, 0, 0, wait=None) for at in (0, 1)], 2, " are not known, as none could be matched across ranks."),
+    ]:
+        note = module.collective_note(medians(*rows))
+        assert note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"
 
 
 @pytest.mark.parametrize(
