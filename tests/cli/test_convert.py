@@ -182,9 +182,8 @@ def test_analyze_takes_raw_reports_which_a_rank_map_may_name(run, reports, form,
 
 
 def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):
-    done = run("doctor", reports)
+    done, raw = run("doctor", reports), reports / "run_0.nsys-rep"
     assert (done.returncode, "run_0.sqlite" in done.stdout) == (0, True)
-    raw = reports / "run_0.nsys-rep"
     before = raw.read_bytes()
     assert_refused(run("doctor", reports, "--json", raw, "--force"))
     assert raw.read_bytes() == before
@@ -195,5 +194,6 @@ def test_a_failing_nsys_is_told(run, reports, tool, command):
     tool("echo 'Exportation error: no space left on device' >&2; exit 1")
     done = run(command, reports)
     assert_refused(done)
-    assert "(and 2 more of 3 reports failed)" in done.stderr
-    assert "no space left on device" in done.stderr
+    assert [done.stderr.count(one) > 0 for one in ("(and 2 more of 3 reports failed)", "no space left on device")] == [
+        True
+    ] * 2

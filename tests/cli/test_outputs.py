@@ -67,14 +67,9 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
         assert path.read_bytes() == before, (first, second)
 
 
+JSON = (b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000)
 CONTENTS = {
-    "--json": [
-        b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000,
-        b"\xff\x00<html>",
-    ],
-    "--markdown": [b""],
-    "--html": [b"mine", b"\xff"],
-    "--perfetto": [b"{}"],
+    "--json": (*JSON, b"\xff\x00<html>"), "--markdown": [b""], "--html": [b"mine", b"\xff"], "--perfetto": [b"{}"],
 }  # fmt: skip
 
 

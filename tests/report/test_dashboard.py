@@ -157,13 +157,11 @@ def test_pages_are_looked_for_in_order(tmp_path):
     assert dashboard.page_links(tmp_path / "other", ("b", "c"), tmp_path / "site", None) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "url"), [(os.fsencode('p 100%"?#é'), "p%20100%25%22%3F%23%C3%A9"), (b"p\xff", "p%FF")]
-)
-def test_urls_are_relative_and_encoded_whether_names_are_text_or_not(name, url, tmp_path):
-    pages = tmp_path / os.fsdecode(name)
-    page_of(pages / "a.html", "a")
-    assert links(tmp_path, pages)["a"] == f"./../{url}/a.html"
+def test_urls_are_relative_and_encoded_whether_names_are_text_or_not(tmp_path):
+    for name, url in ((os.fsencode('p 100%"?#é'), "p%20100%25%22%3F%23%C3%A9"), (b"p\xff", "p%FF")):
+        pages = tmp_path / os.fsdecode(name)
+        page_of(pages / "a.html", "a")
+        assert links(tmp_path, pages)["a"] == f"./../{url}/a.html"
 
 
 def page(store, **options):
@@ -181,8 +179,7 @@ def test_the_page_is_a_dashboard_and_has_a_column_of_pages_where_there_are_any(s
     path = tmp_path / "page.html"
     path.write_text(text, encoding="utf-8")
     assert (identity_of_page(path, dashboard.STORE), run_id_of_page(path)) == (dashboard.DASHBOARD, None)
-    assert 'class="text page"' not in text
-    assert 'id="problems"' not in text
+    assert not re.search('class="text page"|id="problems"', text)
     link = '<a href="./pages/a.html" aria-label="page of A &amp; B, a">page</a>'
     assert link in page(store, pages={"a": "./pages/a.html"})
 
@@ -206,9 +203,8 @@ def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
     add_run(store, "unknown", captured_at_utc=None, step_time_ns=None)
     found = data(page(store))
     assert found["runs"]["id"] == ["unknown", "nightly-000", "nightly-001", "nightly-002"]
-    assert found["values"]["step_time_ns"] == [None, 100e6, None, 90e6]
+    assert (found["values"]["step_time_ns"], found["runs"]["time"][0]) == ([None, 100e6, None, 90e6], None)
     assert found["missing"]["step_time_ns"] == {"0": "not recorded", "2": "not recorded"}
-    assert found["runs"]["time"][0] is None
 
 
 def test_runs_of_other_world_sizes_and_gpus_are_other_series(store):

@@ -87,8 +87,7 @@ def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster,
     for part in (verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
         assert part in words(page)
     path = written(tmp_path, page)
-    assert identity_of_page(path, faster) == identity_of(faster)
-    assert run_id_of_page(path) is None
+    assert (identity_of_page(path, faster), run_id_of_page(path)) == (identity_of(faster), None)
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
@@ -106,9 +105,8 @@ def test_names_of_traces_are_only_text(tmp_path, runs):
     found = diff(Side(label, (runs["slow"],)), Side(label, (hostile,)), force=True)
     text = drawn.difference_page(found)
     assert text.count("<script") == 2 + text.count('<script type="application/json"')
-    for name in (*HOSTILE[:4], label):
-        if "<" in name:
-            assert name not in text.replace(text[text.rindex("<script>") :], "")
+    markup = text.replace(text[text.rindex("<script>") :], "")
+    assert not [name for name in (*HOSTILE[:4], label) if "<" in name and name in markup]
     assert label in words(text)
     assert identity_of_page(written(tmp_path, text), found) == identity_of(found)
 
@@ -139,8 +137,7 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
 def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
     # 40 of 131 ms are more than a quarter.
     assert drawn.waterfall(change)["from"] == 0
-    before = plain_run(tmp_path / "a", [steps(100)])
-    after = plain_run(tmp_path / "b", [steps(96)])
+    before, after = (plain_run(tmp_path / str(compute), [steps(compute)]) for compute in (100, 96))
     # 131 and 127 ms: two less than the lowest, on a whole millisecond.
     assert drawn.waterfall(diff(before, after))["from"] == 125 * MS
     assert drawn.waterfall(diff(before, before))["from"] == 0
@@ -156,8 +153,7 @@ def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
     first, *parts, last = drawn.waterfall(found)["bars"]
     assert (first["end"], None, last["end"] - first["end"]) == (found.mean_step_time[0], None, found.mean_step_time[2])  # fmt: skip
     ends = [first["end"], *(bar["end"] for bar in parts)]
-    assert [bar["start"] for bar in parts] == ends[:-1]
-    assert ends[-1] == last["end"]
+    assert [*(bar["start"] for bar in parts), last["end"]] == ends
     assert sum(bar["delta"] for bar in parts) == found.mean_step_time[2]
 
 
@@ -170,8 +166,8 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     assert [one["window"][0] for one in (slow, fast)] == [0, 0]
     assert found.data["end"] == slow["window"][1]
     lanes = [one["lanes"] for one in (slow, fast)]
-    assert [lane["compute"]["start"] for lane in lanes] == [[0], [0]]
-    assert [lane["compute"]["length"] for lane in lanes] == [[101 * MS], [71 * MS]]
+    spans = [(lane["compute"]["start"], lane["compute"]["length"]) for lane in lanes]
+    assert spans == [([0], [101 * MS]), ([0], [71 * MS])]
     assert [lane["comm"]["start"] for lane in lanes] == [[101 * MS], [71 * MS]]
     names = [found.data["names"][lane["compute"]["name"][0]] for lane in lanes]
     assert names == ["gemm", "sgemm"]

@@ -59,8 +59,7 @@ def test_hostile_names_are_escaped_everywhere(tmp_path):
     assert "&lt;script&gt;window.attacked=1" in text
     assert text.count("<script") == text.count("</script>") == 2 + text.count("<script type=")
     # Neither templates in names are run, nor long names repeated at full length.
-    assert "{{7*7}}" in text
-    assert "long_name_" * 50 not in text
+    assert ("{{7*7}}" in text, "long_name_" * 50 in text) == (True, False)
 
 
 def without_backward():
@@ -146,12 +145,9 @@ def test_a_straggler_board_counts_per_step():
         ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "5", "4.500 ms", "0 ms"],
         ["0", "7.000 ms", "0 ms", "0", "0 ms", Bar("4.000 ms", 1.0, "waiting")],
     ]
-
-
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_one_rank_and_ranks_that_could_not_be_matched_have_no_straggler_board(n_ranks):
-    rows = [{"rank": rank} for rank in range(n_ranks)]
-    assert straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2) is None
+    # One rank, and ranks that could not be matched, have none.
+    for rows in ([{"rank": 0}], [{"rank": 0}, {"rank": 1}]):
+        assert straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2) is None
 
 
 def test_phases_are_in_the_order_of_a_training_loop():
