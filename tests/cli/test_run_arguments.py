@@ -55,12 +55,9 @@ def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(t
         ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
     ]:
         assert split_label(argument) == (label, place)
-
-
-@pytest.mark.parametrize("argument", ["=x", "a\x1b=x", "x" * 101 + "=y", "a="])
-def test_a_label_that_cannot_be_is_refused(argument):
-    with pytest.raises(OptionError, match="label"):
-        split_label(argument)
+    for argument in ("=x", "a\x1b=x", "x" * 101 + "=y", "a="):
+        with pytest.raises(OptionError, match="label"):
+            split_label(argument)
 
 
 def test_arguments_of_one_label_are_captures_of_one_run():

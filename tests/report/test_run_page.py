@@ -191,9 +191,7 @@ def test_links_that_are_alike_are_one_row():
     (row,) = link_table(schema.LINKS.from_rows(rows)).rows
     assert [*row[:4], row[5]] == ["shm", "SHM", "NV18", "63.00 GB/s", "20"]
     assert re.fullmatch("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, .* and 8 more", row[6])
-
-
-def test_what_nccl_says_is_listed_by_name():
+    # What NCCL says is listed by name.
     facts = NcclFacts("2.28.9", {"NCCL_B": "1", "NCCL_A": "0"}, nvls=None)
     assert _nccl(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
 
