@@ -11,8 +11,6 @@ from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import AnalysisOutputs, write_stdout
 from nsyspipe.model.options import parse_findings
 
-_STRICT_FAILED = 2
-
 
 @with_options
 def analyze(
@@ -61,4 +59,4 @@ def analyze(
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
         typer.echo(f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True)
-        raise typer.Exit(_STRICT_FAILED)
+        raise typer.Exit(2)

@@ -68,27 +68,21 @@ def run() -> None:
     lenient_encoding()
     try:
         app()
-    except NsyspipeError as error:
-        _refuse(error)
     except BrokenPipeError:
-        _reader_left()
+        _exit(_BROKEN_PIPE)
     except Exception as error:
-        if (told := shortage(error)) is None:
+        told = error if isinstance(error, NsyspipeError) else shortage(error)
+        if told is None:
             raise
-        _refuse(told)
+        print_error(told)
+        _exit(told.exit_code)
     except SystemExit as end:
         # Typer's way to say that the reader of its help (head, less) has left.
         if end.code == 1:
-            _reader_left()
+            _exit(_BROKEN_PIPE)
         raise
 
 
-def _refuse(error: NsyspipeError) -> NoReturn:
-    print_error(error)
+def _exit(code: int) -> NoReturn:
     give_up_stdout()
-    sys.exit(error.exit_code)
-
-
-def _reader_left() -> NoReturn:
-    give_up_stdout()
-    sys.exit(_BROKEN_PIPE)
+    sys.exit(code)

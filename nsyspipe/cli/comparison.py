@@ -12,9 +12,8 @@ from nsyspipe.cli.options import (
     RuleOptions,
     RunningOptions,
     SeveralRunsOptions,
-    name_file,
+    file_of,
     option,
-    shown_path,
     thresholds,
     with_options,
 )
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.cli.inputs import NamedRuns
     from nsyspipe.comparison.difference import Side
-
-_TWO = 2
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -64,11 +60,11 @@ class GateOptions(RuleOptions):
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
     """Declare the argument that names runs."""
-    text = (
-        f"{which}: a quoted glob, a directory of reports, one report, or a run saved with --out (STORE, or "
-        f"STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one {several}: repeat LABEL=REPORTS."
+    kinds = (
+        "a quoted glob, a directory of reports, one report, or a run saved with --out (STORE, or STORE/runs/run_id=ID)"
     )
-    return typer.Argument(metavar=metavar, help=text)
+    more = f"LABEL= in front names it. Several captures of one {several}: repeat LABEL=REPORTS."
+    return typer.Argument(metavar=metavar, help=f"{which}: {kinds}; {more}")
 
 
 @with_options
@@ -97,8 +93,7 @@ def diff(
     settings = rule.settings()
     outputs.check()
     named = _two_sides(runs)
-    if running.quiet or outputs.printed:
-        name_file(settings)
+    path = file_of(settings, is_said=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.comparison.difference import Side
@@ -108,7 +103,6 @@ def diff(
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
         difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
         judged = gate(difference, settings.fail_on) if settings.fail_on else None
-        path = shown_path(settings)
         formats = difference_formats(difference, judged, settings_file=path)
         blocks = difference_blocks(difference, judged, settings_file=path)
         outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
@@ -123,14 +117,14 @@ def _inputs(sides: Iterable[Side]) -> list[Path]:
 
 def _two_sides(arguments: list[str]) -> list[NamedRuns]:
     named = parse_runs(arguments)
-    if len(named) == _TWO:
+    if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
     from nsyspipe.report.words import few
 
     raise OptionError(
         "diff",
         f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
-        found=few([one.label or one.places[0] for one in named], _SHOWN),
+        found=few([one.label or one.places[0] for one in named], 4),
         fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
     )
 
@@ -170,13 +164,11 @@ def compare(
     """
     outputs.check()
     rules, sort = rule.settled(), order.sort
-    if running.quiet or outputs.printed:
-        name_file(rules)
+    path = file_of(rules, is_said=running.quiet or bool(outputs.printed))
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
-    path = shown_path(rules)
     with opened_runs(parse_runs(runs), reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.comparison.difference import Side

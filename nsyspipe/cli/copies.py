@@ -12,9 +12,6 @@ from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, wit
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.model.names import printable
 
-_FAILED = 2
-_TIMEOUT_S = 1800.0
-
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -25,7 +22,7 @@ class ExportOptions:
     nsys: str | None = option(
         "The nsys to use, or its directory. [default: on PATH, else where it is usually installed]", "PATH"
     )
-    timeout: float = option("How long one export may take.", "SECONDS", default=_TIMEOUT_S, least=1)
+    timeout: float = option("How long one export may take.", "SECONDS", default=1800.0, least=1)
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,12 @@ def convert(
     from nsyspipe.nsys.programs import find
 
     sources = find_captures(reports)
+    nsys = None if export.nsys is None else find(export.nsys)
     with progress(shown=running.is_shown) as stage:
         outcomes = attempt_exports(
-            sources,
-            directory=export.out,
-            nsys=None if export.nsys is None else find(export.nsys),
-            jobs=running.jobs,
-            force=export.force,
-            timeout_s=export.timeout,
+            sources, directory=export.out, nsys=nsys, jobs=running.jobs, force=export.force, timeout_s=export.timeout,
             on_progress=stage("exporting reports"),
-        )
+        )  # fmt: skip
     for one in outcomes:
         if isinstance(one, NsyspipeError):
             print_error(one)
@@ -90,7 +83,7 @@ def convert(
         counts = [(sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)]
         typer.echo(", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True)
     if n_failed:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(2)
 
 
 @dataclass(frozen=True)
@@ -101,20 +94,14 @@ class RedactOptions:
     force: bool = flag("Replace copies that are there already.")
 
 
+_IN = "One report (.sqlite), or a directory or quoted glob with all reports of a run."
+_OUT = "The copy of one report; for several a directory, in which they keep their names."
+
+
 @with_options
 def redact(
-    reports: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN", help="One report (.sqlite), or a directory or quoted glob with all reports of a run."
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUT", help="The copy of one report; for several a directory, in which they keep their names."
-        ),
-    ],
+    reports: Annotated[str, typer.Argument(metavar="IN", help=_IN)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help=_OUT)],
     *,
     copying: RedactOptions,
     running: QuietOptions,

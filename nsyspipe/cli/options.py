@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from nsyspipe.comparison.gate import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    GateSettings,
-    parse_confidence,
-    parse_min_effect,
-    read_settings,
-    settled,
-)
+from nsyspipe.comparison import gate
+from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.model.names import PHASE_PATTERNS, printable
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_OPTION = "option"
 
 
 def option(
@@ -34,7 +25,7 @@ def option(
 ) -> Any:  # noqa: ANN401 - a field
     """Declare a field of a dataclass as an option, which is called like it: its help, and what stands for its value."""
     declared = {"help": text, "metavar": metavar} | ({} if least is None else {"min": least})
-    return field(default=default, metadata={_OPTION: ([short] if short else [], declared)})
+    return field(default=default, metadata={"option": ([short] if short else [], declared)})
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
@@ -49,26 +40,24 @@ def with_options(command: Command) -> Command:
     """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
     signature = inspect.signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {name: one.annotation for name, one in signature.items() if is_dataclass(one.annotation)}
-    members = {name: [one for one in fields(group) if _OPTION in one.metadata] for name, group in groups.items()}
+    members = {name: [one for one in fields(group) if "option" in one.metadata] for name, group in groups.items()}
     annotated: Any = Annotated  # of types that are known at run time
     parameters = []
     for name, plain in signature.items():
         kinds = get_type_hints(groups[name]) if name in groups else {}
         for one in members.get(name, ()):
-            short, declared = one.metadata[_OPTION]
+            short, declared = one.metadata["option"]
             shown = annotated[kinds[one.name], typer.Option(f"--{one.name.replace('_', '-')}", *short, **declared)]
-            parameters.append(
-                inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=shown)
-            )
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(one.name, keyword, default=one.default, annotation=shown))
         if name not in groups:
             parameters.append(plain.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
     def called(**values: Any) -> None:  # noqa: ANN401 - of any type
-        made = {
-            name: group(**{one.name: values.pop(one.name) for one in members[name]}) for name, group in groups.items()
-        }
-        command(**values, **made)
+        for name, group in groups.items():
+            values[name] = group(**{one.name: values.pop(one.name) for one in members[name]})
+        command(**values)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
     called.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -171,28 +160,22 @@ class RuleOptions:
     def settled(self, *names: str, **more: Any) -> GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
         options = GateSettings(
-            min_effect=None if self.min_effect is None else parse_min_effect(self.min_effect),
-            confidence=None if self.confidence is None else parse_confidence(self.confidence),
+            min_effect=None if self.min_effect is None else gate.parse_min_effect(self.min_effect),
+            confidence=None if self.confidence is None else gate.parse_confidence(self.confidence),
             **more,
         )
-        return settled(options, read_settings(Path.cwd()), ("min_effect", "confidence", *names))
+        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
 
 
 def thresholds(settings: GateSettings) -> dict[str, float]:
     """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
-    effect = settings.min_effect
-    return {
-        "min_effect_pct": DEFAULT_MIN_EFFECT_PCT if effect is None else round(100 * effect, 12),
-        "confidence": settings.confidence or DEFAULT_CONFIDENCE,
-    }
+    effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
+    return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
 
 
-def name_file(settings: GateSettings) -> None:
-    """Say on stderr which file some setting comes from, where no text does: a log always shows it."""
-    if settings.path is not None:
-        typer.echo(printable(f"Thresholds from {shown_path(settings)}."), err=True)
-
-
-def shown_path(settings: GateSettings) -> str | None:
-    """Return the file that some setting comes from as seen from here; None where none does."""
-    return None if settings.path is None else os.path.relpath(settings.path)
+def file_of(settings: GateSettings, *, is_said: bool) -> str | None:
+    """Return the file that some setting comes from as seen from here; said on stderr where no text says it."""
+    path = None if settings.path is None else os.path.relpath(settings.path)
+    if path and is_said:
+        typer.echo(printable(f"Thresholds from {path}."), err=True)
+    return path

@@ -57,7 +57,6 @@ class Opened:
             self.page.wait_for_timeout(20)
 
     def draw(self) -> None:
-        """Draw what is below the screen too."""
         self.page.evaluate("nsyspipe.lifecycle.drawAll()")
 
     def show(self, element_id: str) -> None:
@@ -72,7 +71,6 @@ class Opened:
         return box["x"] + x, box["y"] + y
 
     def tooltip(self) -> str:
-        """Return the text of the tooltip that is shown."""
         tip = self.page.locator(".tip:visible")
         tip.wait_for(timeout=2000)
         return tip.inner_text().replace("\u202f", " ")

@@ -13,7 +13,6 @@ from tests.browser.pages import page_of
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark everything here: it needs a browser."""
     here = Path(__file__).parent
     for item in items:
         if here in Path(item.fspath).parents:
@@ -58,7 +57,6 @@ def _opening(browser):
 
 @pytest.fixture
 def open_page(browser):
-    """Return a function that opens a page for one test."""
     yield from _opening(browser)
 
 
@@ -82,7 +80,6 @@ def screenshot():
 
 @pytest.fixture
 def check_accessible():
-    """Return a function that asserts that axe-core finds nothing serious."""
     from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - likewise
 
     def check(page):

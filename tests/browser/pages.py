@@ -122,7 +122,6 @@ def hostile_store(store):
 
 
 def many():
-    """Return 500 runs of two jobs, as a store gives them."""
     rows = []
     for label, ms in (("gpt", 600), ("resnet", 150)):
         # A tenth less from day 100 on; neighbours differ by half a per cent.

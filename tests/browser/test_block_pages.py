@@ -18,19 +18,14 @@ def kept(written, keep_page):
 
 
 def test_pointing_at_a_part_shows_it_to_the_nanosecond(kept):
-    opened = kept
-    opened.show(WATERFALL)
-    # The second of the bars, each in a row of its own.
-    y = opened.chart("chart.convertToPixel({yAxisIndex: 0}, 1)", WATERFALL)
-    opened.page.mouse.move(*opened.point(WATERFALL, 300, y))
-    text = opened.tooltip()
-    assert text.startswith("compute")
-    for figure in ("101 000 000 ns", "71 000 000 ns", "-30 000 000 ns"):
-        assert figure in text
-    y = opened.chart("chart.convertToPixel({yAxisIndex: 0}, 0)", WATERFALL)
-    opened.page.mouse.move(*opened.point(WATERFALL, 300, y))
-    opened.page.wait_for_timeout(100)
-    assert "131 000 000 ns" in opened.tooltip()
+    kept.show(WATERFALL)
+    # Each bar is in a row of its own.
+    for row, said in ((1, ("compute", "101 000 000 ns", "71 000 000 ns", "-30 000 000 ns")), (0, ("131 000 000 ns",))):
+        y = kept.chart(f"chart.convertToPixel({{yAxisIndex: 0}}, {row})", WATERFALL)
+        kept.page.mouse.move(*kept.point(WATERFALL, 300, y))
+        kept.page.wait_for_timeout(100)
+        text = kept.tooltip()
+        assert [one for one in said if one not in text] == []
 
 
 def test_both_timelines_have_titles_one_axis_and_one_zoom(kept):
@@ -70,9 +65,7 @@ def test_pointing_at_a_bar_says_whose_it_is(kept):
     x = opened.chart(f"chart.convertToPixel({{xAxisIndex: 0}}, {20 * MS})", TIMELINES)
     opened.page.mouse.move(*opened.point(TIMELINES, x, bar[1] + 12))
     text = opened.tooltip()
-    assert "rank 0 of the candidate: compute" in text
-    assert "sgemm" in text
-    assert "71 000 000 ns" in text
+    assert [one for one in ("rank 0 of the candidate: compute", "sgemm", "71 000 000 ns") if one not in text] == []
 
 
 def test_a_scoreboard_tells_parts_and_intervals_in_a_row_or_below_each_other_in_the_theme(written, open_page):

@@ -102,13 +102,8 @@ def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, headi
 
 @pytest.mark.parametrize(
     ("name", "charts", "says"),
-    [
-        ("ddp-4gpu-shm", ("chart-step-bars",), ""),
-        ("faster", (WATERFALL, TIMELINES), ""),
-        ("board", (), "1.297x"),
-        ("jobs", (), "14 runs in jobs"),
-    ],
-)
+    [("ddp-4gpu-shm", ("chart-step-bars",), ""), ("faster", (WATERFALL, TIMELINES), ""), ("board", (), "1.297x"), ("jobs", (), "14 runs in jobs")],
+)  # fmt: skip
 def test_without_scripts_the_words_and_tables_are_there(name, charts, says, written, open_page):
     page = open_page(written(name), java_script_enabled=False).page
     said = page.locator("body").inner_text().replace("\xa0", " ")
@@ -129,9 +124,6 @@ def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page,
     opened.wait("nsyspipe.charts.size >= 2")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     screenshot(page, "straggler-print", full_page=True)
-
-
-# --- names are text ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import write_sick
-from tests.report.conftest import pinned as pinned_formats  # noqa: F401 - a fixture
+from tests.report.conftest import pinned as pinned_report  # noqa: F401 - a fixture
 
 
 @pytest.fixture
 def call():
-    """Return a function that runs a command in this process, where that is enough."""
-
     def run(*arguments):
         return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
 
@@ -26,7 +24,6 @@ def call():
 
 @pytest.fixture
 def invoke(call):
-    """Return a function that runs `nsyspipe analyze` in this process."""
     return lambda *arguments: call("analyze", *arguments)
 
 
@@ -65,7 +62,6 @@ def beside(made, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def sick(made):
-    """Return the reports of `tests.cli.sick_run`, which tests read only."""
     return made / "sick"
 
 

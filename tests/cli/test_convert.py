@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ from tests.cli.tools import assert_refused, environment, nsyspipe_here, program,
 
 @pytest.fixture
 def tool(tmp_path):
-    """Return what makes the fake nsys."""
-    return lambda *arguments, **options: fake_nsys(tmp_path / "tool", *arguments, **options)
+    return partial(fake_nsys, tmp_path / "tool")
 
 
 @pytest.fixture
@@ -67,9 +67,12 @@ def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
     done = run("convert", reports)
     assert done.returncode == 2
     assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
-    assert done.stderr.count("error: ") == 2
-    assert "was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38" in done.stderr
-    assert "run_10.nsys-rep: nsys export fails with status 3" in done.stderr
+    newer = "was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38"
+    assert [done.stderr.count(one) for one in ("error: ", newer, "_10.nsys-rep: nsys export fails with status 3")] == [
+        2,
+        1,
+        1,
+    ]
     assert done.stderr.splitlines()[-1] == "1 exported, 2 failed"
     assert names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]
 
@@ -107,11 +110,7 @@ def test_progress_of_an_export_is_shown_on_a_terminal(variables, reports):
         assert (code, "exporting reports" in text, answer in text) == (0, True, True)
 
 
-# --- ended by others ----------------------------------------------------------------------------
-
-
 def started_export(variables, folder, tmp_path, *arguments):
-    """Start a conversion, and return it when nsys runs."""
     process = subprocess.Popen(
         program(*arguments, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(**variables), start_new_session=True,
@@ -146,8 +145,7 @@ def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, too
 
 @pytest.mark.slow
 def test_a_conversion_under_nohup_outlives_its_terminal(variables, reports, tool, tmp_path):
-    child = tmp_path / "child"
-    tool(f'sleep 0.5 & echo $! > "{child}"; wait; {COPY}')
+    tool(f'sleep 0.5 & echo $! > "{tmp_path / "child"}"; wait; {COPY}')
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; children inherit it
     try:
         process = started_export(variables, reports, tmp_path, "convert")
@@ -159,17 +157,13 @@ def test_a_conversion_under_nohup_outlives_its_terminal(variables, reports, tool
 
 @pytest.mark.slow
 def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tmp_path):
-    child = tmp_path / "child"
-    tool(f'head -c 9000 "$report" > "$out"; sleep 2 & echo $! > "{child}"; wait')
+    tool(f'head -c 9000 "$report" > "$out"; sleep 2 & echo $! > "{tmp_path / "child"}"; wait')
     process = started_export(variables, reports, tmp_path, "convert")
     process.kill()
     process.communicate(timeout=20)
     assert [name for name in names(reports) if name.endswith(".sqlite")] == []
     tool()
     assert run("convert", reports).stderr == "3 exported\n"
-
-
-# --- .nsys-rep where reports are read -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["directory", "glob", "files"])
@@ -180,18 +174,16 @@ def test_analyze_takes_raw_reports_which_a_rank_map_may_name(run, reports, form,
     done = run("analyze", *given, "--rank-map", pairs, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    assert {row["report"]: row["rank"] for row in document["ranks"]} == {
-        "run_0.sqlite": 5, "run_2.sqlite": 1, "run_10.sqlite": 3,
-    }  # fmt: skip
+    ranks = {row["report"]: row["rank"] for row in document["ranks"]}
+    assert ranks == {"run_0.sqlite": 5, "run_2.sqlite": 1, "run_10.sqlite": 3}
     assert document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)] or form == "files"
     assert [row["rank"] for row in json.loads(run("analyze", *given, "--json", "-").stdout)["ranks"]] == [0, 2, 10]
     assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
 def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):
-    done = run("doctor", reports)
+    done, raw = run("doctor", reports), reports / "run_0.nsys-rep"
     assert (done.returncode, "run_0.sqlite" in done.stdout) == (0, True)
-    raw = reports / "run_0.nsys-rep"
     before = raw.read_bytes()
     assert_refused(run("doctor", reports, "--json", raw, "--force"))
     assert raw.read_bytes() == before
@@ -202,5 +194,6 @@ def test_a_failing_nsys_is_told(run, reports, tool, command):
     tool("echo 'Exportation error: no space left on device' >&2; exit 1")
     done = run(command, reports)
     assert_refused(done)
-    assert "(and 2 more of 3 reports failed)" in done.stderr
-    assert "no space left on device" in done.stderr
+    assert [done.stderr.count(one) > 0 for one in ("(and 2 more of 3 reports failed)", "no space left on device")] == [
+        True
+    ] * 2

@@ -25,16 +25,12 @@ def document(done):
     return json.loads(done.stdout)
 
 
-# --- diff -----------------------------------------------------------------------------------------
-
-
 def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("Improvement: step time 131.0 ms -> 101.0 ms (-22.9 %)")
     # Both runs are labelled `run`: their arguments tell them apart.
-    assert "baseline: slow | 2 ranks" in done.stdout
-    assert "candidate: fast | 2 ranks" in done.stdout
+    assert all(f"{side} | 2 ranks" in done.stdout for side in ("baseline: slow", "candidate: fast"))
     assert "baseline: base | 2 ranks" in diff("base=reports/slow/run_*.sqlite", "fast").stdout
     assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
 
@@ -86,25 +82,19 @@ def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, 
 def test_several_captures_of_a_side_share_a_label(diff):
     sides = ("base=slow", "base=again", "new=fast")
     found = document(diff(*sides, "--json", "-"))
-    assert len(found["baseline"]["captures"]) == 2
-    assert found["baseline"]["label"] == "base"
-    assert found["has_spread_between_captures"] is True
+    base = found["baseline"]
+    assert (len(base["captures"]), base["label"], found["has_spread_between_captures"]) == (2, "base", True)
     row = found["metrics"][0]
     assert (row["baseline"], row["n_baseline"], row["n_candidate"]) == (131e6, 24, 12)
     text = diff(*sides).stdout
-    assert "the first of 2 captures" in text
-    assert "spread between captures is not" not in text
-
-
-# --- compare --------------------------------------------------------------------------------------
+    assert ("the first of 2 captures" in text, "spread between captures is not" in text) == (True, False)
 
 
 def test_runs_give_a_sentence_and_a_table_and_those_of_one_label_are_one(compare):
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x of base (")
-    assert "improvement" in done.stdout
-    assert "base and c are the same capture" in done.stdout
+    assert all(said in done.stdout for said in ("improvement", "base and c are the same capture"))
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]
     assert [(one["label"], one["n_captures"]) for one in runs] == [("a", 2), ("b", 1)]
 
@@ -125,22 +115,14 @@ def test_a_run_without_gpu_activity_is_a_row_of_nulls(compare):
     assert "no step has a window on every rank" in compare("slow", "empty", "fast").stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "verdict"),
-    [
-        ("slow wide", "inconclusive"),  # of another world size
-        ("slow wide --force", "improvement"),
-        ("slow fast --min-effect 50% --confidence 0.8", "no change"),
-    ],
-)
-def test_options_reach_the_verdict(compare, arguments, verdict):
-    found = document(compare(*arguments.split(), "--json", "-"))
-    assert found["runs"][1]["verdict"] == verdict
-    expected = (50, 0.8) if "effect" in arguments else (2, 0.95)
-    assert (found["min_effect_pct"], found["confidence"]) == expected
-
-
-# --- thresholds from files ------------------------------------------------------------------------
+def test_options_reach_the_verdict(compare):
+    for arguments, expected in [
+        ("slow wide", ("inconclusive", 2, 0.95)),  # of another world size
+        ("slow wide --force", ("improvement", 2, 0.95)),
+        ("slow fast --min-effect 50% --confidence 0.8", ("no change", 50, 0.8)),
+    ]:
+        found = document(compare(*arguments.split(), "--json", "-"))
+        assert (found["runs"][1]["verdict"], found["min_effect_pct"], found["confidence"]) == expected
 
 
 def test_thresholds_come_from_the_nearest_file_which_the_output_names(diff, tmp_path):

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import LINK, LOG, PIDS, TOPOLOGY
 from tests.cli.tools import nsyspipe_run
 
@@ -32,24 +31,14 @@ def section(invoke, monkeypatch):
     return run
 
 
-# --- how many, and how wide -----------------------------------------------------------------------
-
-
 def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(
-    sick, section, pinned_formats
+    sick, section, pinned_report
 ):
     asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
-    pinned_formats("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
+    pinned_report("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
     titles = [re.findall("|".join(ALL), " ".join(lines[1:])) for lines in found.values()]
     assert [list(dict.fromkeys(names)) for names in titles] == [ALL[:n] for n in (5, 0, 2, 3, 7, 7)]
-
-
-def test_a_run_without_findings_has_no_such_section(tmp_path, section):
-    builder = TraceBuilder()
-    for at in range(0, 4000, 1000):
-        builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 1100, launch=at + 80)
-    assert section(builder.write(tmp_path / "a.sqlite")) == []
 
 
 @pytest.mark.parametrize(("columns", "n"), [(80, "5"), (79, "all"), (40, "all")])
@@ -68,30 +57,19 @@ def test_several_processes_replay_as_one_does(real):
     assert re.search(r"<= 34\.7 %  ~ 30\.6 %  single-bucket", done.stdout)
 
 
-# --- the document ---------------------------------------------------------------------------------
-
-
 def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):
     found = json.loads(invoke(sick, *LINK, "--findings", "0", "--json", "-").stdout)
-    assert found["summary"]["by_rank"]["wait_share"] == {"lowest": [0, 0], "highest": [0, 0]}
-    assert found["summary"]["message_bytes_per_step"] is None
+    summary, version = found["summary"], found["nccl"]["version"]
+    assert summary["by_rank"]["wait_share"] == {"lowest": [0, 0], "highest": [0, 0]}
+    assert (summary["message_bytes_per_step"], version) == (None, "2.28.9+cuda13.0")
     assert [row["rank"] for row in found["stragglers"]] == [0, 1]
-    assert found["nccl"]["version"] == "2.28.9+cuda13.0"
     rows = found["findings"]
-    assert [(row["id"], row["severity"], row["saving_ns_per_step"]) for row in rows] == [
-        ("launch-bound", "high", 385),
-        ("compress-gradients", "high", 300),
-        ("single-bucket", "high", 300),
-        ("slow-link", "high", pytest.approx(300 - 800 / 450)),
-        ("comm-bound", "high", 300),
-        ("input-bound", "high", 100),
-        ("grad-copy", "low", 15),
-    ]
+    savings = [385, 300, 300, pytest.approx(300 - 800 / 450), 300, 100, 15]
+    assert [(row["id"], row["saving_ns_per_step"]) for row in rows] == list(zip(ALL, savings, strict=True))
+    assert [row["severity"] for row in rows] == [*(6 * ["high"]), "low"]
     assert all(type(row["evidence"]) is dict for row in rows)
     assert rows[3]["evidence"]["link_kind"] == "shm"
 
-
-# --- the link -------------------------------------------------------------------------------------
 
 SHM = "link: SHM through host memory"
 UNSAID = "link: no NCCL log says what NCCL uses; the GPUs are connected by NV18"
@@ -102,26 +80,21 @@ DDP = "ddp-4gpu-shm_*.sqlite"
 
 
 def link_line(done):
-    """Return what is said of the link, in one line; None if nothing is."""
     assert (done.exit_code, done.stderr) == (0, ""), done
     head = done.stdout.partition("\n\n")[0]
     _, found, said = head.partition("\nlink: ")
     return found.strip() + " " + " ".join(said.split()) if found else None
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_the_link_is_said_as_far_as_it_is_known(sick, invoke):
+    for options, said in [
         ([], None),
         (LINK[:2], f"{SHM}; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
         (LINK[2:], f"{UNSAID}; rank 0 to 1; {REACHED} of 450.0 GB/s nominal"),
         (LINK, f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
         ([*LINK, "--nccl-log", LOG], f"{ALTHOUGH}; {REACHED} of 63.02 GB/s nominal"),
-    ],
-    ids=["neither", "log", "topology", "both", "the log twice"],
-)
-def test_the_link_is_said_as_far_as_it_is_known(sick, invoke, options, said):
-    assert link_line(invoke(sick, *options)) == said
+    ]:
+        assert link_line(invoke(sick, *options)) == said, options
 
 
 @pytest.mark.parametrize(
@@ -131,14 +104,9 @@ def test_the_link_is_said_as_far_as_it_is_known(sick, invoke, options, said):
         # Without a figure of the run only the promise.
         ("ddp-4gpu-shm-bucket100", LOG.name, "4", f"{ALTHOUGH}; nominal 63.02 GB/s"),
         # Although no finding needs it.
-        (
-            "ddp-2gpu",
-            "ddp-2gpu.nccl.log",
-            "2",
-            "link: NVLink (P2P/CUMEM over NV18); both edges; bus bandwidth about 333.8 GB/s of 450.0 GB/s nominal",
-        ),
+        ("ddp-2gpu", "ddp-2gpu.nccl.log", "2", "link: NVLink (P2P/CUMEM over NV18); both edges; bus bandwidth about 333.8 GB/s of 450.0 GB/s nominal"),
     ],
-)
+)  # fmt: skip
 def test_the_link_of_a_real_run_is_said(real, invoke, run, log, topology, said):
     files = ("--nccl-log", LOGS / log, "--topology", LOGS / f"topo-{topology}gpu.txt")
     assert link_line(invoke(real / f"{run}_*.sqlite", *files)) == said
@@ -166,20 +134,15 @@ def test_logs_may_be_repeated_or_a_quoted_glob_or_words_of_the_shell(sick, invok
 
 def ring_log(n_ranks, transports):
     """Return a log of one communicator whose ring has these transports, in turn."""
-    said = []
+    said = ""
     for rank in range(n_ranks):
         place = f"ncclCommInitRank comm 0x1 rank {rank} nranks {n_ranks} cudaDev {rank} nvmlDev {rank} busId {rank}0 commId 0x7"
         after, transport = (rank + 1) % n_ranks, transports[rank % len(transports)]
         pid = PIDS[0] if rank == 0 else 3000 + rank
-        said += [
-            f"host:{pid}:{pid} [{rank}] NCCL INFO {text}"
-            for text in (
-                f"{place} - Init START",
-                f"Channel 00/0 : {rank}[{rank}] -> {after}[{after}] [send] via {transport}",
-                f"{place} - Init COMPLETE",
-            )
-        ]
-    return "\n".join(said) + "\n"
+        channel = f"Channel 00/0 : {rank}[{rank}] -> {after}[{after}] [send] via {transport}"
+        for text in (f"{place} - Init START", channel, f"{place} - Init COMPLETE"):
+            said += f"host:{pid}:{pid} [{rank}] NCCL INFO {text}\n"
+    return said
 
 
 @pytest.mark.parametrize("transport", ["NET/AWS Libfabric/15/GDRDMA", "NEW/" + 300 * "x"])
@@ -190,16 +153,11 @@ def test_the_line_takes_two_lines_of_a_terminal(sick, invoke, tmp_path, monkeypa
     done = invoke(sick, "--nccl-log", log, "--topology", TOPOLOGY)
     assert (done.exit_code, done.stderr) == (0, "")
     head = done.stdout.partition("\n\n")[0].partition("\nlink: ")[2].splitlines()
-    assert len(head) <= 2
-    assert max(map(len, head)) <= 100
+    assert (len(head) <= 2, max(map(len, head)) <= 100) == (True, True)
     assert " of 16 edges, rank " in " ".join(head)
 
 
-# --- files of another run -------------------------------------------------------------------------
-
-
 def answer(invoke, *arguments):
-    """Return the document, and its problems by code."""
     found = json.loads(invoke(*arguments, "--json", "-").stdout)
     return found, {row["code"]: row for row in found["problems"]}
 
@@ -218,15 +176,12 @@ def test_a_log_of_another_run_is_told_and_not_used(real, invoke):
 def test_a_log_of_another_run_does_not_make_the_world_larger(real, invoke):
     found, problems = answer(invoke, real / "baseline.sqlite", "--nccl-log", LOGS / "ddp-4gpu.nccl.log")
     assert found["run"]["world_size"] is None
-    assert "log-of-another-run" in problems
-    assert "ranks-missing" not in problems
+    assert ("log-of-another-run" in problems, "ranks-missing" in problems) == (True, False)
 
 
 def test_a_log_that_names_no_communicator_is_said_to_say_nothing_of_links(sick, invoke, tmp_path):
     log = tmp_path / "old.log"
-    log.write_text(
-        "host:{1}:{1} [0] {0} INFO {0} version 2.10.3+cuda11.3\n".format("NCCL", PIDS[0])
-    )  # this file is no log
+    log.write_text(f"host:{PIDS[0]}:{PIDS[0]} [0] NC" + "CL INFO NCCL version 2.10.3+cuda11.3\n")  # this file is no log
     found, problems = answer(invoke, sick, "--nccl-log", log)
     assert found["nccl"]["version"] == "2.10.3+cuda11.3"
     assert "INFO" in problems["log-without-communicators"]["fix"]
@@ -245,11 +200,8 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
 def test_files_of_this_run_are_not_accused_and_their_settings_are_in_the_document(real, invoke):
     found, problems = answer(invoke, real / DDP, *LINK)
     assert not {"log-of-another-run", "log-without-communicators", "topology-of-another-machine"} & set(problems)
-    assert found["nccl"] == {
-        "version": "2.28.9+cuda13.0",
-        "settings": {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"},
-        "nvls": False,
-    }
+    settings = {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}
+    assert found["nccl"] == {"version": "2.28.9+cuda13.0", "settings": settings, "nvls": False}
     (slow,) = [row for row in found["findings"] if row["id"] == "slow-link"]
     assert slow["action"] == "unset NCCL_P2P_DISABLE: data goes over host memory"
     assert slow["evidence"]["nccl_settings"] == {"NCCL_P2P_DISABLE": "1"}

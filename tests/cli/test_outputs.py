@@ -25,10 +25,6 @@ COMMANDS = {
 FILES = {"--json": "run.json", "--markdown": "run.md", "--html": "run.html", "--perfetto": "run.pftrace"}
 
 
-def outputs(folder):
-    return [part for option, name in FILES.items() for part in (option, folder / name)]
-
-
 @pytest.fixture
 def results(tmp_path):
     folder = tmp_path / "results"
@@ -38,9 +34,6 @@ def results(tmp_path):
 
 def listed(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-# --- whose file may be replaced -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -74,14 +67,9 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
         assert path.read_bytes() == before, (first, second)
 
 
+JSON = (b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000)
 CONTENTS = {
-    "--json": [
-        b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000,
-        b"\xff\x00<html>",
-    ],
-    "--markdown": [b""],
-    "--html": [b"mine", b"\xff"],
-    "--perfetto": [b"{}"],
+    "--json": (*JSON, b"\xff\x00<html>"), "--markdown": [b""], "--html": [b"mine", b"\xff"], "--perfetto": [b"{}"],
 }  # fmt: skip
 
 
@@ -118,9 +106,6 @@ def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_pa
     assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
 
 
-# --- how a file is written ------------------------------------------------------------------------
-
-
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
     target = results / "run.json"
     (results / "usual").touch()
@@ -142,23 +127,14 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     assert len(list(csv.DictReader(printed.stdout.splitlines()))) == 2
 
 
-# --- what is never an output ----------------------------------------------------------------------
+MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --json", "doctor {} --json")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(f"analyze {{folder}} {option}" for option in FILES),
-        "diff base={folder} slow --json",
-        "compare base={folder} slow --csv",
-        "whatif {folder} --json",
-        "doctor {folder} --json",
-    ],
-)
+@pytest.mark.parametrize("words", [*(f"analyze {{}} {option}" for option in FILES), *MORE])
 def test_a_report_is_never_an_output(steady, beside, call, words):
     report = steady / "steady_0.sqlite"
     before = report.read_bytes()
-    inputs = words.format(folder=steady / "steady_*.sqlite").split()
+    inputs = words.format(steady / "steady_*.sqlite").split()
     refused(call(*inputs, report, "--force"), "is one of the inputs")
     assert report.read_bytes() == before
 
@@ -194,18 +170,10 @@ def test_a_pipe_is_neither_read_nor_replaced(made, tmp_path):
         assert target.is_fifo()
 
 
-def test_a_dataset_does_not_go_where_the_reports_lie(steady, invoke):
-    before = listed(steady)
-    refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
-    assert listed(steady) == before
-
-
-# --- saved runs -----------------------------------------------------------------------------------
-
-
 def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results, invoke):
     run_id = nsyspipe.load(steady, jobs=1).header.run_id
-    done = invoke(steady, *outputs(results), "--out", results / "runs", "--events")
+    outputs = [part for option, name in FILES.items() for part in (option, results / name)]
+    done = invoke(steady, *outputs, "--out", results / "runs", "--events")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("Communication is ")
     assert listed(results) == [*sorted(FILES.values()), "runs"]
@@ -213,7 +181,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     first = {name: (results / name).read_bytes() for name in FILES.values()}
     for report in steady.glob("*.sqlite"):
         report.unlink()
-    again = invoke(results / "runs", *outputs(results))
+    again = invoke(results / "runs", *outputs)
     assert (again.exception, again.stderr, again.stdout) == (None, "", done.stdout)
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
@@ -228,29 +196,30 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
     assert invoke(there, "-q").exit_code == 0
 
 
-def test_a_run_saved_without_operations_says_how_to_get_them(steady, results, invoke, call):
+def test_a_run_is_not_saved_beside_its_reports_and_without_operations_says_how_to_get_them(
+    steady, results, invoke, call
+):
+    before = listed(steady)
+    refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
+    assert listed(steady) == before
     assert invoke(steady, "-o", results / "runs", "-q").exit_code == 0
     said = ("was saved without its operations", "--events")
-    refused(invoke(results / "runs", "--perfetto", results / "run.pftrace"), *said)
-    more = ("--html", results / "run.html", "--out", results / "others")
-    refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), *said)
+    for more in ((), ("--html", results / "run.html", "--out", results / "others")):
+        refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), *said)
     refused(call("whatif", results / "runs"), "analyze the reports again with --out DIR --events")
     assert listed(results) == ["runs"]
 
 
-def test_a_trace_of_some_steps_is_smaller(made, results, invoke):
+def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(made, results, invoke):
+    others = ("--out", results / "runs", "--html", results / "run.html")
+    done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
+    refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
+    assert listed(results) == []
     assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
     for steps in ("2", "1:", ":2"):
         done = invoke(made / "slow", "--perfetto", results / "part", "--perfetto-steps", steps, "-q", "--force")
         assert (done.exit_code, done.stdout) == (0, "")
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
-
-
-def test_a_trace_of_steps_that_are_not_there_stops_before_anything_is_written(made, results, invoke):
-    others = ("--out", results / "runs", "--html", results / "run.html")
-    done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
-    refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
-    assert listed(results) == []
 
 
 def test_several_runs_in_a_store_need_a_name(steady, results, invoke):

@@ -13,8 +13,6 @@ import nsyspipe
 from nsyspipe.reader.tables import connected, fetch_arrow
 from tests.cli.tools import environment, nsyspipe_run, program
 
-FULL = "/dev/full"
-
 
 def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
     """Of those that come just as a statement ends, ADBC's own way with signals lost one in a few."""
@@ -32,14 +30,10 @@ def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
 
 
 # What commands print is written at one place, help and errors of use by Typer.
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "analyze {}",
-        "diff --help",
-        *(pytest.param(f"{one} {{}}", marks=pytest.mark.slow) for one in ("doctor", "whatif")),
-    ],
-)
+SLOWER = (pytest.param(f"{one} {{}}", marks=pytest.mark.slow) for one in ("doctor", "whatif"))
+
+
+@pytest.mark.parametrize("arguments", ["analyze {}", "diff --help", *SLOWER])
 def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
     command = program(*(one.format(steady) for one in arguments.split()))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:
@@ -51,16 +45,13 @@ def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("redirect", "codes"), [(f">{FULL}", {2}), (">&-", {0, 2})], ids=["full disk", "closed"])
+@pytest.mark.parametrize(("redirect", "codes"), [(">/dev/full", {2}), (">&-", {0, 2})], ids=["full disk", "closed"])
 def test_a_stdout_that_takes_nothing_is_no_bug_of_ours(redirect, codes):
     command = ["/bin/sh", "-c", f'exec "$0" "$@" {redirect}', *program("schema", "steps")]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment())
     assert done.returncode in codes
     assert "Traceback" not in done.stderr
     assert done.stderr.count("error: ") == (done.returncode == 2)
-
-
-# --- what is imported, and what it says of itself --------------------------------------------------
 
 
 def imported(*arguments):
@@ -89,9 +80,8 @@ def test_a_command_imports_nothing_that_it_does_not_need(steady, words):
 @pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
-    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 

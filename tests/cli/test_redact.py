@@ -19,7 +19,6 @@ from tests.cli.tools import assert_refused, nsyspipe_here
 
 @pytest.fixture
 def reports(tmp_path):
-    """Return a folder of two reports that hold secrets."""
     folder = tmp_path / "reports"
     folder.mkdir()
     for rank in range(2):
@@ -35,14 +34,12 @@ def reports(tmp_path):
 
 
 def redacted(*arguments):
-    """Run the program, which must redact, and return what it says."""
     done = nsyspipe_here("redact", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def refused(*arguments):
-    """Run the program, which must refuse, and return what it says."""
     done = nsyspipe_here("redact", *arguments)
     assert_refused(done)
     return done.stderr
@@ -60,14 +57,11 @@ def hosts(path):
 BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 
 
-# --- what is written and said ---------------------------------------------------------------------
-
-
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
     text = redacted(reports, tmp_path / "out")
+    lines = text.splitlines()
     assert names(tmp_path / "out") == BOTH
     assert hosts(tmp_path / "out" / "ddp_1.sqlite") == [("Hostname", "host-1")]
-    lines = text.splitlines()
     assert lines[0] == f"2 reports redacted into {tmp_path / 'out'} (2 hosts renamed)"
     removed = lines[lines.index("Removed") + 1 : lines.index("Kept") - 1]
     table = [re.split(r"  +", line.strip()) for line in removed]
@@ -75,9 +69,6 @@ def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports,
     assert ["environment and settings of the capture", "2 rows", "META_DATA_CAPTURE"] in table
     assert ["process list", "2 rows", "PROCESSES"] in table
     assert not [row for row in table if "SYSTEM_ENV" in row[-1]]
-    assert "names of kernels, NVTX ranges and phases: they may hold private words" in text
-    assert "when the session started (UTC)" in text
-    assert "file names are kept" in text
     assert not [word for word in ("hunter2", "ada", "private-host") if word in text]
 
 
@@ -96,54 +87,33 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
     assert (tmp_path / f"copy of {name}").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_glob_is_copied_into_a_directory_that_is_made_and_quiet_prints_nothing(reports, tmp_path):
-    assert redacted("-q", reports / "ddp_*.sqlite", tmp_path / "a" / "b") == ""
-    assert names(tmp_path / "a" / "b") == BOTH
-
-
-def put_beside(folder, name):
-    """Put there what a launcher leaves beside the reports of a capture."""
-    log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"
-    found = {"capture_version": 1, "name": name, "ranks": [{"rank": 0, "report": f"{name}_0"}]}
-    found |= {"nccl_log_files": [log], "topology_file": topology}
-    (folder / f"{name}.capture.json").write_text(json.dumps(found))
-    for one in (log, topology):
-        (folder / one).write_text("")
-
-
 def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports, tmp_path):
-    put_beside(reports, "other")
-    text = redacted(reports / "ddp_*.sqlite", tmp_path / "out")
-    assert "not copied" not in text
-    assert "beside the reports name hosts" in text
-    put_beside(reports, "ddp")
-    text = redacted(reports / "ddp_*.sqlite", tmp_path / "again")
-    (line,) = [one for one in text.splitlines() if "not copied" in one]
-    assert line.endswith(": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt")
-    assert "beside the reports name hosts" in text
-    assert names(tmp_path / "again") == BOTH
+    for name, said in (("other", []), ("ddp", [": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt"])):
+        log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"  # what a launcher leaves there
+        found = {"capture_version": 1, "name": name, "ranks": [{"rank": 0, "report": f"{name}_0"}]}
+        found |= {"nccl_log_files": [log], "topology_file": topology}
+        for file, content in ((f"{name}.capture.json", json.dumps(found)), (log, ""), (topology, "")):
+            (reports / file).write_text(content)
+        text = redacted(reports / "ddp_*.sqlite", tmp_path / "made" / name)
+        assert [one[one.index(":") :] for one in text.splitlines() if "not copied" in one] == said
+        assert "beside the reports name hosts" in text
+        assert names(tmp_path / "made" / name) == BOTH
+    assert redacted("-q", reports, tmp_path / "quiet") == ""
 
 
-# --- which reports --------------------------------------------------------------------------------
-
-
-def test_a_raw_report_is_to_be_converted_first(tmp_path):
-    (tmp_path / "a.nsys-rep").write_bytes(b"raw")
-    message = refused(tmp_path / "a.nsys-rep", tmp_path / "out.sqlite")
-    assert f"fix: nsyspipe convert {tmp_path / 'a.nsys-rep'}" in message
-
-
-def test_a_report_that_is_still_written_is_refused(reports, tmp_path):
+def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(reports, tmp_path):
+    raw, out = tmp_path / "a.nsys-rep", tmp_path / "out"
+    raw.write_bytes(b"raw")
+    assert f"fix: nsyspipe convert {raw}" in refused(raw, out)
     (reports / "ddp_1.sqlite-wal").write_bytes(b"pages")
-    assert "still being written" in refused(reports, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert "still being written" in refused(reports, out)
+    assert not out.exists()
 
 
 def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
     edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT)", "INSERT INTO NEW_EVENTS VALUES ('hunter2')")
     message = refused(reports, tmp_path / "out")
-    assert "NEW_EVENTS (1 rows)" in message
-    assert "--drop-unknown" in message
+    assert [word for word in ("NEW_EVENTS (1 rows)", "--drop-unknown") if word not in message] == []
     assert not (tmp_path / "out").exists()
     text = redacted(reports, tmp_path / "out", "--drop-unknown")
     assert re.search(r"unknown tables +1 rows  NEW_EVENTS \(1\)", text)
@@ -160,9 +130,6 @@ def test_an_unknown_table_without_rows_is_no_obstacle_and_an_unknown_column_is_l
     assert b"newColumn" not in (tmp_path / "out" / "ddp_0.sqlite").read_bytes()
 
 
-# --- where copies go ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n_logs", [0, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_copy_there", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports, tmp_path, is_copy_there, n_logs):
@@ -174,9 +141,7 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
     for suffix in ("-wal", "-shm", "-journal")[:n_logs]:
         copy.with_name(copy.name + suffix).write_text("hunter2")
     if is_copy_there or n_logs:
-        message = refused(reports / "ddp_0.sqlite", copy)
-        assert "exists" in message
-        assert "--force" in message
+        assert re.search("exists(.|\n)*--force", refused(reports / "ddp_0.sqlite", copy))
     assert len(names(copy.parent)) == n_logs + is_copy_there
     assert not is_copy_there or copy.read_text() == "mine"
     redacted(reports / "ddp_0.sqlite", copy, "--force")
@@ -217,16 +182,11 @@ def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path):
     assert names(reports) == BOTH
 
 
-def test_two_reports_of_one_name_are_refused(reports, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
+def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(reports, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
     assert "copies keep their names" in refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_place_that_cannot_take_the_copies_is_refused(reports, tmp_path):
-    (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "closed").mkdir(mode=0o500)
     assert "is a directory" in refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force")
@@ -234,9 +194,6 @@ def test_a_place_that_cannot_take_the_copies_is_refused(reports, tmp_path):
     assert "cannot be written" in refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite")
     if os.geteuid() != 0:  # root may write anywhere
         assert "cannot be written" in refused(reports, tmp_path / "closed" / "out")
-
-
-# --- what is left after an error ------------------------------------------------------------------
 
 
 def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path):
@@ -249,15 +206,10 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     assert names(tmp_path) == ["reports"]
 
 
-def _copy_while_a_directory_appears(places):
-    with staged(places) as files:
+def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
+    places = [Place(reports / name, tmp_path / "out" / name) for name in BOTH]
+    with pytest.raises(OutputError), staged(places) as files:  # noqa: PT012 - a directory appears meanwhile
         for file in files:
             file.write_text("a copy")
         places[1].copy.mkdir()
-
-
-def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
-    places = [Place(reports / name, tmp_path / "out" / name) for name in BOTH]
-    with pytest.raises(OutputError):
-        _copy_while_a_directory_appears(places)
     assert names(tmp_path / "out") == ["ddp_1.sqlite"]

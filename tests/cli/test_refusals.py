@@ -110,9 +110,7 @@ ASKED = [
     ("redact stub.sqlite out.sqlite", "stub.sqlite"),
     ("redact nowhere.sqlite out.sqlite", "no such file"),
     ("redact nothing out", "nothing"),
-    ("schema nope", "found: "),
-    ("schema STEPS", "found: "),
-    (["schema", ""], "found: "),
+    *((["schema", name], "found: ") for name in ("nope", "STEPS", "")),
 ]
 
 

@@ -46,9 +46,6 @@ def test_the_description_fits_the_terminal_and_never_exceeds_100_columns(columns
     assert max(map(len, lines)) <= min(columns, 100)
 
 
-# --- as Markdown -----------------------------------------------------------------------------------
-
-
 def test_the_committed_reference_is_what_the_program_prints(pinned):
     done = nsyspipe_here("schema", "--markdown")
     assert (done.returncode, done.stderr) == (0, "")
@@ -59,16 +56,11 @@ def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anch
     reference = schema("--markdown").stdout
     page = Page(reference)
     columns = {name: DESCRIBED[name].columns for name in TABLES}
-    assert page.tables == [
-        [
-            ["column", "type", "unit", "meaning", "source"],
-            *(
-                [one.name, f"{one.type}{'?' if one.nullable else ''}", one.unit, one.doc, one.source]
-                for one in of_table
-            ),
-        ]
-        for of_table in columns.values()
-    ]
+    heading = ["column", "type", "unit", "meaning", "source"]
+    for table, of_table in zip(page.tables, columns.values(), strict=True):
+        kinds = [f"{one.type}{'?' if one.nullable else ''}" for one in of_table]
+        rows = [[one.name, kind, one.unit, one.doc, one.source] for one, kind in zip(of_table, kinds, strict=True)]
+        assert table == [heading, *rows]
     for name in TABLES:
         key = ", ".join(DESCRIBED[name].key)
         assert f"{DESCRIBED[name].doc}{f' Sorted by {key}.' if key else ''}" in page.texts

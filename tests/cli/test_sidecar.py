@@ -23,7 +23,6 @@ HOST = Surroundings(
 
 
 def capture(folder, **more):
-    """Write the reports of two ranks and their sidecar, as a launcher does."""
     for rank in (0, 1):
         steady_rank(rank).write(folder / f"ddp_{rank}.sqlite")
     place = Place(str(folder / "ddp"))
@@ -41,12 +40,8 @@ def capture(folder, **more):
     return folder
 
 
-@pytest.fixture
-def captured(tmp_path):
-    return capture(tmp_path)
-
-
-def test_the_summary_says_what_the_run_was_captured_with(captured, invoke):
+def test_the_summary_says_what_the_run_was_captured_with(tmp_path, invoke):
+    captured = capture(tmp_path)
     done = invoke(captured)
     assert (done.exit_code, done.stderr) == (0, "")
     head = done.stdout.partition("\n\n")[0].splitlines()
@@ -60,7 +55,8 @@ def test_the_summary_says_what_the_run_was_captured_with(captured, invoke):
     assert "torch 2.9" not in invoke(captured).stdout
 
 
-def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(captured, tmp_path, invoke):
+def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(tmp_path, invoke):
+    captured = capture(tmp_path)
     page = captured.parent / f"{captured.name}.html"
     done = invoke(captured, "--json", "-", "--html", page)
     document = json.loads(done.stdout)
@@ -76,8 +72,7 @@ def test_every_output_also_of_a_saved_run_says_it_and_none_has_a_secret(captured
     assert json.loads(invoke(store, "--json", "-").stdout) == document
     assert LINE in invoke(store).stdout
     html = page.read_text()
-    assert "torchrun train.py --api-key" in html
-    assert "0123456789 with changes" in html
+    assert all(word in html for word in ("torchrun train.py --api-key", "0123456789 with changes"))
     assert SECRET not in done.stdout + markdown + html + invoke(captured).stdout
 
 
@@ -103,12 +98,10 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
         builder.rows.pop("META_DATA_CAPTURE")
         builder.write(tmp_path / f"ddp_{rank}.sqlite")
 
-    def doctor(*options):
-        return json.loads(call("doctor", tmp_path, *options, "--json", "-").stdout)
-
     def found(*options):
-        rows = doctor(*options)["capabilities"]
-        return [row["found"] for name in ("ranks", "world_size", "link") for row in rows if row["name"] == name]
+        document = json.loads(call("doctor", tmp_path, *options, "--json", "-").stdout)
+        rows = {row["name"]: row["found"] for row in document["capabilities"]}
+        return [*map(rows.get, ("ranks", "world_size", "link")), *(row["code"] for row in document["problems"])]
 
     assert found() == ["0-1 from file names", "not recorded", "neither NCCL's log nor the topology"]
     (tmp_path / "t.txt").write_text(TOPOLOGY)
@@ -122,5 +115,4 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path, call):
     ]
     assert found("--rank-map", "ddp_0=0,ddp_1=1")[0] == "0-1 from --rank-map"
     (tmp_path / "ddp.capture.json").write_text("{")
-    problems = doctor()["problems"]
-    assert [row["code"] for row in problems] == ["unusable-sidecar"]
+    assert found()[3:] == ["unusable-sidecar"]

@@ -31,7 +31,6 @@ def environment(**variables):
 
 
 def program(*arguments):
-    """Return the command line of the program."""
     return [sys.executable, "-m", "nsyspipe", *map(str, arguments)]
 
 
@@ -82,7 +81,6 @@ def terminal_run(*arguments, columns=100, **variables):
 
 
 def _exit_code(arguments, streams, folder, variables):
-    """Run the program in this process, as if it were one of its own."""
     with contextlib.ExitStack() as changed:
         for number, stream in enumerate(streams, start=1):
             changed.enter_context(_descriptor_at(number, stream.fileno()))

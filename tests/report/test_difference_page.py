@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 
 import pytest
@@ -21,14 +20,7 @@ from nsyspipe.report.difference import (
     verdict_text,
 )
 from nsyspipe.report.export import document
-from nsyspipe.report.html.difference_page import (
-    _timeline_charts,
-    difference_page,
-    figure_table,
-    kernel_table,
-    scale_around,
-    waterfall,
-)
+from nsyspipe.report.html import difference_page as drawn
 from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
@@ -64,20 +56,14 @@ def change(tmp_path_factory):
     return diff(slow, Side("new", (fast,)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def faster(runs):
     return diff(runs["slow"], runs["fast"])
 
 
 def words(text):
-    """Return what a page shows: without its head, scripts and tags."""
     text = re.sub(r"<(script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-
-
-def data(text, name):
-    found = re.search(rf'<script type="application/json" id="data-{name}">(.*?)</script>', text)
-    return json.loads(found[1])
 
 
 def written(folder, text):
@@ -87,9 +73,8 @@ def written(folder, text):
 
 
 def table_of(difference, caption):
-    return next(
-        block for block in difference_blocks(difference) if isinstance(block, Table) and block.caption == caption
-    )
+    tables = (block for block in difference_blocks(difference) if isinstance(block, Table))
+    return next(table for table in tables if table.caption == caption)
 
 
 def identity_of_page(path, difference):
@@ -97,13 +82,12 @@ def identity_of_page(path, difference):
 
 
 def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster, tmp_path):
-    page = difference_page(faster)
+    page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
     for part in (verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
         assert part in words(page)
     path = written(tmp_path, page)
-    assert identity_of_page(path, faster) == identity_of(faster)
-    assert run_id_of_page(path) is None
+    assert (identity_of_page(path, faster), run_id_of_page(path)) == (identity_of(faster), None)
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
@@ -111,23 +95,18 @@ def test_reports_and_the_runs_saved_from_them_give_the_same_page(faster, runs, t
     for name in ("slow", "fast"):
         save(runs[name], tmp_path / name)
     saved = diff(tmp_path / "slow", tmp_path / "fast")
-    assert difference_page(saved) == difference_page(faster)
+    assert drawn.difference_page(saved) == drawn.difference_page(faster)
 
 
 def test_names_of_traces_are_only_text(tmp_path, runs):
     label = "</title><script>window.attacked=9</script>"
-    hostile = nsyspipe.load(
-        write_hostile_run(tmp_path),
-        nccl_log=hostile_log(tmp_path / "nccl.log"),
-        run_id="\"><script>alert('id')</script>\n",
-        jobs=1,
-    )
+    log, run_id = hostile_log(tmp_path / "nccl.log"), "\"><script>alert('id')</script>\n"
+    hostile = nsyspipe.load(write_hostile_run(tmp_path), nccl_log=log, run_id=run_id, jobs=1)
     found = diff(Side(label, (runs["slow"],)), Side(label, (hostile,)), force=True)
-    text = difference_page(found)
+    text = drawn.difference_page(found)
     assert text.count("<script") == 2 + text.count('<script type="application/json"')
-    for name in (*HOSTILE[:4], label):
-        if "<" in name:
-            assert name not in text.replace(text[text.rindex("<script>") :], "")
+    markup = text.replace(text[text.rindex("<script>") :], "")
+    assert not [name for name in (*HOSTILE[:4], label) if "<" in name and name in markup]
     assert label in words(text)
     assert identity_of_page(written(tmp_path, text), found) == identity_of(found)
 
@@ -140,12 +119,8 @@ def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
     assert document(run)["evenness"]["period"] == 2
 
 
-def figures(difference):
-    return figure_table(difference, table_of(difference, METRICS))
-
-
 def test_a_waterfall_leads_from_one_mean_to_the_other(change):
-    found = waterfall(change)
+    found = drawn.waterfall(change)
     bars = [(bar["name"], bar["start"] / MS, bar["end"] / MS, bar["delta"]) for bar in found["bars"]]  # fmt: skip
     # Idle time follows the copy, and the cause of it does not matter here.
     assert bars[:4] == [
@@ -161,12 +136,11 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
 
 def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
     # 40 of 131 ms are more than a quarter.
-    assert waterfall(change)["from"] == 0
-    before = plain_run(tmp_path / "a", [steps(100)])
-    after = plain_run(tmp_path / "b", [steps(96)])
+    assert drawn.waterfall(change)["from"] == 0
+    before, after = (plain_run(tmp_path / str(compute), [steps(compute)]) for compute in (100, 96))
     # 131 and 127 ms: two less than the lowest, on a whole millisecond.
-    assert waterfall(diff(before, after))["from"] == 125 * MS
-    assert waterfall(diff(before, before))["from"] == 0
+    assert drawn.waterfall(diff(before, after))["from"] == 125 * MS
+    assert drawn.waterfall(diff(before, before))["from"] == 0
 
 
 @pytest.mark.slow
@@ -176,16 +150,15 @@ def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
 )  # fmt: skip
 def test_the_bars_of_real_runs_join_without_a_gap(before, after, real):
     found = diff(*(str(real / f"{name}_[0-9].sqlite") for name in (before, after)))
-    first, *parts, last = waterfall(found)["bars"]
+    first, *parts, last = drawn.waterfall(found)["bars"]
     assert (first["end"], None, last["end"] - first["end"]) == (found.mean_step_time[0], None, found.mean_step_time[2])  # fmt: skip
     ends = [first["end"], *(bar["end"] for bar in parts)]
-    assert [bar["start"] for bar in parts] == ends[:-1]
-    assert ends[-1] == last["end"]
+    assert [*(bar["start"] for bar in parts), last["end"]] == ends
     assert sum(bar["delta"] for bar in parts) == found.mean_step_time[2]
 
 
 def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
-    (found,) = _timeline_charts(change)
+    (found,) = drawn._timeline_charts(change)
     # The slowest is rank 1 of the baseline and rank 0 of the candidate; of equal steps of 131 and 91 ms
     # the first is step 2, after the one left out and one of 130 and 90.
     slow, fast = found.data["ranks"]
@@ -193,15 +166,15 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
     assert [one["window"][0] for one in (slow, fast)] == [0, 0]
     assert found.data["end"] == slow["window"][1]
     lanes = [one["lanes"] for one in (slow, fast)]
-    assert [lane["compute"]["start"] for lane in lanes] == [[0], [0]]
-    assert [lane["compute"]["length"] for lane in lanes] == [[101 * MS], [71 * MS]]
+    spans = [(lane["compute"]["start"], lane["compute"]["length"]) for lane in lanes]
+    assert spans == [([0], [101 * MS]), ([0], [71 * MS])]
     assert [lane["comm"]["start"] for lane in lanes] == [[101 * MS], [71 * MS]]
     names = [found.data["names"][lane["compute"]["name"][0]] for lane in lanes]
     assert names == ["gemm", "sgemm"]
 
 
 def test_figures_show_where_their_difference_lies(change):
-    table = figures(change)
+    table = drawn.figure_table(change, table_of(change, METRICS))
     *words_of, sure, track, verdict, n_steps = table.rows[0]
     assert words_of == ["step time", "131.0 ms", "91.00 ms", "-40.00 ms", "-30.5"]
     assert (" .. " in sure, verdict, n_steps) == (True, Word("improvement"), "12")
@@ -218,29 +191,21 @@ def test_figures_show_where_their_difference_lies(change):
     assert row[3:5] == [f"{100 * (after - before):.1f} points", "-"]
     assert row[6].at == pytest.approx((after - before) / 0.5)
     # Judged ones come first.
-    table = figures(diff(change.baseline, change.candidate, metrics=["idle", "exposed_comm"]))
+    judged = diff(change.baseline, change.candidate, metrics=["idle", "exposed_comm"])
+    table = drawn.figure_table(judged, table_of(judged, METRICS))
     assert [row[0] for row in table.rows[:3]] == ["exposed comm", "idle", "step time"]
     assert table.strong == {0, 1}
 
 
 def test_kernels_are_drawn_with_their_sign(change):
-    rows = {row[0]: row for row in kernel_table(change, table_of(change, KERNELS)).rows}
+    rows = {row[0]: row for row in drawn.kernel_table(change, table_of(change, KERNELS)).rows}
     # Of rank 0 and 1 the mean: 91 and 101 ms.
     assert (rows["gemm"][3], rows["gemm"][6], rows["sgemm"][6]) == ("-96.00 ms", "vanished", "appeared")
     assert (rows["gemm"][4].at < 0, rows["sgemm"][4].at > 0) == (True, True)
     assert max(abs(row[4].at) for row in rows.values()) == 1
 
 
-@pytest.mark.parametrize(
-    ("held", "others", "limit"),
-    [
-        ([], [], 1),
-        ([1], [], 1),
-        ([1.01], [], 2),
-        ([12], [3, 900], 20),  # of the others the smaller half
-        ([12], [3, 40, 900], 50),
-        ([2000], [], 100),
-    ],
-)
-def test_a_scale_holds_what_it_must_and_half_of_the_rest(held, others, limit):
-    assert scale_around(held, others) == limit
+def test_a_scale_holds_what_it_must_and_half_of_the_rest():
+    assert [drawn.scale_around(held, []) for held in ([], [1], [1.01], [2000])] == [1, 1, 2, 100]
+    # Of the others the smaller half.
+    assert [drawn.scale_around([12], others) for others in ([3, 900], [3, 40, 900])] == [20, 50]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -30,30 +28,11 @@ if TYPE_CHECKING:
     from nsyspipe.model.figures import Figure
     from nsyspipe.store.saved_run import StoredRuns
 
-
 NOT_RECORDED = "not recorded"
 _LINKS = {
     "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Runs that one line joins."""
-
-    group: str  # world size and GPU model
-    label: str | None  # None where labels say nothing: most runs of the group have one of their own
-
-
-@dataclass(frozen=True, slots=True)
-class Facet:
-    """One property that runs are filtered by: its distinct values in order, and which one each run has."""
-
-    name: str
-    title: str
-    values: Sequence[str]
-    codes: Sequence[int]
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
@@ -70,11 +49,11 @@ def group_name(run: Mapping[str, Any]) -> str:
     return f"{n_ranks}{of_world} \N{MULTIPLICATION SIGN} {_gpu_name(run)}{unknown}"
 
 
-def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """Return the series of each run.
+def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
+    """Return the series of each run, which one line joins: its group, and a label.
 
     In a group where most runs share their label with another, a label is a series (a nightly job). Where most
-    labels are there once (a commit's id, the variants of a study), the group is.
+    labels are there once (a commit's id, the variants of a study), the group is, and the label None.
     """
     groups = [group_name(run) for run in runs]
     n_runs = Counter(groups)
@@ -83,13 +62,13 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
     for (group, _), n in pairs.items():
         n_sharing[group] += n if n > 1 else 0
     return [
-        Series(group, run["label"] if 2 * n_sharing[group] >= n_runs[group] else None)
+        (group, run["label"] if 2 * n_sharing[group] >= n_runs[group] else None)
         for group, run in zip(groups, runs, strict=True)
     ]
 
 
-def facets(runs: Sequence[Mapping[str, Any]]) -> list[Facet]:
-    """Return what runs can be filtered by; of a facet with one value there is nothing to choose.
+def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what runs can be filtered by: name, title, words (distinct values in order), and codes (each run's word).
 
     Labels come by their number of runs, the rest in their own order.
     """
@@ -109,12 +88,12 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[Facet]:
     for (name, title), of_runs in values.items():
         words = dict(sorted(dict(of_runs).items()))
         codes = {place: code for code, place in enumerate(words)}
-        found.append(Facet(name, title, [*words.values()], [codes[place] for place, _ in of_runs]))
+        of_runs_codes = [codes[place] for place, _ in of_runs]
+        found.append({"name": name, "title": title, "words": [*words.values()], "codes": of_runs_codes})
     return found
 
 
 FOLLOWED = shown("dashboard")
-_BETTER = {"lower": -1, "higher": 1, "neither": 0}
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
@@ -136,22 +115,13 @@ _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-@dataclass(frozen=True, slots=True)
-class DashboardRun:
-    """One run of the dashboard, with what to change first in it: the rule, the most that it could bring, and how."""
+def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the runs by time of capture, as the store gives them.
 
-    row: Mapping[str, Any]  # of `schema.RUNS`, without the time of capture
-    group: str
-    captured_ms: int | None  # milliseconds since 1970, UTC; None when not recorded
-    captured: str
-    finding: str
-    most: str | None
-    hint: str | None
-    page: str | None  # URL of the run's own page, relative to the dashboard; None when there is none
-
-
-def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[DashboardRun]:
-    """Return the runs by time of capture, as the store gives them."""
+    Each has its ``row`` of `schema.RUNS`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
+    not recorded), what to change first (``finding``), the ``most`` that it could bring, how (``hint``), and the URL of
+    its own ``page``, relative to the dashboard.
+    """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
     rows = stored.runs.drop_columns(["captured_at_utc", "details"]).to_pylist()
     firsts = {row["run_id"]: row for row in stored.findings.to_pylist()}
@@ -167,7 +137,8 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[Dashboa
         first, page = firsts.get(row["run_id"], none), pages.get(row["run_id"])
         saving = first["saving_ns_per_step"]
         most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
-        runs.append(DashboardRun(row, group_name(row), captured_ms, captured, first["id"], most, first["action"], page))
+        told = {"captured": captured, "captured_ms": captured_ms, "finding": first["id"], "most": most}
+        runs.append({"row": row, "group": group_name(row), **told, "hint": first["action"], "page": page})
     return runs
 
 
@@ -177,8 +148,6 @@ STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
 _SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
 _STYLES = ("dashboard.css", "dashboard_table.css")
-# Buttons of a facet that are there from the start; and in all, since more are no choice any more.
-_FEW, _MOST = 6, 40
 
 
 def dashboard_page(
@@ -186,21 +155,20 @@ def dashboard_page(
 ) -> str:
     """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
-    choices = [facet for facet in facets([run.row for run in runs]) if len(facet.values) > 1]
+    choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
-    sections = [("trend", "Trend"), ("shares", "Shares"), ("runs", "Runs")]
-    if unreadable:
-        sections.append(("problems", "Problems"))
-    texts = [[(_text(run.row, figure), value_of(run.row, figure) is None) for figure in FOLLOWED] for run in runs]
+    sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
+    texts = [[(_text(run["row"], one), value_of(run["row"], one) is None) for one in FOLLOWED] for run in runs]
     context = {
-        "sections": [*sections, ("reading", "How to read it")],
+        "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
         "store": title,
         "figures": FOLLOWED,
         "facets": choices,
-        "n_few": _FEW,
-        "n_most": _MOST,
+        # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
+        "n_few": 6,
+        "n_most": 40,
         "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
-        "has_pages": any(run.page for run in runs),
+        "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
     }
@@ -214,38 +182,39 @@ def _text(row: Mapping[str, Any], figure: Figure) -> str:
     return missing_text(row, figure) if value is None else figure_text(figure, value)
 
 
-def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, Any]:
+def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the scripts draw and filter: one array per property, one entry per run."""
-    rows = [run.row for run in runs]
+    rows = [run["row"] for run in runs]
     by_run = series_of(rows)
-    series = sorted(set(by_run), key=lambda line: (line.group, line.label or ""))
-    n_runs = Counter(line.group for line in by_run)
+    series = sorted(set(by_run), key=lambda line: (line[0], line[1] or ""))
+    n_runs = Counter(group for group, _ in by_run)
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
+    better = {"lower": -1, "higher": 1, "neither": 0}
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     return {
         "figures": [
-            {"name": figure.column, "kind": figure.unit, "better": _BETTER[figure.better], "category": figure.category}
+            {"name": figure.column, "kind": figure.unit, "better": better[figure.better], "category": figure.category}
             for figure in FOLLOWED
         ],
         "groups": groups,
-        "series": [{"group": groups.index(line.group), "label": line.label} for line in series],
-        "facets": [{"name": facet.name, "codes": facet.codes} for facet in choices],
+        "series": [{"group": groups.index(group), "label": label} for group, label in series],
+        "facets": [{name: facet[name] for name in ("name", "codes")} for facet in choices],
         "runs": {
             "id": [row["run_id"] for row in rows],
             "label": [row["label"] for row in rows],
-            "captured": [run.captured for run in runs],
-            "time": [run.captured_ms for run in runs],
+            "captured": [run["captured"] for run in runs],
+            "time": [run["captured_ms"] for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [f"{run.finding}, {run.most}" if run.most else run.finding for run in runs],
-            "page": [run.page for run in runs],
+            "finding": [", ".join(filter(None, (run["finding"], run["most"]))) for run in runs],
+            "page": [run["page"] for run in runs],
         },
         "values": values,
         "missing": {
-            figure.column: {
-                str(at): missing_text(row, figure) for at, row in enumerate(rows) if values[figure.column][at] is None
+            one.column: {
+                str(at): missing_text(row, one) for at, row in enumerate(rows) if values[one.column][at] is None
             }
-            for figure in FOLLOWED
+            for one in FOLLOWED
         },
     }
 
@@ -261,12 +230,8 @@ def write_pages(
     try:
         pages.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
-        raise OutputError(str(pages), problem, fix="--pages with another directory") from error
-
-    def may_replace(path: Path, run_id: str) -> bool:
-        return force or run_id_of_page(path) == run_id
-
+        why = f"cannot be made ({error.strerror})"
+        raise OutputError(str(pages), why, fix="--pages with another directory") from error
     failed = []
     for n_done, run_id in enumerate(run_ids, start=1):
         path = pages / f"{run_id}.html"
@@ -276,7 +241,11 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-                write_text(path, text, (), may_replace=partial(may_replace, path, run_id), is_named=False)
+
+                def may_replace(path: Path = path, run_id: str = run_id) -> bool:
+                    return force or run_id_of_page(path) == run_id
+
+                write_text(path, text, (), may_replace=may_replace, is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
     return failed

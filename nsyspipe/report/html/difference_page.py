@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,47 +13,13 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
-from nsyspipe.report.blocks import (
-    Column,
-    Field,
-    Sentence,
-    Table,
-    Tile,
-    Tiles,
-    Track,
-    Troubles,
-    Word,
-    table_of,
-    with_column,
-)
-from nsyspipe.report.difference import (
-    CHANGES,
-    DIFF_RUNS,
-    KERNELS,
-    METRICS,
-    PARTS,
-    SIDES,
-    difference_blocks,
-    identity_of,
-    interval_text,
-    metric_rows,
-    part_rows,
-    percent_change,
-    settle_text,
-)
+from nsyspipe.report import difference as report
+from nsyspipe.report.blocks import Column, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
+from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
-from nsyspipe.report.units import (
-    absent,
-    count_text,
-    delta_text,
-    metric_figure,
-    metric_label,
-    ms_text,
-    percent_text,
-    value_text,
-)
+from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import troubles
 
 if TYPE_CHECKING:
@@ -62,6 +28,8 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
     from nsyspipe.report.blocks import Block
+
+    _Drawn = tuple[str, list[str], pa.Table, pa.Table]
 
 _SCRIPTS = (
     "difference_waterfall.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "difference_timelines.js",
@@ -74,14 +42,14 @@ def difference_page(difference: RunDifference, gate: Gate | None = None, *, sett
     return blocks_page(
         _blocks(difference, gate, settings_file),
         f"{before} -> {after}: nsyspipe diff",
-        (DIFF_RUNS, identity_of(difference)),
+        (report.DIFF_RUNS, report.identity_of(difference)),
         scripts=_SCRIPTS,
     )
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
-    for block in difference_blocks(difference, gate, settings_file=settings_file):
+    for block in report.difference_blocks(difference, gate, settings_file=settings_file):
         match block:
             case Table(caption=caption) if caption == PARTS:
                 rows = {row["metric"]: row for row in difference.judged_rows}
@@ -97,15 +65,12 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
                 yield with_column(block, 0, Column("about", "text"), topics)
             case _:
                 yield block
-    found = [
-        (severity, f"{side}: {message}", place, fix)
-        for side in SIDES
-        for severity, message, place, fix in troubles(
-            difference.problems.filter(pc.equal(difference.problems["side"], side)).to_pylist()
+    problems = difference.problems.to_pylist()
+    if problems:
+        of_sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
+        yield Troubles(
+            [(grave, f"{side}: {what}", at, fix) for side, rows in of_sides for grave, what, at, fix in rows]
         )
-    ]
-    if found:
-        yield Troubles(found)
     yield formula_table()
     yield provenance_table(difference)
 
@@ -129,14 +94,12 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     return [
         *(tile(f"{name}, {side}", row[side], value_text(unit, row[side]), over(row[f"n_{side}"])) for side in SIDES),
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
-        tile(sure, row["ci_low"], interval_text(row), "of the change", "none"),
+        tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
 
 
 # A part that a side did not record; and a colour that stands for no part.
 _REST, _NEUTRAL = "not split", "ink3"
-# What changed has at least this share of the axis.
-_LEAST_SHARE = 0.25
 
 
 def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
@@ -149,16 +112,9 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
         about += " The verdict above is about medians, so its figures may differ a little."
     if bars["from"]:
         about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
-    return Chart(
-        "waterfall",
-        PARTS,
-        "From the mean step time of the baseline to that of the candidate, by part",
-        32 * len(bars["bars"]) + 28,
-        bars,
-        with_column(table, 4, Column("change, exactly"), exactly),
-        about,
-        PART_LEGEND,
-    )
+    label = "From the mean step time of the baseline to that of the candidate, by part"
+    exact = with_column(table, 4, Column("change, exactly"), exactly)
+    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, exact, about, PART_LEGEND)
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
@@ -180,13 +136,12 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     bars, at = [bar("baseline", _NEUTRAL, 0.0, before, {})], before
     # Idle time by cause, if causes are known.
     rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
-    has_causes = any("cause" in row for row in rows)
+    if any("cause" in row for row in rows):
+        rows = [row for row in rows if row.get("part") != "idle"]
     for row in rows:
-        if has_causes and row.get("part") == "idle":
-            continue
-        figure = metric_figure(row.get("part", "idle"))
+        category = BY_NAME[row.get("part", "idle")].category or _NEUTRAL
         name = f"idle: {row['cause']}" if "cause" in row else row["name"]
-        bars.append(bar(name, (figure and figure.category) or _NEUTRAL, at, at + row["delta_ns"], row))
+        bars.append(bar(name, category, at, at + row["delta_ns"], row))
         at = bars[-1]["end"]
     if at != after or difference.step_time_parts["delta_ns"].null_count:
         bars.append(bar(_REST, _NEUTRAL, at, after, {"delta_ns": after - at}))
@@ -195,23 +150,18 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
 
 
 def _axis_start(ends: list[float]) -> float:
-    """Return where the axis begins: at 0, unless what changed is too little of it to be seen."""
+    """Return where the axis begins: at 0, unless what changed is less than a quarter of it, too little to be seen."""
     lowest, highest = min(ends), max(ends)
     span = highest - lowest
-    if not span or span >= _LEAST_SHARE * highest:
+    if not span or span >= highest / 4:
         return 0.0
     unit = 10.0 ** math.floor(math.log10(span))
     return max(unit * math.floor((lowest - span / 2) / unit), 0.0)
 
 
 def _exact(ns: float | None) -> str:
-    if ns is None:
-        return absent
-    text = f"{ns:+,.3f}".replace(",", " ").removesuffix(".000")
-    return f"{text if ns else '0'} ns"
-
-
-_LONGEST_LABEL = 60
+    text = f"{ns or 0:+,.3f}".replace(",", " ").removesuffix(".000")
+    return absent if ns is None else f"{text if ns else '0'} ns"
 
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
@@ -222,26 +172,23 @@ def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
     drawn = [step for step in found.values() if step is not None]
-    chart = _timeline_chart(difference, drawn) if drawn else None
-    if chart:
+    if chart := _timeline_chart(difference, drawn) if drawn else None:
         yield chart
     for name, step in found.items():
         if step is None or chart is None:
-            yield Sentence(
-                f"There is no timeline of the {name}: it was saved without one, or no step has a window on every rank."
-            )
+            why = "it was saved without one, or no step has a window on every rank."
+            yield Sentence(f"There is no timeline of the {name}: {why}")
 
 
 def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart | None:
-    bars = pa.concat_tables([step.timeline for step in drawn]).combine_chunks()
-    windows = pa.concat_tables([step.window for step in drawn]).combine_chunks()
+    titles, steps, bars_of, window_of = zip(*drawn, strict=True)
+    bars, windows = (pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of))
     data = timeline_data(bars, windows, windows["rank"].to_pylist(), [])
     if data is None:
         return None
-    names = [f"{step.rank} of the {step.name}" for step in drawn]
-    ranks = [row | {"rank": name} for row, name in zip(data["ranks"], names, strict=True)]
+    ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
     table = timeline_table(bars, windows)
-    rows = [[step.name, str(step.step), str(step.rank), *row[1:]] for step, row in zip(drawn, table.rows, strict=True)]
+    rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
@@ -250,7 +197,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         "One step of each side",
         "Timelines of one step of each side",
         120,
-        data | {"titles": [step.title for step in drawn], "ranks": ranks},
+        data | {"titles": list(titles), "ranks": ranks},
         Table("Timelines of both sides", columns, rows),
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
         f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
@@ -260,20 +207,11 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     )
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """The step of one side: its bars and its window, both from the start of that window, and a line above them."""
-
-    name: str
-    title: str
-    step: int
-    rank: int
-    timeline: pa.Table
-    window: pa.Table
-
-
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
-    """Return what to draw of a side, which takes the place of a rank; None without a timeline."""
+    """Return what to draw of a side, which takes the place of a rank; None without a timeline.
+
+    A line above it; its side, step and rank; its bars and its window, both from the start of that window.
+    """
     run = side.runs[0]
     bars = run.timeline()
     if not bars.num_rows:
@@ -294,13 +232,9 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
         return table
 
     # The label comes last: where there is no room, it is cut.
-    title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, _LONGEST_LABEL)}"
-    timeline = moved(bars.filter(pc.equal(bars["rank"], rank)))
-    return _Drawn(name, title, step, rank, timeline, moved(window.drop_columns("length")))
-
-
-# Ends of a scale, so that ticks are numbers that one reads at a glance.
-_NICE = (1, 2, 5, 10, 20, 50, 100)
+    title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, 60)}"
+    of_rank = bars.filter(pc.equal(bars["rank"], rank))
+    return title, [name, str(step), str(rank)], moved(of_rank), moved(window.drop_columns("length"))
 
 
 def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
@@ -310,7 +244,7 @@ def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
     """
     sizes = sorted(map(abs, others))
     most = max([*map(abs, judged), *sizes[: (len(sizes) + 1) // 2]], default=0)
-    return next((end for end in _NICE if most <= end), _NICE[-1])
+    return next((end for end in (1, 2, 5, 10, 20, 50) if most <= end), 100)
 
 
 def figure_table(difference: RunDifference, table: Table) -> Table:
@@ -323,21 +257,15 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     reach = [max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0) for share in shares]
     n_judged = len(difference.judged)
     limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
-    tracks = [
-        Track(**{name: None if value is None else value / limit for name, value in share.items()}) for share in shares
-    ]
+    tracks = [Track(**{name: value and value / limit for name, value in share.items()}) for share in shares]
     reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
     mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
 
     def why(row: Mapping[str, Any]) -> str | None:
-        """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
-        settles = settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
+        settles = report.settle_text(row) if row["settle_steps"] or row["settle_captures"] else None
         return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
 
-    verdicts = [
-        [replace(cell, why=why(row)) if isinstance(cell, Word) else cell for cell in cells]
-        for cells, row in zip(table.rows, rows, strict=True)
-    ]
+    verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
     note = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey: less than "
         "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
@@ -390,11 +318,7 @@ def provenance_table(difference: RunDifference) -> Table:
 def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    fields = [
-        Field("figure", lambda one: metric_label(one.name), "text"),
-        Field("name", lambda one: one.name, "name", "as --metric takes it"),
-        Field("unit", lambda one: one.unit, "text"),
-        Field("better is", lambda one: better[one.better], "text"),
-        Field("of a step", lambda one: one.formula, "text"),
-    ]
-    return table_of("How each figure is made", [*BY_NAME.values()], fields)
+    texts = (Column(heading, "text") for heading in ("unit", "better is", "of a step"))
+    columns = [Column("figure", "text"), Column("name", "name", "as --metric takes it"), *texts]
+    rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
+    return Table("How each figure is made", columns, rows)

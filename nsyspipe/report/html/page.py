@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
-
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
@@ -43,10 +42,8 @@ def csp(scripts: tuple[str, ...]) -> str:
     """Return a content security policy under which these scripts run and nothing else, and nothing is fetched."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    allowed = f"script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
 # Name of the meta element that says which run a page shows.
@@ -93,8 +90,6 @@ _CODE = re.compile(
     r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.]+)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b"
 )
-
-
 # Longer than any sentence of ours.
 _MOST_SHOWN = 2000
 
@@ -114,22 +109,12 @@ def render(
     if any("</script" in text.lower() for text in (library, script)):
         message = "a script of ours would end its own element"
         raise ValueError(message)
-    text: str = (
-        _environment()
-        .get_template(template)
-        .render(
-            **context,
-            title=title,
-            identity=identity,
-            tool_version=__version__,
-            has_charts=bool(data),
-            csp=csp((library, script)),
-            styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
-            data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
-            library="@@LIBRARY@@",
-            script="@@SCRIPT@@",
-        )
-    )
+    text: str = _environment().get_template(template).render(
+        **context, title=title, identity=identity, tool_version=__version__, has_charts=bool(data),
+        csp=csp((library, script)), library="@@LIBRARY@@", script="@@SCRIPT@@",
+        styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
+        data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
+    )  # fmt: skip
     # Put in last: nobody has to look through a megabyte of library for blank lines.
     head, _, tail = _BLANK_LINES.sub("\n", text).rpartition("@@LIBRARY@@")
     before, _, after = tail.rpartition("@@SCRIPT@@")
@@ -141,14 +126,11 @@ def _environment() -> Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__, "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=jinja2.PackageLoader(__package__, "templates"), undefined=jinja2.StrictUndefined,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True,
         # Every text is made fit to be shown, wherever it comes from.
         finalize=lambda value: cut(value, _MOST_SHOWN) if type(value) is str else value,
-    )
+    )  # fmt: skip
     environment.filters |= {"code": _code, "unbroken": _unbroken}
     return environment
 
@@ -192,8 +174,7 @@ def blocks_page(
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    The first `n_beside` sections stand beside each other where there is room. A block that only one subject has is drawn
-    by its name in the template, as the others are.
+    The first `n_beside` sections stand beside each other where there is room. The template draws each by its name.
     """
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
     data = {}

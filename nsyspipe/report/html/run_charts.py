@@ -17,7 +17,6 @@ from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, p
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),
@@ -26,17 +25,18 @@ _PARTS = (
     ("copies", "exposed copies", "copies beside neither"),
     ("idle", "idle", "nothing runs"),
 )
-_WITHOUT_COMM = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
 _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
 )  # fmt: skip
-_ZOOMED_FROM = 12
+# From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table.
+_ZOOMED_FROM, _RANK_COLUMNS = 12, 8
 
 
 def legend(*, has_comm: bool) -> list[tuple[str, str]]:
     """Return the parts of a step that a run has: category of the palette, and words."""
-    return [(category, words) for category, words, _ in _PARTS] if has_comm else _WITHOUT_COMM
+    without = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
+    return [(category, words) for category, words, _ in _PARTS] if has_comm else without
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
@@ -93,16 +93,11 @@ def rank_chart(
         Field("of it waiting", lambda row: mean(row["wait_ns"])),
         Field("of it transfer", lambda row: mean(row["transfer_ns"])),
     ]
-    return Chart(
-        name="step-bars",
-        section="Time",
-        label=label,
-        height=36 + 46 * len(drawn),
-        data={"n_steps": n_steps, "whole": whole, "ranks": drawn},
-        table=table_of(label, rows, fields),
-        caption=caption,
-        legend=[*legend(has_comm=has_comm), *([("waiting", "waiting"), ("transfer", "transfer")] if has_comm else [])],
-    )
+    data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
+    thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
+    colours = [*legend(has_comm=has_comm), *thin]
+    height = 36 + 46 * len(drawn)
+    return Chart("step-bars", "Time", label, height, data, table_of(label, rows, fields), caption, colours)
 
 
 # More columns than that are narrower than a pixel or two.
@@ -110,10 +105,10 @@ MOST_COLUMNS = 400
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
-    """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS`, the fastest rank, and a mark.
+    """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
-    Beside the columns of the slowest rank (tie: the lowest) ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and
-    ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
+    ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``,
+    ``cut off`` or ``not on every rank``.
     """
     if not steps.num_rows:
         return []
@@ -138,10 +133,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
 
 
 def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Chart | None:
-    """Return the chart of `step_rows`; of more than `MOST_COLUMNS` the slowest of each few that follow.
-
-    ``per_column`` says how many steps one column stands for. None without steps.
-    """
+    """Return the chart of `step_rows`, of more than `MOST_COLUMNS` the slowest of each ``per_column``; None without steps."""
     if not rows:
         return None
     per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
@@ -163,26 +155,13 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     ]
     is_reduced = per_column > 1
     note = f"The slowest of each {per_column} steps; --json has all." if is_reduced else None
-    return Chart(
-        name="step-columns",
-        section="Steps",
-        label="Step time over steps",
-        height=260,
-        data={
-            "per_column": per_column,
-            "n_steps": len(rows),
-            **{name: [row[column] for row in shown] for name, column in columns.items()},
-            "parts": {name: [row[name] if row else None for row in parts] for name, _, _ in _PARTS},
-        },
-        table=table_of("Steps over time, shares of the slowest rank", shown, fields, note),
-        caption=f"{len(rows)} steps in {len(shown)} columns." if is_reduced else "",
-        legend=legend(has_comm=has_comm),
-        has_zoom=len(rows) > _ZOOMED_FROM,
-    )
-
-
-# So many ranks have a column of their own in the table.
-_RANK_COLUMNS = 8
+    data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
+    data |= {"per_column": per_column, "n_steps": len(rows)}
+    data["parts"] = {name: [row[name] if row else None for row in parts] for name, _, _ in _PARTS}
+    table = table_of("Steps over time, shares of the slowest rank", shown, fields, note)
+    caption = f"{len(rows)} steps in {len(shown)} columns." if is_reduced else ""
+    colours, has_zoom = legend(has_comm=has_comm), len(rows) > _ZOOMED_FROM
+    return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
 
 def collective_charts(medians: Medians) -> list[Chart]:
@@ -212,38 +191,28 @@ def collective_charts(medians: Medians) -> list[Chart]:
         *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
-    label = "Collectives in the order of a step"
-    order = Chart(
-        name="collectives",
-        section="Collectives",
-        label=label,
-        height=260,
-        data=columns(rows, "seq", "collective", "transfer", "duration")
-        | {"ranks": medians.ranks, "wait": [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]},
-        table=table_of(label, rows, fields, collective_note(medians)),
-        legend=[("transfer", "transfer"), ("waiting", "longest wait of a rank")],
-        has_zoom=len(rows) > _ZOOMED_FROM,
-    )
+    label, section = "Collectives in the order of a step", "Collectives"
+    data = columns(rows, "seq", "collective", "transfer", "duration")
+    data |= {"ranks": medians.ranks, "wait": [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]}
+    colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
+    table, has_zoom = table_of(label, rows, fields, collective_note(medians)), len(rows) > _ZOOMED_FROM
+    order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
-    sizes = Chart(
-        name="sizes",
-        section="Collectives",
-        label="Message size against bus bandwidth of each collective",
-        height=260,
-        data=columns(sized, "seq", "collective", "bytes", "busbw", "transfer"),
-        table=None,
-        caption="Message size against bus bandwidth. The same figures are in the table above.",
-    )
-    return [order, sizes] if sized else [order]
+    if not sized:
+        return [order]
+    data = columns(sized, "seq", "collective", "bytes", "busbw", "transfer")
+    caption = "Message size against bus bandwidth. The same figures are in the table above."
+    return [
+        order,
+        Chart("sizes", section, "Message size against bus bandwidth of each collective", 260, data, None, caption),
+    ]
 
 
 def collective_note(medians: Medians) -> str:
     """Return what the figures are medians over, what is left out, and what could not be matched."""
-    if medians.n_used < medians.n_steps:
-        note = f"Medians over {medians.n_used} of {medians.n_steps} steps of the figures"
-    elif medians.n_steps > 1:
-        note = f"Medians over the {medians.n_steps} steps of the figures"
-    else:
+    which = f"{medians.n_used} of" if medians.n_used < medians.n_steps else "the"
+    note = f"Medians over {which} {medians.n_steps} steps of the figures"
+    if medians.n_used == medians.n_steps <= 1:
         note = "The one step of the figures"
     if len(medians.rows) < medians.n_all:
         note += f"; the {len(medians.rows)} longest of {medians.n_all} collectives"
@@ -257,16 +226,12 @@ def collective_note(medians: Medians) -> str:
 
 def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
     known = [(wait, -rank) for rank, wait in waits.items() if wait is not None]
-    if not known:
-        return None, None
-    wait, rank = max(known)
+    wait, rank = max(known, default=(None, 0))
     return wait, -rank if wait else None
 
 
-# Columns of a chart; a step may have thousands of collectives, most of them short.
-MOST_COLLECTIVES = 240
-# Medians need no more rows than this; of longer runs steps are taken evenly.
-_MOST_ROWS = 400_000
+# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
+MOST_COLLECTIVES, _MOST_ROWS = 240, 400_000
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
@@ -280,12 +245,10 @@ class Medians:
     rows: list[dict[str, Any]]
     ranks: list[int]
     n_all: int  # collectives of a step, with those left out
-    # summary steps, and those that the medians are taken over
-    n_steps: int
-    n_used: int
-    # of the latter those in which any, and in which every operation is matched: transfer and waits rest on them
-    n_matched: int
-    n_complete: int
+    n_steps: int  # of the summary
+    n_used: int  # those of them that the medians are taken over
+    n_matched: int  # of these those in which any operation is matched: transfer and waits rest on them
+    n_complete: int  # in which every one is
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
@@ -297,10 +260,8 @@ def collective_medians(collectives: pa.Table) -> Medians:
         n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
         used = [steps[at * len(steps) // n_used] for at in range(n_used)]
         table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
-    is_matched = table["is_matched"]
-    matched, unmatched = (
-        set(table["step"].filter(mask).unique().to_pylist()) for mask in (is_matched, pc.invert(is_matched))
-    )
+    masks = (table["is_matched"], pc.invert(table["is_matched"]))
+    matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
     rows, n_all = _rows(table) if table.num_rows else ([], 0)
     ranks = sorted(table["rank"].unique().to_pylist())
     return Medians(rows, ranks, n_all, len(steps), n_used, len(matched), len(matched - unmatched))
@@ -331,6 +292,5 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
 
 
 def _median(values: pa.ListScalar) -> float | None:
-    """Return the median of what is known; None if nothing is."""
     known = values.values.drop_null()
     return float(np.median(known.to_numpy())) if len(known) else None

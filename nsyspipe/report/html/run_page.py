@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
-from nsyspipe.report import words
+from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
-from nsyspipe.report.run import (
-    SHARES,
-    chosen_ranks,
-    findings_of,
-    host_blocks,
-    key_figures,
-    left_out_note,
-    phase_table,
-    rank_rows,
-)
+from nsyspipe.report.run import SHARES, chosen_ranks, findings_of, host_blocks, key_figures, left_out_note, rank_rows
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.version import __version__
 
@@ -69,9 +60,6 @@ _SCRIPTS = (
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
 _SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_HOSTS = 12, 8, 64
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
-# From this share of step time on, idle time is worth a line on the first screen.
-_MUCH_IDLE = 0.05
-_ONE_STEP = "these figures rest on one step: capture ten or more before trusting small differences"
 
 
 def run_page(run: Run) -> str:
@@ -102,9 +90,8 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         yield Sentence("By the most that each could give back per step. Bounds overlap: they do not add up.")
         yield Findings(findings, tiles[0].text)
     else:
-        nothing = "Nothing found to change: no rule fired."
-        if run.is_capture:
-            nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        nothing = unjudged if run.is_capture else "Nothing found to change: no rule fired."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
     yield from _charts(run, whole)
     yield Heading("Stragglers")
@@ -113,7 +100,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         else "Not known: no collective could be matched across ranks, or there is none."
     )  # fmt: skip
     yield Heading("Phases")
-    if phases := phase_table(run.phase_summary()):
+    if phases := run_report.phase_table(run.phase_summary()):
         yield replace(phases, is_close=True)
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
@@ -129,14 +116,12 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     )
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", _nccl(run.nccl))
-    rows = words.troubles(run.problems.to_pylist())
     yield Heading("Problems")
-    yield Sentence(
-        "What could not be read or answered, and what would bring it back." if rows
-        else "None: everything that was asked for could be answered."
-    )  # fmt: skip
-    if rows:
+    if rows := words.troubles(run.problems.to_pylist()):
+        yield Sentence("What could not be read or answered, and what would bring it back.")
         yield Troubles(rows, is_close=True)
+    else:
+        yield Sentence("None: everything that was asked for could be answered.")
     yield Heading("Definitions")
     yield Sentence(
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
@@ -155,10 +140,10 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
     """Yield what stands behind the verdict: the link, why devices idle, and that one step is not much."""
     yield words.link_text(run.link)
-    if (summary["idle_share"] or 0.0) >= _MUCH_IDLE:
+    if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         yield words.idle_text(run.breakdown(), run.idle_calls())
     if summary["n_summary_steps"] == 1:
-        yield _ONE_STEP
+        yield "these figures rest on one step: capture ten or more before trusting small differences"
 
 
 def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -167,9 +152,6 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     more = [f"{len(hosts)} hosts" if len(hosts) > 2 else ", ".join(hosts)] if hosts else []  # noqa: PLR2004 - two fit
     more += [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
     return [*words.subject_parts(run, summary), *more]
-
-
-# --- charts ----------------------------------------------------------------------------------
 
 
 def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
@@ -184,9 +166,9 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     bars = charts.rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
     if bars:
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = "mean of the steps in the figures"
-        if run.is_capture:
-            over = "from the first operation to the end of the last"
+        over = (
+            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
+        )
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
         yield bars
     else:
@@ -227,22 +209,15 @@ def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Blo
     if n_more := n_kept - data["n_shown"]:
         yield MoreRanks(n_more)
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
-    yield Chart(
-        name="timeline",
-        section="Timeline",
-        label="Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}",
-        height=120,
-        data=data,
-        table=timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture),
-        caption="Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip "
-        "says how many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as "
-        f"in the table.{left_out}",
-        legend=lane_legend(has_comm=has_comm),
-        has_zoom=True,
+    label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
+    table = timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture)
+    caption = (
+        "Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip says how "
+        "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
+        f"table.{left_out}"
     )
+    yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(has_comm=has_comm), has_zoom=True)
 
-
-# --- tables ----------------------------------------------------------------------------------
 
 _SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
@@ -255,7 +230,7 @@ _IDLE_MEANINGS = {
 
 
 def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
-    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched."""
+    """Return how the others waited for each rank, the latest first; None for one rank, or where nothing was matched."""
     rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
     if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
         return None
@@ -293,9 +268,8 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
     return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
 
-_SHOWN_KERNELS = 15
 # Longer names differ in their template arguments, which nobody reads in a table.
-_LONGEST_NAME = 160
+_SHOWN_KERNELS, _LONGEST_NAME = 15, 160
 _SUMMED = ("n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns")
 
 
@@ -303,11 +277,8 @@ def kernel_table(kernels: pa.Table) -> Table | None:
     """Return the kernels with most time over all ranks and the whole capture, by phase; None without kernels."""
     if not kernels.num_rows:
         return None
-    of_names = (
-        kernels.group_by(["phase", "name"])
-        .aggregate([(name, "sum") for name in _SUMMED])
-        .sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
-    )
+    of_names = kernels.group_by(["phase", "name"]).aggregate([(name, "sum") for name in _SUMMED])
+    of_names = of_names.sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
     whole = pc.sum(kernels["total_ns"]).as_py()
     rows = of_names.slice(0, _SHOWN_KERNELS).to_pylist()
 
@@ -334,7 +305,6 @@ def kernel_table(kernels: pa.Table) -> Table | None:
     return table_of("Top kernels", rows, fields, note, is_close=True)
 
 
-_SHOWN_EDGES = 12
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
 
 
@@ -352,7 +322,7 @@ def link_table(links: pa.Table) -> Table | None:
         Field("nominal", of("nominal_bytes_per_s", bandwidth_text), hint="what the data sheet promises per direction"),
         Field("source", of("nominal_source"), "text"),
         Field("edges", lambda row: str(len(row["edges"]))),
-        Field("from and to rank", lambda row: words.few(row["edges"], _SHOWN_EDGES), "text"),
+        Field("from and to rank", lambda row: words.few(row["edges"], 12), "text"),
     ]
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
 
@@ -365,11 +335,9 @@ def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
 _DEFINED = (
     "summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings", "timeline",
 )  # fmt: skip
-_NS_PER_US = 1000
 
 
 def _definition(schema: TableSchema) -> Details:
-    """Return a table that the page shows, with every column's unit and formula."""
     columns = [Column("column", "name"), *(Column(name, "text") for name in ("unit", "meaning", "source"))]
     rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
     return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
@@ -377,8 +345,7 @@ def _definition(schema: TableSchema) -> Details:
 
 def provenance(run: Run) -> list[tuple[str, str]]:
     """Return what identifies the run and its capture, as pairs."""
-    header = run.header
-    world = header.world_size
+    header, world = run.header, run.header.world_size
     return [
         ("run id", header.run_id),
         ("label", header.label),
@@ -398,7 +365,7 @@ def report_table(run: Run) -> Table:
     """Return which report and process each rank is, and how well its clock fits the others'."""
 
     def us(ns: int) -> str:
-        return f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
+        return f"{ns / 1000:.1f} \N{MICRO SIGN}s"
 
     fields = [
         Field("rank", of("rank")),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Int64
 
-
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
@@ -45,7 +44,10 @@ def timeline_data(
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
-    of_ranks = {rank: table.filter(pc.equal(table["rank"], rank)) for rank in kept}
+    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in LANES}
+    of_ranks = {
+        rank: {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()} for rank in kept
+    }
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
@@ -54,18 +56,12 @@ def timeline_data(
         "names": names.dictionary.to_pylist(),
         "ranks": [
             {
-                "rank": rank,
-                "isFirst": rank in first,
-                "window": [time - origin for time in windows[rank]],
-                "lanes": {
-                    lane: _bars(bars, origin)
-                    for lane in LANES
-                    if (bars := rows.filter(pc.equal(rows["lane"], lane))).num_rows
-                },
+                "rank": rank, "isFirst": rank in first, "window": [time - origin for time in windows[rank]],
+                "lanes": {lane: _bars(bars, origin) for lane, bars in of_lanes.items() if bars.num_rows},
             }
-            for rank, rows in of_ranks.items()
+            for rank, of_lanes in of_ranks.items()
         ],
-    }
+    }  # fmt: skip
 
 
 def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int]) -> list[int]:
