@@ -56,9 +56,10 @@ class SavedRun(Run):
         if name not in self._read:
             if name == "host_steps" and self._details.n_host_steps is None:
                 return schema.HOST_STEPS.empty()  # saved before there was this table
-            table = self._files.table(name)
+            table, path = self._files.table(name), self._path(name)
+            if name == "runs" and table.num_rows != 1:
+                raise DatasetError(str(path), f"holds {table.num_rows} rows of the run, not 1", fix=AGAIN)
             if name not in _OF_OTHER_RANKS:
-                path = self._path(name)
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
                 if name not in _OF_OTHER_STEPS:
                     check_steps_known(table, self._table("steps"), path)
@@ -82,10 +83,7 @@ class SavedRun(Run):
 
     @cached_property
     def _row(self) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = self._table("runs").to_pylist()
-        if len(rows) != 1:
-            raise DatasetError(str(self._path("runs")), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN)
-        return rows[0]
+        return cast("dict[str, Any]", self._table("runs").to_pylist()[0])
 
     @cached_property
     def _details(self) -> Details:

@@ -124,38 +124,31 @@ def test_runs_that_the_user_removes_are_gone_and_can_be_saved_again(expected, sa
 STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 
 
-@pytest.mark.parametrize(("how", "events"), [("full", True), ("interrupt", False)])
-def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, saver, tmp_path, how, events):
-    assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
+@pytest.mark.parametrize(
+    ("how", "events", "old"), [("full", True, "old"), ("interrupt", False, "old"), *((how, False, None) for how in STOPPED)]
+)  # fmt: skip
+def test_stopped_between_changes_a_run_is_made_or_replaced_or_nothing_is_done(
+    expected, saver, tmp_path, how, events, old
+):
+    for name in ("other", old) if old else ():
+        assert saver.save(name, tmp_path / "before") == 0
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
-        store = copied(tmp_path / "before", tmp_path / f"store{at}")
+        store = copied(tmp_path / "before", tmp_path / f"folder{at}" / "store")
         before = contents(store)
         status = saver.save("new", store, how=how, at=at, events=events)
         assert status in (0, STOPPED[how])
         which = expected.whole(store)
-        if which == "old":
+        if which == old:
             assert contents(store) == before
         if how == "full":  # refused is as it was, and what is not refused is done
-            assert which == {REFUSED: "old", 0: "new"}[status]
-            assert left_behind(store) == []
-        clear_up(store)
-        assert (expected.by_files(store), left_behind(store)) == (which, [])
-    assert status == 0
-
-
-@pytest.mark.parametrize("how", STOPPED)
-def test_stopped_between_changes_a_first_run_is_made_or_no_store_is(expected, saver, tmp_path, how):
-    for at in saver.points("new", tmp_path / "points"):
-        folder = tmp_path / f"folder{at}"
-        store = folder / "store"
-        status = saver.save("new", store, how=how, at=at)
-        assert status in (0, STOPPED[how])
-        which = expected.by_files(store) if store.exists() else None
-        if how == "full":
-            assert which == {REFUSED: None, 0: "new"}[status]
-            assert folder.exists() == (status == 0)
-        assert saver.save("new", store) == 0
-        assert (expected.by_files(store), left_behind(store)) == ("new", [])
+            assert which == {REFUSED: old, 0: "new"}[status]
+            assert store.parent.exists() == bool(old or which)
+            assert not store.exists() or left_behind(store) == []
+        if old:
+            clear_up(store)
+        else:
+            assert saver.save("new", store) == 0
+        assert (expected.by_files(store), left_behind(store)) == (which if old else "new", [])
     assert status == 0
 
 
