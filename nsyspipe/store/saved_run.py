@@ -100,9 +100,8 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header = self._details.header
-        found = header.steps_from or steps_source(
-            header.n_ranks, self._details.n_host_steps or 0, has_family=self.step_family is not None
-        )
+        n_host_steps, has_family = self._details.n_host_steps or 0, self.step_family is not None
+        found = header.steps_from or steps_source(header.n_ranks, n_host_steps, has_family=has_family)
         return replace(header, run_id=self.run_id, label=self.label or header.label, steps_from=found)
 
     @property
@@ -126,8 +125,8 @@ class SavedRun(Run):
         if steps is not None:
             check_steps(self.steps(), steps)
         if ranks and not any(self._files.has("events", rank) for rank in ranks):
-            what = "was saved without its operations"
-            raise DatasetError(f"run {self.run_id}", what, fix="analyze the reports again with --out DIR --events")
+            fix = "analyze the reports again with --out DIR --events"
+            raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
         return (self._of_rank(rank, steps) for rank in ranks)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
@@ -176,11 +175,10 @@ class StoredRuns:
 
 
 def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
-    """Read what identifies each run of a store, its figures, and its first finding.
+    """Read what identifies each run of a store, its figures, and its first finding; a `DatasetError` if none can be read.
 
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`. A
-    `DatasetError` if there is no such directory, it holds no run, or none that can be read. `on_progress` is called with
-    (runs read, runs in all).
+    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
+    `on_progress` is called with (runs read, runs in all).
     """
     ids = sorted(run_ids(store))
     if not ids:
@@ -237,10 +235,8 @@ def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
 
 # --- what no column of a run holds, as JSON in its row ---
 
-_LONGEST_TEXT = 1_000_000
-_MOST = 1_000_000
-_DEEPEST = 8
-_MISSING = object()
+_LONGEST_TEXT = _MOST = 1_000_000
+_DEEPEST, _MISSING = 8, object()
 
 
 @dataclass(frozen=True)
@@ -316,9 +312,7 @@ def _is_evidence(value: object, depth: int = 0) -> bool:
     return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
 
 
-_OBJECTS: dict[str, Any] = {
-    kind.__name__: kind for kind in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
-}
+_OBJECTS: dict[str, Any] = {one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
@@ -334,8 +328,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 def _check_moment(text: str | None, where: str) -> None:
     try:
-        moment = None if text is None else datetime.fromisoformat(text)
+        is_utc = text is None or datetime.fromisoformat(text).tzinfo is not None
     except ValueError as error:
         raise ValueError(f"{where}.captured_at_utc is no time") from error
-    if moment is not None and moment.tzinfo is None:
+    if not is_utc:
         raise ValueError(f"{where}.captured_at_utc is no time of UTC")

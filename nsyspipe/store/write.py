@@ -51,7 +51,6 @@ def _saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
     header = asdict(run.header)
-    lists = {name: ", ".join(value) for name, value in header.items() if isinstance(value, list)}
     captured = header["captured_at_utc"]
     details = {
         "header": header,
@@ -63,8 +62,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     }
     known = run.link.slowest if run.link else None
     row = {
-        **header,
-        **lists,
+        **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
         "step_family": run.step_family,
         **run.summary().to_pylist()[0],
@@ -192,6 +190,7 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
+_OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
@@ -199,24 +198,20 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
     run_id = run.header.run_id
     old = SavedRun(store, store, run_id)
     try:
-        if not (old.step_family == run.step_family and all(
-            getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING
-        ) and _processes(old).equals(_processes(run))):  # fmt: skip
+        is_same = old.step_family == run.step_family
+        is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
+        if not (is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS))):
             return None
         return {name: old.digest_of(name) for name in sorted(names)}
     except DatasetError:  # nobody can tell
         return None
 
 
-def _processes(run: Run) -> pa.Table:
-    return run.ranks.select(["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"])
-
-
 def check_store(run: Run, store: Path) -> None:
     """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them."""
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
-    reports = [one for one in run.inputs if not one.is_dir()]  # a directory is a saved run
-    if any(Path(os.path.realpath(one)).parent == where for one in reports):
+    # Of the inputs a directory is a saved run.
+    if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
