@@ -74,9 +74,6 @@ def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
-# --- built ranks ------------------------------------------------------------------------------------
-
-
 def rank_of(rank, length, rows, *, n_steps=5, lead=None, span=(0, 9 * MS), builder=None):
     """Return a rank with steps of `length` from 1 s on, of (kernel, begin, end, launch after its host's begin, stream).
 
@@ -186,9 +183,6 @@ def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path):
     found = {one.id: one.refused for one in whatif(nsyspipe.load(reports)).scenarios}
     assert found["bucket-25"].startswith("collectives begin 3.0 times as long")
     assert found["no-wait"] is None
-
-
-# --- sharded runs: two collectives on two streams, gathered parameters and scattered gradients --------
 
 
 def sharded_rank(rank):

@@ -48,10 +48,6 @@ def refused(run, store, *words, **options):
     return caught.value
 
 
-def everything(folder):
-    return sorted(str(path) for path in folder.rglob("*"))
-
-
 def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mounted):
     old, new, other = runs
     disk = mounted("-t", "tmpfs", "-o", "size=1m", "none")
@@ -116,17 +112,16 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
     refused(runs[0], path if mine == "store" else tmp_path / "folder" / "store", words)
-    assert [one for one in everything(tmp_path) if Path(one).is_file()] == [str(path)]
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [path]
     assert path.read_text() == "mine"
 
 
 def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
     store = tmp_path / "store"
     mine = [store / "notes.md", store / "steps" / "notes.md", store / "plots" / "empty"]
-    mine[-1].mkdir(parents=True)
-    for path in mine[:-1]:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine") if path.suffix else path.mkdir()
     for run in runs[:2]:
         save(run, store)
     shutil.rmtree(store / "steps" / f"run_id={RUN_ID}")
@@ -142,7 +137,7 @@ def test_a_full_disk_leaves_nothing_but_an_empty_directory_that_was_there(runs, 
     if is_there:
         store.mkdir()
     refused(runs[0], store, "its disk is full")
-    assert everything(disk) == [str(store)] * is_there
+    assert [*disk.rglob("*")] == [store] * is_there
 
 
 @pytest.mark.parametrize("is_there", [True, False])
