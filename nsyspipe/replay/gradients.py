@@ -132,10 +132,9 @@ def gradients_of(
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
     The bytes are `total_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
-    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel, that
-    which each collective waits for: as many kernels of that name in the backward pass as there are copies, longer for
-    larger ones, are the ready times. Where they were not seen one by one, `skew` is the share of each bucket's bytes that
-    is ready at its end, or, if negative, at its begin, and the rest evenly; None takes what is likeliest.
+    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel:
+    as many kernels of that name in the backward pass as there are copies, longer for larger ones, are the ready times.
+    Else `skew` is the share of each bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
     """
     program = captured.program
     own = np.flatnonzero((program.step == step) & program.is_gradient)

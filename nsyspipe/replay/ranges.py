@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
-# A slowdown that is measured in the capture needs this share of the work beside communication; from a narrow link to a
-# wide one it holds within as much again as `MEASURED_WITHIN`.
+# A slowdown that is measured in the capture needs this share of the work beside communication.
 _LEAST_COVERED = 0.02
 # No kernels were ever seen to take so much longer: such a figure is of something else.
 _MOST_POSSIBLE = 1.5
 # What was measured over a link is said of one that is at most so much narrower or wider, of 1 from host memory to NVLink.
 _SAME_WIDTH = 0.1
-# Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
-# where the same operations ran with and without communication. Over host memory operations begin later, since
-# launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
-# operations' own. Between them by the logarithm.
+# Without one: what was seen on H200 over host memory (about 30 GB/s) and NVLink (about 300), between them by the logarithm.
+# Over host memory operations begin later, since launches take the way that the transfers take; over NVLink NCCL runs many
+# more thread blocks, which take the place of the operations' own.
 _NARROW, _WIDE = Slowing(slowdown.ASSUMED_NARROW, 6_500.0), Slowing(slowdown.ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
@@ -138,10 +136,9 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
-    of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
-    ratio = of_others
+    ratio = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     if is_measured and longer is not None:
-        ratio += share * (max(longer, 0.0) - of_others)
+        ratio += share * (max(longer, 0.0) - ratio)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
@@ -220,11 +217,9 @@ class Facts:
     def least_compute_ns(self, most_slower: float) -> float:
         """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
         windows, rows = self.captured.windows, []
-        for at, one in enumerate(self.captured.timelines):
+        for one, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
             busy = union(one.start[one.is_compute], one.end[one.is_compute])
-            comm = union(one.collectives.start, one.collectives.end)
-            edges = windows.edges[:, at]
-            covered = busy.intersect(comm).lengths(edges[:-1], edges[1:])
+            covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(edges[:-1], edges[1:])
             rows.append(busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered)
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
 

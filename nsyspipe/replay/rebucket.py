@@ -70,8 +70,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
     # All but the last are full.
-    fullest = captured[:-1].min(initial=np.inf)
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * fullest
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)
     return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
@@ -87,8 +86,7 @@ def _collectives(
 ) -> dict[str, Any]:
     """Return the columns of a step's new collectives."""
     transfer = program.transfer_ns[chosen].mean(axis=1)
-    overheads = np.minimum(overhead_ns, transfer / 2).sum()
-    per_byte = max(float(transfer.sum() - overheads), 0.0) / total
+    per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
     # The captured lags and transfers of several buckets hold what work beside them does.

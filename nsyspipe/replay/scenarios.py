@@ -107,8 +107,7 @@ class Replay(Facts):
 
     def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
         """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
-        limit = self.limit_ns or 0.0
-        if likely >= limit:
+        if likely >= (limit := self.limit_ns or 0.0):
             return limit
         return float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
 

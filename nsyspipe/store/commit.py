@@ -156,10 +156,7 @@ class Staged:
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run, in a store that is made if need be; what is not committed is removed.
-
-    An `OutputError` leaves the store as it was: it is none, cannot be written, or has other things in its places.
-    """
+    """Yield where to make the files of a run, in a store that is made if need be; an `OutputError` leaves it as it was."""
     root = Path(os.path.realpath(store))
     try:
         if root.exists() and not root.is_dir():
@@ -209,8 +206,7 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[Locked]:
     """Keep other writers out, in a store where nothing is left half-way."""
-    root = Path(os.path.realpath(store))
-    until = time.monotonic() + _LONGEST_WAIT_S
+    root, until = Path(os.path.realpath(store)), time.monotonic() + _LONGEST_WAIT_S
     with contextlib.ExitStack() as opened:
         while True:
             root.mkdir(parents=True, exist_ok=True)

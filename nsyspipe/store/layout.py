@@ -62,10 +62,7 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True)
 class Directory:
-    """An open directory of a store, in which no link is ever followed; a context, which closes it.
-
-    What is not plain is a `NotPlainError`; what is not there, or cannot be read or made, an OSError.
-    """
+    """An open directory of a store, a context; no link in it is ever followed, and what is not plain a `NotPlainError`."""
 
     fd: int
     path: Path  # for messages only

@@ -52,8 +52,7 @@ class RunFiles:
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``; a column that a former version did not have is null, others are left out.
 
-        A `DatasetError` if the file is missing, damaged, of another save or a later version, lacks a column that is never
-        null, or holds a value that no run has.
+        A `DatasetError` if the file is missing, damaged, of another save or version, or not as a run has it.
         """
         if name == "runs" and self.runs is not None:
             return self.runs
@@ -89,10 +88,7 @@ class RunFiles:
 
 
 def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None) -> RunFiles:
-    """Read a run's files at one go: of some tables beside ``runs``, or of all that it needs, less the operations.
-
-    What cannot be read is an error that is raised when the table is asked for.
-    """
+    """Read a run's files at one go: of some tables beside ``runs``, or of all but the operations; errors wait for `table`."""
     wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
     files = [layout.file_name(name) for name in wanted if name != "runs"]
     runs = _content_or_error(store, run_id, layout.RUNS_FILE)
@@ -302,10 +298,7 @@ def _check_rows(table: pa.Table, name: str) -> None:
 
 
 def parsed_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object that somebody else may have written.
-
-    A ValueError if it is none, is too long or nested too deeply, or has a number that is none or too large.
-    """
+    """Parse a JSON object of somebody else; a ValueError if it is none, too long or too deep, or has a number that is none."""
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it has {len(text)} characters, more than a run has")
     try:

@@ -40,10 +40,7 @@ _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Run):
-    """A run that `write.save` wrote: its files are read when the first is needed, all of one save.
-
-    It stays what it was when the run is replaced; but operations are read when asked for: an error if of another save.
-    """
+    """A run that `write.save` wrote: all files of one save, read when the first is needed; operations when asked for."""
 
     store: Path  # what the user named
     tables: Path  # the store itself, also where the user named a directory in it
@@ -251,10 +248,7 @@ class Details:
 
 
 def parse_details(text: str) -> Details:
-    """Read what `write.runs_table` wrote, less what only a later nsyspipe has, or an earlier one should not have written.
-
-    A ValueError says which field is missing, of another type, or out of range.
-    """
+    """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
     found = parsed_object(text)
     header = _value("RunHeader", found.get("header"), "header")
     capture = header.capture
