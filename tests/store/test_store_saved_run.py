@@ -80,11 +80,6 @@ def hostile_names(folder):
     return {"label": name}
 
 
-def sick(folder):
-    write_sick(folder)
-    return {"nccl_log": LOG, "topology": TOPOLOGY}
-
-
 def far_from_zero(folder):
     builders = [TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2) for rank in range(2)]
     for builder in builders:
@@ -100,20 +95,18 @@ UNKNOWN = ("META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_G
 BUILT = {
     "alone": lambda folder: written(folder, steady_rank(0, world_size=1)),
     "steps of no length": lambda folder: written(
-        folder, TraceBuilder(pid=1000).kernel(0, 0).range(0, 0, "step 0").range(0, 0, "step 1")
-    ),
+        folder, TraceBuilder(pid=1000).kernel(0, 0).range(0, 0, "step 0").range(0, 0, "step 1")),
     "without steps": lambda folder: written(folder, without=("NVTX_EVENTS",)),
     "without launches": lambda folder: written(folder, without=("CUPTI_ACTIVITY_KIND_RUNTIME",)),
     "nothing known of them": lambda folder: written(folder, without=UNKNOWN, run_id="unknown"),
     "blank copies": lambda folder: written(
-        folder, *(blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY") for rank in range(2))
-    ),
+        folder, *(blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY") for rank in range(2))),
     "hostile names": hostile_names,
     "skipped and named": lambda folder: written(
         folder, *(steady_rank(rank, n_steps=8) for rank in range(2)),
         skip_first=3, step="^step", label="three skipped", run_id="x",
     ),
-    "sick": sick,
+    "sick": lambda folder: write_sick(folder) and {"nccl_log": LOG, "topology": TOPOLOGY},
     "far from zero": far_from_zero,
 }  # fmt: skip
 
