@@ -94,8 +94,8 @@ class Saver:
     def __init__(self, **stores: Path) -> None:
         command = [sys.executable, "-m", "tests.store.store_child"]
         command += [f"{name}={store}" for name, store in stores.items()]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, cwd=Path(__file__).parents[2], **pipes)
+        root, pipe = Path(__file__).parents[2], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root)
 
     def ask(self, run: str, store: Path, **request: Any) -> None:
         self.process.stdin.write(json.dumps({"run": run, "store": str(store)} | request) + "\n")
