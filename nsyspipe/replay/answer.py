@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _GB = 1e9
 _FEW_STEPS = 3
 _CUSTOM = "custom"
-# Each single change.
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=size) for size in (25.0, 100.0)},
     "no-grad-copy": Knobs(no_grad_copy=True),
@@ -97,10 +96,8 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     percents = [100 * after.total(*replay.total_work) for _, after in found.pairs]
     how = "measured here" if found.is_measured else "assumed"
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
-    yield (
-        f"work beside communication takes {percents[0]:.0f} % longer "
-        f"({min(percents):.0f} to {max(percents):.0f} %, {how}{rare})"
-    )
+    within = f"{min(percents):.0f} to {max(percents):.0f} %"
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare})"
 
 
 @dataclass(frozen=True)
@@ -143,8 +140,8 @@ class WhatIf:
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
-        shown = [one for one in fields(Scenario) if one.name != "knobs"]
-        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}
+        types = {one.name: str(one.type) for one in fields(Scenario) if one.name != "knobs"}
+        kinds = {name: pa.float64() if "float" in kind else pa.string() for name, kind in types.items()}
         rows = [
             {name: getattr(one, name) for name in kinds} | {"assumptions": "; ".join(one.assumptions)}
             for one in self.scenarios
@@ -226,8 +223,8 @@ def whatif(
     forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
     """
     work = {"no_wait": no_wait, "no_grad_copy": no_grad_copy, "perfect_overlap": perfect_overlap}
-    of_gradients: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb}
-    asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **of_gradients, **work)
+    others: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, **work}
+    asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **others)
     questions = {_CUSTOM: asked} if asked else _MENU
     opened = opened_replay(run, gradient_bytes)
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
@@ -265,17 +262,17 @@ def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenari
     refused = why_refused(opened, knobs)
     if isinstance(opened, str) or refused is not None:
         return replace(scenario, refused=refused)
-    found = opened.predict(knobs)
-    gain = opened.step_time_ns - found.step_time_ns
+    step_time_ns, low_ns, high_ns, _ = opened.predict(knobs)
+    gain = opened.step_time_ns - step_time_ns
     assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
         assumptions.append("hosts can launch that much faster, which the capture does not show")
     return replace(
         scenario,
-        step_time_ns=found.step_time_ns,
-        low_ns=found.low_ns,
-        high_ns=found.high_ns,
-        throughput_steps_per_s=1e9 / found.step_time_ns,
+        step_time_ns=step_time_ns,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        throughput_steps_per_s=1e9 / step_time_ns,
         gain_pct=100 * gain / opened.step_time_ns,
         assumptions=tuple(assumptions),
     )
@@ -295,15 +292,14 @@ ADVICE = {
     "straggler": Knobs(no_wait=True),
 }
 _SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "link")
-# Those of one machine.
-_ADVISED_LINKS = [one for one in LINKS.values() if one.name.startswith(("nvlink", "pcie"))]
 
 
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
     """Return the change that a finding advises, None where the replay knows none; of links the fastest not beyond a promise."""
     if rule != _SLOW_LINK:
         return ADVICE.get(rule)
-    slower = [one for one in _ADVISED_LINKS if one.bus_bytes_per_s <= (promised or 0.0)]
+    in_machine = [one for one in LINKS.values() if one.name.startswith(("nvlink", "pcie"))]
+    slower = [one for one in in_machine if one.bus_bytes_per_s <= (promised or 0.0)]
     best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
     return None if best is None else Knobs(link=best.name)
 
@@ -314,20 +310,16 @@ def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> s
     if len(given) != 1:
         return None
     if given[0] not in _OF_LINKS:
-        rules = [rule for rule, change in ADVICE.items() if given[0] in change.given]
-        return next((one for one in rules if one in fired), None)
+        return next((rule for rule, change in ADVICE.items() if given[0] in change.given and rule in fired), None)
     is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
-    """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
+    """Return findings with what a replay of each one's advice brings, as `whatif` answers it, by `findings.judge.in_order`.
 
-    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says. Of
-    the evidence, ``replay_change`` is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts
-    (medians), ``replay_refused`` why it does not.
-
-    The findings are `schema.FINDINGS` as the rules gave them; returned in the order of `findings.judge.in_order`.
+    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says.
+    Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
     changes = [advised_change(row["id"], promised) for row in rows]
@@ -353,11 +345,6 @@ def _with_expected(row: Mapping[str, Any], change: Knobs | None, opened: Replay 
     if isinstance(opened, str) or refused is not None:
         evidence["replay_refused"] = refused
     else:
-        found = opened.predict(change)
-        expected = found.mean_gain_ns
-        evidence |= {
-            "replay_step_time_ns": found.step_time_ns,
-            "replay_step_time_low_ns": found.low_ns,
-            "replay_step_time_high_ns": found.high_ns,
-        }
+        *times, expected = opened.predict(change)
+        evidence |= {f"replay_step_time_{name}ns": ns for name, ns in zip(("", "low_", "high_"), times, strict=True)}
     return {**row, "expected_ns_per_step": expected, "evidence": json.dumps(evidence, allow_nan=False)}

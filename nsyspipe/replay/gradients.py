@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -48,10 +48,9 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
-    """Return which of more kernels are those of the gradients, as places in order: as long as their sizes let expect.
+    """Return which of more kernels are the gradients', as places in order: the sum of |log(length / expected)| is the least.
 
-    The sum of |log(length / expected)| is the least; expected is proportional to the size, by the largest ones, but
-    for what makes the smallest gradient as long as the shortest kernel.
+    Expected is proportional to the size, by the largest, but for what makes the smallest as long as the shortest kernel.
     """
     n, shortest = sizes.size, lengths.min()
     largest = max(n // 4, 1)
@@ -89,10 +88,7 @@ class GradientCopies(NamedTuple):
 
 
 def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
-    """Find the copies that DDP makes without bucket view after the wait for the collectives.
-
-    Those in a row, device to device or kernels named so, from the first that waits for a collective of each burst on.
-    """
+    """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
     program, timeline = captured.program, captured.timelines[rank]
     own = np.flatnonzero((program.step == step) & program.is_gradient)
     joins = captured.ranks[rank].join[own]
@@ -136,10 +132,9 @@ def gradients_of(
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
     The bytes are `total_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
-    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel, that
-    which each collective waits for: as many kernels of that name in the backward pass as there are copies, longer for
-    larger ones, are the ready times. Where they were not seen one by one, `skew` is the share of each bucket's bytes that
-    is ready at its end, or, if negative, at its begin, and the rest evenly; None takes what is likeliest.
+    copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel:
+    as many kernels of that name in the backward pass as there are copies, longer for larger ones, are the ready times.
+    Else `skew` is the share of each bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
     """
     program = captured.program
     own = np.flatnonzero((program.step == step) & program.is_gradient)
@@ -173,8 +168,7 @@ def _scaled(captured: Captured, own: Int64, copies: list[GradientCopies], sizes:
         if not is_alike(lengths, sizes):
             return None
         columns.append(timeline.end[rows].astype(np.float64))
-    found: Float64 = np.stack(columns, axis=1)
-    return found
+    return np.stack(columns, axis=1)
 
 
 def _bucket_bytes(captured: Captured, own: Int64, copied: Float64, total_bytes: float | None) -> Float64 | None:
@@ -188,8 +182,7 @@ def _bucket_bytes(captured: Captured, own: Int64, copied: Float64, total_bytes: 
         if copied.size < max(own.size, _FEWEST) or not copied.sum() > 0:
             return None
         total_bytes = float(copied.sum())
-    found: Float64 = shares * (total_bytes / shares.sum())
-    return found
+    return cast("Float64", shares * (total_bytes / shares.sum()))
 
 
 def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradients | None:
@@ -248,19 +241,12 @@ def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
 
     Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP counts in MiB.
-
-    Examples
-    --------
-    >>> bucket_ends(np.array([2.0, 2.0, 1.0, 3.0]) * 2**20, 3.0).tolist()
-    [1, 3]
     """
-    cap = cap_mib * MIB
-    reached = np.cumsum(n_bytes)
+    reached, before = np.cumsum(n_bytes), 0.0
     ends: list[int] = []
-    before = 0.0
     while before < reached[-1]:
         # Half a byte: sums of floats may fall short of a cap that is met exactly.
-        at = int(np.searchsorted(reached, before + cap - 0.5))
+        at = int(np.searchsorted(reached, before + cap_mib * MIB - 0.5))
         at = min(max(at, ends[-1] + 1 if ends else 0), reached.size - 1)
         ends.append(at)
         before = reached[at]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.gradients import bucket_ends
-from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
+from nsyspipe.replay.program import NEVER, RankTimeline, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,10 +184,8 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
         return "no communication was recorded in the steps that count"
-    is_same = all(
-        np.array_equal(one.collectives.step, first.step) and np.array_equal(one.collectives.seq, first.seq)
-        for one in timelines
-    )
+    others = [one.collectives for one in timelines]
+    is_same = all(np.array_equal(one.step, first.step) and np.array_equal(one.seq, first.seq) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
         return "collectives could not be matched across ranks"
     # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
@@ -199,20 +197,17 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
             "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
             f"({most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it): the model does not cover that"
         )
-    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
+    return _several_streams_or_unlaunched(inside["comm_id"].unique().to_pylist(), timelines)
 
 
-def _several_streams(communicators: Sequence[str], first: Collectives) -> str | None:
+def _several_streams_or_unlaunched(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
+    first = timelines[0].collectives
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
     is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
     if is_several or is_odd or any(np.unique(first.stream[first.kind == kind]).size > 1 for kind in kinds):
         return "several communicators are in use, for which the model is not validated"
-    return None
-
-
-def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
         return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
@@ -224,7 +219,7 @@ def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
-    of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if name in knobs.given)
+    of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
     return next(chain(_run(replay, knobs), *of_knobs), None)
 
 
@@ -257,18 +252,15 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         idle = f"GPUs stand idle {share} of the step because work was not launched yet"
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        idle = (
-            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order)"
-        )
-        yield f"{idle}: a straggler; ask for the balanced run, --no-wait"
+        idle = f"one rank alone stands idle {share} of its step for lack of launches"
+        yield f"{idle} (place {np.argmax(shares)} in order): a straggler; ask for the balanced run, --no-wait"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target, own = knobs.target_bytes_per_s or 0.0, replay.bus_bytes_per_s
-    fastest = max(NAMED_LINKS, key=lambda link: link.nominal_bytes_per_s or 0.0)
-    most = fastest.nominal_bytes_per_s or 0.0
+    most, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
     if target > most * _IN_SWITCH:
-        known = f"the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} GB/s"
+        known = f"the fastest that is known, {fastest}, gives {most / _GB:,.0f} GB/s"
         left = "perfect overlap says what is left where communication costs nothing"
         yield f"no link gives {target / _GB:,.0f} GB/s: {known}; {left}"
     if own is None:
@@ -294,8 +286,8 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
         hook = f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes)"
         yield f"{hook}, and bucket_cap_mb counts them as they are before it: ask a capture without the hook"
-    known = [one.n_bytes for one in replay.gradients if one is not None]
-    n = max((bucket_ends(n_bytes, knobs.bucket_mb or 0.0).size for n_bytes in known), default=0)
+    ends = [bucket_ends(one.n_bytes, knobs.bucket_mb or 0.0) for one in replay.gradients if one is not None]
+    n = max((one.size for one in ends), default=0)
     n_steps, program = len(replay.captured.steps), replay.captured.program
     if n > _MOST_BUCKETS:
         n_own = np.bincount(program.step[program.is_gradient]).max(initial=0)
@@ -318,24 +310,19 @@ def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
 def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
     yield from _sharded(replay)
     if replay.datatypes != {"f32"}:
-        unknown = "of unknown type"
-        shown = ", ".join(sorted(one or unknown for one in replay.datatypes)) or unknown
+        shown = ", ".join(sorted(one or "of unknown type" for one in replay.datatypes or {None}))
         yield f"gradients are sent as {shown}: only f32 ones can be halved"
 
 
-def _never(_: Replay, __: Knobs) -> Iterator[str]:
-    return iter(())
-
-
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
-_KNOBS: dict[str, tuple[Callable[[Any], str], Callable[[Replay, Knobs], Iterator[str]]]] = {
+_KNOBS: dict[str, tuple[Callable[[Any], str], Callable[[Replay, Knobs], Iterator[str]] | None]] = {
     "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
     "link": ("link {}".format, _faster),
     "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
     "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _copies),
     "gradient_dtype": ("gradients as {}".format, _halved),
-    "no_wait": (lambda _: "no waiting for late ranks", _never),
-    "perfect_overlap": (lambda _: "perfect overlap", _never),
+    "no_wait": (lambda _: "no waiting for late ranks", None),
+    "perfect_overlap": (lambda _: "perfect overlap", None),
 }
 
 

@@ -110,9 +110,8 @@ def summary_windows(run: Run) -> Windows | None:
 
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     """Read what each rank did in the windows, in order of rank; a `DatasetError` if a run was saved without its operations."""
+    known, last = run.steps()["step"].to_numpy(), int(windows.steps[-1])
     # The step after the last: what begins it tells why it did not begin earlier.
-    known = run.steps()["step"].to_numpy()
-    last = int(windows.steps[-1])
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
     return [_timeline(found[rank], *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
@@ -145,7 +144,8 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     own = {key: value[rows] for key, value in columns.items()}
     is_without = own["launch"] == NEVER
     own["launch"] = np.where(is_without, np.maximum.accumulate(own["launch"]), own["launch"])
-    is_in_step = columns["step"][comm] != NEVER
+    in_step = comm[columns["step"][comm] != NEVER]
+    by_launch = in_step[np.lexsort((start[in_step], columns["launch"][in_step]))]
     return RankTimeline(
         **own,
         name=name.astype(np.int64),
@@ -157,18 +157,13 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
         n_hooked=int(np.count_nonzero(hooked)),
         hooked_ns=int(duration[hooked].sum()),
         next_launch=int(columns["launch"][after[np.argmin(start[after])]]) if after.size else NEVER,
-        n_outside=int(np.count_nonzero(~is_in_step)),
-        collectives=_collectives(events, columns, stream, comm[is_in_step]),
-    )
-
-
-def _collectives(events: pa.Table, columns: dict[str, Int64], stream: Int64, comm: Int64) -> Collectives:
-    order = comm[np.lexsort((columns["start"][comm], columns["launch"][comm]))]
-    return Collectives(
-        **{key: value[order] for key, value in columns.items()},
-        seq=_filled(events["seq"], NEVER)[order],
-        stream=stream[order],
-        kind=np.asarray(events["collective"].take(pa.array(order)).to_pylist(), object),
+        n_outside=comm.size - in_step.size,
+        collectives=Collectives(
+            **{key: value[by_launch] for key, value in columns.items()},
+            seq=_filled(events["seq"], NEVER)[by_launch],
+            stream=stream[by_launch],
+            kind=np.asarray(events["collective"].take(pa.array(by_launch)).to_pylist(), object),
+        ),
     )
 
 
@@ -220,10 +215,10 @@ def captured_program(
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
-    `removed` are starts and ends of work to leave out, for each rank. `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
-    if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
-    end; without one, the first that was launched after the last collective of its burst and begins after its end:
-    DDP waits for all of them after the backward pass.
+    `READY` is the end of the last operation of the main stream launched before the collective, or its own launch if later.
+    `JOIN` is the first launched after it that went on right after its end; without one, the first launched after the last
+    collective of its burst that begins after its end: DDP waits for all of them after the backward pass. `removed` are
+    starts and ends of work to leave out, for each rank.
     """
     first = timelines[0].collectives
     burst = _bursts(timelines[0])
@@ -231,9 +226,8 @@ def captured_program(
     of_ranks = zip(timelines, windows.edges[0].tolist(), less, strict=True)
     found = tuple(_rank_markers(rank, burst, first_edge, *gone) for rank, first_edge, gone in of_ranks)
     edges = _begins(timelines, found, windows)
-    starts, ends = (
-        np.stack([getattr(one.collectives, name) for one in timelines], axis=1) for name in ("start", "end")
-    )
+    starts = np.stack([one.collectives.start for one in timelines], axis=1)
+    ends = np.stack([one.collectives.end for one in timelines], axis=1)
     ready = np.stack([one.ready for one in found], axis=1)
     chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
     before = np.full(ends.shape, NEVER)  # the end of the collective before each on its stream

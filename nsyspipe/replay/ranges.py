@@ -12,7 +12,7 @@ from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.simulate import WINDOW, Slowing
+from nsyspipe.replay.simulate import NOTHING, WINDOW, Slowing
 
 if TYPE_CHECKING:
     from nsyspipe.model.table import Float64
@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
-# A slowdown that is measured in the capture needs this share of the work beside communication; from a narrow link to a
-# wide one it holds within as much again as `MEASURED_WITHIN`.
+# A slowdown that is measured in the capture needs this share of the work beside communication.
 _LEAST_COVERED = 0.02
 # No kernels were ever seen to take so much longer: such a figure is of something else.
 _MOST_POSSIBLE = 1.5
 # What was measured over a link is said of one that is at most so much narrower or wider, of 1 from host memory to NVLink.
 _SAME_WIDTH = 0.1
-# Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
-# where the same operations ran with and without communication. Over host memory operations begin later, since
-# launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
-# operations' own. Between them by the logarithm.
+# Without one: what was seen on H200 over host memory (about 30 GB/s) and NVLink (about 300), between them by the logarithm.
+# Over host memory operations begin later, since launches take the way that the transfers take; over NVLink NCCL runs many
+# more thread blocks, which take the place of the operations' own.
 _NARROW, _WIDE = Slowing(slowdown.ASSUMED_NARROW, 6_500.0), Slowing(slowdown.ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
@@ -59,10 +57,9 @@ class Contention(NamedTuple):
 
 
 def measured_contention(captured: Captured, slowdown: float | None, compared_share: float) -> Contention:
-    """Add to the compared kernels how much later operations begin beside communication.
+    """Add to the compared kernels how much later operations begin beside communication: mean time since the one before them.
 
-    Of those of the main stream that were launched before the one before them ended and that wait for no collective: mean
-    time since that end, beside communication less without.
+    Of those of the main stream that were launched before that ended and that wait for no collective.
     """
     pairs = list(zip(captured.timelines, captured.ranks, strict=True))
     gaps = [_gaps(*one) for one in pairs]
@@ -88,8 +85,7 @@ def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
     if rank.start.size <= 1:
         return np.empty(0), np.empty(0)
     busy = union(rank.collectives.start, rank.collectives.end)
-    before = np.maximum.accumulate(rank.end)[:-1]
-    start = rank.start[1:]
+    before, start = np.maximum.accumulate(rank.end)[:-1], rank.start[1:]
     gap = start - before
     waits = np.zeros(rank.start.size + 1, np.bool_)
     waits[markers.join] = True
@@ -112,23 +108,20 @@ def slowdowns(
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    Kernels that could not be compared count with the assumed slowdown. On the way from a narrow link to a wide one the
-    measured slowdown gives way to the assumed one of the target.
+    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
-    is_delay_measured = measured is not None and measured.delay_ns is not None
-    of_delay = slowdown.MEASURED_WITHIN if is_delay_measured else within
-    least, most = (
-        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns) for sign in (-1, 1)
-    )
+    of_delay = within if measured is None or measured.delay_ns is None else slowdown.MEASURED_WITHIN
+    signed = [(sign * within, sign * of_delay) for sign in (-1, 1)]
+    least, most = (Slowing((1 + one) * before.ratio, (1 + other) * before.delay_ns) for one, other in signed)
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
     width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
     moved = abs(slowdown.link_width(target_bytes_per_s) - width)
     after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
     within += moved * (slowdown.ASSUMED_WITHIN - within)
-    pairs = ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within)))
+    pairs = ((before, after), (most, NOTHING.blended(after, 1 - within)), (least, NOTHING.blended(after, 1 + within)))
     return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
 
 
@@ -143,10 +136,9 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
-    of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
-    ratio = of_others
+    ratio = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     if is_measured and longer is not None:
-        ratio += share * (max(longer, 0.0) - of_others)
+        ratio += share * (max(longer, 0.0) - ratio)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
@@ -225,13 +217,10 @@ class Facts:
     def least_compute_ns(self, most_slower: float) -> float:
         """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
         windows, rows = self.captured.windows, []
-        for at, one in enumerate(self.captured.timelines):
+        for one, edges in zip(self.captured.timelines, windows.edges.T, strict=True):
             busy = union(one.start[one.is_compute], one.end[one.is_compute])
-            comm = union(one.collectives.start, one.collectives.end)
-            edges = windows.edges[:, at]
-            covered = busy.intersect(comm).lengths(edges[:-1], edges[1:])
-            lost = most_slower / (1 + most_slower) * covered
-            rows.append(busy.lengths(edges[:-1], edges[1:]) - lost)
+            covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(edges[:-1], edges[1:])
+            rows.append(busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered)
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
 
     @cached_property
@@ -239,8 +228,8 @@ class Facts:
         """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
         program, burst = self.captured.program, self.captured.burst
         own = program.is_gradient
-        pairs = np.unique(np.stack((program.step[own], burst[own])), axis=1)
-        return int(np.bincount(pairs[0]).max(initial=0))
+        steps, _ = np.unique(np.stack((program.step[own], burst[own])), axis=1)
+        return int(np.bincount(steps).max(initial=0))
 
     @cached_property
     def lag_share(self) -> float:
@@ -269,10 +258,7 @@ class Facts:
 
     @cached_property
     def sent_share(self) -> float | None:
-        """Bytes that NCCL's payload says over those copied to the gradients, a half under a hook that halves them.
-
-        Medians over steps of the lowest rank; None without either.
-        """
+        """Bytes that NCCL's payload says over those copied to the gradients, medians over steps; None without either."""
         program, copies = self.captured.program, self._copies
         own = program.is_gradient
         sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=len(copies))

@@ -30,11 +30,10 @@ _CASTS_IN_COPIES = 2.0
 def with_buckets(
     captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float, overhead_ns: float
 ) -> Program:
-    """Return the program with each step's gradients in buckets of another size.
+    """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
-    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or
-    where the capture waited. Its transfer is overhead + bytes x (sum of captured transfers less their overheads) /
-    bytes of the step. A step of which the gradients are not known stays as it is.
+    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or where
+    the capture waited. Its transfer: overhead + bytes x (captured transfers less their overheads) / bytes of the step.
     """
     program = captured.program
     found = []
@@ -54,8 +53,7 @@ def with_buckets(
         costs = {"total": own.n_bytes.sum(), "overhead_ns": overhead_ns, "slot_ns": slot_ns}
         new.append(_collectives(program, step, chosen, sizes, **costs))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
-            whole = times.astype(np.int64)
-            places = [one.places(whole[:, at]) for at, one in enumerate(captured.ranks)]
+            places = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
             markers.append((kind, chosen, np.stack(places, axis=2)))
     kept = ~is_gone
     columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
@@ -72,8 +70,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
     # All but the last are full.
-    fullest = captured[:-1].min(initial=np.inf)
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * fullest
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)
     return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
@@ -89,8 +86,7 @@ def _collectives(
 ) -> dict[str, Any]:
     """Return the columns of a step's new collectives."""
     transfer = program.transfer_ns[chosen].mean(axis=1)
-    overheads = np.minimum(overhead_ns, transfer / 2).sum()
-    per_byte = max(float(transfer.sum() - overheads), 0.0) / total
+    per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
     # The captured lags and transfers of several buckets hold what work beside them does.
@@ -110,17 +106,14 @@ def _collectives(
 def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) -> Float64:
     """Return where each bucket is waited for: before its first gradient's copy, else where the capture waited last."""
     columns = []
-    ranks = zip(captured.timelines, captured.ranks, strict=True)
-    for rank, (timeline, markers) in enumerate(ranks):
+    for rank, (timeline, markers) in enumerate(zip(captured.timelines, captured.ranks, strict=True)):
         rows, n_bytes = gradient_copies(captured, step, rank)
         if rows.size:
             copied = np.cumsum(n_bytes)
             before = (np.cumsum(sizes) - sizes) / sizes.sum() * copied[-1]
-            at = np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)
-            places = rows[at]
+            places = rows[np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)]
         else:
-            last = min(int(markers.join[chosen].max()), timeline.start.size)
-            places = np.full(sizes.size, last)
+            places = np.full(sizes.size, min(int(markers.join[chosen].max()), timeline.start.size))
         columns.append(np.maximum(free_until(timeline)[places], captured.windows.edges[0, rank]))
     return np.stack(columns, axis=1).astype(np.float64)
 
@@ -174,9 +167,9 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
 
 
 def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
-    """Let the casts of gradients to 16 bits and back take their time; copying all of a step's once takes `copies_ns`.
+    """Return the program with the casts of gradients to 16 bits, and per collective how long the cast back takes.
 
-    Returned are the program with the casts before the collectives, and per collective how long the cast back takes.
+    Copying all of a step's once takes `copies_ns`.
     """
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)

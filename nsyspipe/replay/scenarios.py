@@ -17,15 +17,13 @@ from nsyspipe.errors import OptionError
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
+from nsyspipe.replay.program import Collectives, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from nsyspipe.model.table import Flags, Float64
     from nsyspipe.run.run import Run
@@ -82,14 +80,18 @@ class Replay(Facts):
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse.
 
-        Notes
-        -----
         The range holds, on either side, the root of the sum of squares of what each unknown moves the median by (the
         slowdown, the transfers, ready times that were not seen: nothing ties one to another) and of half a per cent and
         twice the standard error; at least 2 % and twice the standard error to either side of the likeliest, for the model.
         """
         base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
-        program, *others = self._programs(base, knobs)
+        programs = [base.program]
+        if knobs.bucket_mb is not None:
+            choices = [self.gradients]
+            if not all(one is not None and one.is_exact for one in self.gradients):
+                choices += [self.gradients_with(skew) for skew in _SKEWS]
+            programs = [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
+        program, *others = programs
         times, n_slowdowns = self._times(program, knobs)
         medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
@@ -105,8 +107,7 @@ class Replay(Facts):
 
     def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
         """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
-        limit = self.limit_ns or 0.0
-        if likely >= limit:
+        if likely >= (limit := self.limit_ns or 0.0):
             return limit
         return float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
 
@@ -115,19 +116,8 @@ class Replay(Facts):
         trusted = self.starved_shares <= limits.LARGEST_STARVED_SHARE
         return balanced(program, trusted, self._before) if knobs.no_wait else program
 
-    def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
-        if knobs.bucket_mb is None:
-            return [base.program]
-        choices = [self.gradients]
-        if not all(one is not None and one.is_exact for one in self.gradients):
-            choices += [self.gradients_with(skew) for skew in _SKEWS]
-        return [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
-
     def _times(self, program: Program, knobs: Knobs, *, is_likely_only: bool = False) -> tuple[Float64, int]:
-        """Return step times, a row per setting, and how many settings are of slowdowns; then come those of other transfers.
-
-        The first is the likeliest.
-        """
+        """Return step times, a row per setting, the likeliest first, and how many are of slowdowns; others are of transfers."""
         program = self._waited(program, knobs)
         pairs = self.slowdowns(self.target(knobs)).pairs
         unpack = None
@@ -136,10 +126,7 @@ class Replay(Facts):
         transfers = self._transfers(program, knobs)
         if is_likely_only:
             pairs, transfers = pairs[:1], transfers[:1]
-        settings = [
-            *(Setting(*one, transfers[0]) for one in pairs),
-            *(Setting(*pairs[0], one) for one in transfers[1:]),
-        ]
+        settings = [Setting(*one, transfers[0]) for one in pairs] + [Setting(*pairs[0], one) for one in transfers[1:]]
         if knobs.perfect_overlap:
             return self._hidden(program, settings, unpack), len(pairs)
         return self._step_times(simulate(program, settings, unpack)), len(pairs)
@@ -193,11 +180,7 @@ class Replay(Facts):
 
 
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
-    """Return the run ready to be asked, or why it cannot be.
-
-    An `OptionError` if the capture says other bytes of gradients per step than the user, a `DatasetError` if the run was
-    saved without its operations.
-    """
+    """Return the run ready to be asked, or why it cannot be; an `OptionError` if the capture says other bytes of gradients."""
     if reason := limits.why_not(run):
         return reason
     windows = summary_windows(run)
@@ -211,7 +194,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     n_bytes, datatypes = _recorded(run, first)
     sent = frozenset(one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
-    names = run.ranks["gpu_name"].to_pylist()
+    kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
+    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
     nominal = nvlink_speed(names) or pcie_speed(names)
     replay = Replay(
         captured=captured_program(timelines, windows, n_bytes, is_gradient),
@@ -220,7 +204,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
         starved_shares=limits.starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
-        compared=_compared(run.kernels()),
+        compared=(slowed / free - 1, compared_share(kernels)) if free else (None, 0.0),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
@@ -234,12 +218,6 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
     return opened if isinstance(opened, str) else why_not_knobs(opened, knobs)
-
-
-def _compared(kernels: pa.Table) -> tuple[float | None, float]:
-    """Return how much longer kernels are that were compared, together, and their share: the same that the finding says."""
-    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
-    return (slowed / free - 1, compared_share(kernels)) if free else (None, 0.0)
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:

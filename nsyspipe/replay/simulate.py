@@ -22,10 +22,6 @@ class Slowing:
     ratio: float = 0.0
     delay_ns: float = 0.0
 
-    def scaled(self, factor: float) -> Slowing:
-        """Return one of another strength."""
-        return Slowing(factor * self.ratio, factor * self.delay_ns)
-
     def blended(self, other: Slowing, share: float) -> Slowing:
         """Return one that is so much of another."""
         ratio = self.ratio + share * (other.ratio - self.ratio)
@@ -93,17 +89,13 @@ class Setting:
 
 
 def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | None = None) -> Float64:
-    """Return when each window starts on each rank, and the last one ends.
+    """Return when each window starts on each rank, and the last ends: (settings, windows + 1, ranks), aligned ns.
 
-    In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and
-    the collective before it on that stream has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last
-    start over ranks; work stands still at a `JOIN` until its collective has ended. While communication is under
-    way on a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the
-    operations between two markers are spread evenly over the work between them.
-
-    All settings run side by side: a few numpy calls per marker, whatever the number of ranks and settings. `unpack_ns` is
-    how long after its end the result of each collective can be used; None for 0. Of shape (settings, windows + 1, ranks),
-    aligned ns.
+    In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and the
+    collective before it on that stream has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last start over ranks;
+    work stands still at a `JOIN` until its collective has ended, and `unpack_ns` longer. While communication is under way on
+    a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the operations
+    between two markers are spread evenly over the work between them.
     """
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size

@@ -101,9 +101,8 @@ class Locked:
             listed, names = _listed(new), sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
-            is_left = not (listed or names) or (
-                {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
-            )
+            is_left = {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
+            is_left = is_left or not (listed or names)
             if not (layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
@@ -157,10 +156,7 @@ class Staged:
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run, in a store that is made if need be; what is not committed is removed.
-
-    An `OutputError` leaves the store as it was: it is none, cannot be written, or has other things in its places.
-    """
+    """Yield where to make the files of a run, in a store that is made if need be; an `OutputError` leaves it as it was."""
     root = Path(os.path.realpath(store))
     try:
         if root.exists() and not root.is_dir():
@@ -181,11 +177,10 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
+        why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        what, fix = f"cannot be written ({why})", "--out with another directory"
         if error.errno in _FULL:
-            what, fix = "its disk is full", "free some space, or --out with another directory"
-        else:
-            why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-            what, fix = f"cannot be written ({why})", "--out with another directory"
+            what, fix = "its disk is full", f"free some space, or {fix}"
         raise OutputError(str(store), f"{what}; the store is as it was", fix=fix) from error
 
 
@@ -211,8 +206,7 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[Locked]:
     """Keep other writers out, in a store where nothing is left half-way."""
-    root = Path(os.path.realpath(store))
-    until = time.monotonic() + _LONGEST_WAIT_S
+    root, until = Path(os.path.realpath(store)), time.monotonic() + _LONGEST_WAIT_S
     with contextlib.ExitStack() as opened:
         while True:
             root.mkdir(parents=True, exist_ok=True)
@@ -247,16 +241,14 @@ def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> 
         lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR))
     except FileNotFoundError:
         lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
-    while True:
+    while time.monotonic() <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > until:
-                return False
             time.sleep(_PAUSE_S)
         else:
-            there = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
-            return os.path.samestat(there, os.fstat(lock.fileno()))
+            return os.path.samestat(os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False), os.fstat(lock.fileno()))
+    return False
 
 
 def _listed(new: Directory) -> set[str]:

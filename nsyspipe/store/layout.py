@@ -62,10 +62,7 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True)
 class Directory:
-    """An open directory of a store, in which no link is ever followed; a context, which closes it.
-
-    What is not plain is a `NotPlainError`; what is not there, or cannot be read or made, an OSError.
-    """
+    """An open directory of a store, a context; no link in it is ever followed, and what is not plain a `NotPlainError`."""
 
     fd: int
     path: Path  # for messages only
@@ -274,17 +271,13 @@ def is_saved(path: Path) -> bool:
 
 
 def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
-    """Return the store and the id of the one run that is meant, of a store or by the directory of one run in a table.
-
-    An `OptionError` if it has several and none is named, or not the one that is named.
-    """
+    """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them."""
     store, named = _run_of(path) or (path, None)
     wanted = named if run_id is None else run_id
     if wanted is None:
         ids = sorted(run_ids(store))
         if len(ids) > 1:
-            what, shown = f"holds {len(ids)} runs", _shown(store, ids)
-            raise OptionError(str(path), what, found=shown, fix=f"--run-id {ids[-1]}")
+            raise OptionError(str(path), f"holds {len(ids)} runs", found=_shown(store, ids), fix=f"--run-id {ids[-1]}")
         wanted = ids[0] if ids else ""
     if named not in (None, wanted) or not has_run(store, wanted):
         ids = sorted(run_ids(store)) if named is None else [named]

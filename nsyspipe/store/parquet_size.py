@@ -7,6 +7,7 @@ some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGES
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
@@ -34,9 +35,8 @@ _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file, whose footer and pages' headers are read more strictly than Arrow reads them.
 
-    Arrow ends the process at some that contradict themselves, and takes of a field that comes twice, or of another type,
-    what others do not. A ValueError if it is none, or claims more rows, larger columns or larger pages than a file of its
-    size has, or says anything in a way that no writer of ours would.
+    Arrow ends the process at some, and takes of a field that comes twice, or of another type, what others do not. A
+    ValueError if it claims more than a file of its size has, or says anything in a way that no writer of ours would.
     """
     size = os.fstat(file.fileno()).st_size
     n_tail = len(_MAGIC) + 4
@@ -70,12 +70,10 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
         raise ValueError("its columns claim to be larger than a file of its size has them")
     if n_stored * _LARGEST_EXPANSION <= _SMALL_PAGES:  # whatever is in its pages
         return
-    n_bytes, end_of_rows = 0, size - n_footer - len(_MAGIC) - 4
-    for chunk in chunks:
-        for n_page in _page_sizes(file, chunk, end_of_rows):
-            n_bytes += n_page
-            if n_bytes > most:
-                raise ValueError("its pages claim to be larger than a file of its size has them")
+    end_of_rows = size - n_footer - len(_MAGIC) - 4
+    for n_bytes in accumulate(n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows)):
+        if n_bytes > most:
+            raise ValueError("its pages claim to be larger than a file of its size has them")
 
 
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
@@ -147,29 +145,28 @@ _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 
 # Fields by number: name, type, what is in a list or struct of ours; without a name it is read and dropped. Fields that
 # are not here may have any type, but for those of encryption and of other files, which are refused.
+_NUMBER, _LONG, _TEXT, _PART = ((None, kind, None) for kind in (_I32, _I64, _BINARY, _STRUCT))
+_PARTS = (None, _LIST, _STRUCT)
 _CHUNK = {
-    1: (None, _I32, None), 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None),
-    5: ("values", _I64, None), 6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT),
-    9: ("pages", _I64, None), 10: (None, _I64, None), 11: ("dictionary", _I64, None), 12: (None, _STRUCT, None),
-    13: (None, _LIST, _STRUCT),
+    1: _NUMBER, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
+    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: _PARTS, 9: ("pages", _I64, None), 10: _LONG,
+    11: ("dictionary", _I64, None), 12: _PART, 13: _PARTS,
 }  # fmt: skip
-_COLUMN = {1: None, 2: (None, _I64, None), 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
+_COLUMN = {1: None, 2: _LONG, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
 _GROUP = {
-    1: ("columns", _LIST, _COLUMN), 2: (None, _I64, None), 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT),
-    5: (None, _I64, None), 6: (None, _I64, None), 7: (None, _I16, None),
+    1: ("columns", _LIST, _COLUMN), 2: _LONG, 3: ("rows", _I64, None), 4: _PARTS, 5: _LONG, 6: _LONG, 7: (None, _I16, None),
 }  # fmt: skip
 _ELEMENT = {
-    1: (None, _I32, None), 2: (None, _I32, None), 3: ("repetition", _I32, None), 4: (None, _BINARY, None),
-    5: ("children", _I32, None), 6: (None, _I32, None), 7: (None, _I32, None), 8: (None, _I32, None),
-    9: (None, _I32, None), 10: (None, _STRUCT, None),
+    **dict.fromkeys((1, 2, 6, 7, 8, 9), _NUMBER), 3: ("repetition", _I32, None), 4: _TEXT, 5: ("children", _I32, None),
+    10: _PART,
 }  # fmt: skip
 _FILE = {
-    1: (None, _I32, None), 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
-    5: (None, _LIST, _STRUCT), 6: (None, _BINARY, None), 7: (None, _LIST, _STRUCT), 8: None, 9: None,
+    1: _NUMBER, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP), 5: _PARTS, 6: _TEXT,
+    7: _PARTS, 8: None, 9: None,
 }  # fmt: skip
 _PAGE = {
-    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: (None, _I32, None),
-    5: (None, _STRUCT, None), 6: (None, _STRUCT, None), 7: (None, _STRUCT, None), 8: (None, _STRUCT, None),
+    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _NUMBER,
+    **dict.fromkeys((5, 6, 7, 8), _PART),
 }  # fmt: skip
 _OPTIONAL = {"children", "dictionary", "repetition"}
 
@@ -216,7 +213,11 @@ class _Thrift:
             value = self._varint(_BITS[kind])
             return (value >> 1) ^ -(value & 1)
         if kind in (_DOUBLE, _BINARY):
-            return self._skip(8 if kind == _DOUBLE else self._varint(31))
+            n_bytes = 8 if kind == _DOUBLE else self._varint(31)
+            self.at += n_bytes
+            if self.at > len(self.content):
+                raise self._odd("ends too early")
+            return None
         if kind == _STRUCT:
             return self.struct(inner if isinstance(inner, dict) else None, depth)
         if kind == _LIST:
@@ -241,11 +242,6 @@ class _Thrift:
             raise self._odd("ends too early")
         self.at += 1
         return self.content[self.at - 1]
-
-    def _skip(self, n_bytes: int) -> None:
-        if n_bytes > len(self.content) - self.at:
-            raise self._odd("ends too early")
-        self.at += n_bytes
 
     def _varint(self, n_bits: int) -> int:
         value = shift = 0

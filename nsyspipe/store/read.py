@@ -52,8 +52,7 @@ class RunFiles:
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``; a column that a former version did not have is null, others are left out.
 
-        A `DatasetError` if the file is missing, damaged, of another save or a later version, lacks a column that is never
-        null, or holds a value that no run has.
+        A `DatasetError` if the file is missing, damaged, of another save or version, or not as a run has it.
         """
         if name == "runs" and self.runs is not None:
             return self.runs
@@ -84,16 +83,12 @@ class RunFiles:
             return found
         runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
         if isinstance(runs, DatasetError) or runs != self.contents[layout.RUNS_FILE]:
-            what = "was replaced or removed while it was read"
-            return DatasetError(f"run {self.run_id}", what, fix="read it again")
+            return DatasetError(f"run {self.run_id}", "was replaced or removed while it was read", fix="read it again")
         return _not_of_this_save(path)
 
 
 def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None) -> RunFiles:
-    """Read a run's files at one go: of some tables beside ``runs``, or of all that it needs, less the operations.
-
-    What cannot be read is an error that is raised when the table is asked for.
-    """
+    """Read a run's files at one go: of some tables beside ``runs``, or of all but the operations; errors wait for `table`."""
     wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
     files = [layout.file_name(name) for name in wanted if name != "runs"]
     runs = _content_or_error(store, run_id, layout.RUNS_FILE)
@@ -111,8 +106,9 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
                     contents[name] = _not_of_this_save(store / layout.published(name, run_id))
             break
     else:
-        gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
-        contents = dict.fromkeys(files, gone)
+        contents = dict.fromkeys(
+            files, DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
+        )
     return RunFiles(store, run_id, listed, {**contents, layout.RUNS_FILE: runs}, row)
 
 
@@ -155,17 +151,16 @@ def _listed(runs: pa.Table | None) -> dict[str, str] | None:
 
 
 def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
-    path = store / layout.published(name, run_id)
     try:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
         return error.told(store)
     except FileNotFoundError:
-        return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
+        problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
-        why = " ".join(str(error).split())
-        return DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN)
+        problem = f"cannot be read ({' '.join(str(error).split())})"
+    return DatasetError(str(store / layout.published(name, run_id)), problem, fix=AGAIN)
 
 
 def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
@@ -202,22 +197,20 @@ def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
 def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     wanted = DATASET[name]
-    texts = {one.name for one in wanted.columns if _is_text(one.type)}
+    is_text = (pa.types.is_string, pa.types.is_dictionary)
+    texts = {one.name for one in wanted.columns if any(check(one.type) for check in is_text)}
     try:
-        with pq.ParquetFile(
-            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=[*texts]
-        ) as file:
-            _check_version(path, file.schema_arrow)
+        source = pa.BufferReader(content)
+        with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=[*texts]) as file:
+            _check_schema(path, file, {*wanted.names} - texts)
             check_rows(file.metadata.num_rows, len(wanted.columns), content.size)
-            _check_columns(path, file.schema, {*wanted.names} - texts)
             found = file.read(wanted.names, use_threads=content.size > _SMALL)
         found = _conformed(path, found, name, content.size)
         found.validate(full=content.size < _SMALL)
         _check_values(found, name)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow has all of these for a file that is not what its footer says.
-        why = " ".join(str(error).split())
-        raise DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN) from error
+        raise DatasetError(str(path), f"cannot be read ({' '.join(str(error).split())})", fix=AGAIN) from error
     return found if name == "runs" else found.drop_columns(["run_id"])
 
 
@@ -240,24 +233,18 @@ def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
         raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_dictionary(kind))
-
-
-def _check_columns(path: Path, found: pq.ParquetSchema, numbers: set[str]) -> None:
-    """Refuse columns that are there twice, and texts in place of numbers: a few bytes can stand for many long ones."""
-    if twice := sorted({one for one in found.names if found.names.count(one) > 1}):
-        raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
-    for column in found:
-        if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
-            raise ValueError(f"{column.name} is no number")
-
-
-def _check_version(path: Path, found: pa.Schema) -> None:
-    version = (found.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
+def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
+    """Refuse a later version, columns twice, and texts in place of numbers: a few bytes can stand for many long ones."""
+    version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal() or int(version) > SCHEMA_VERSION:
         what = f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}"
         raise DatasetError(str(path), what, fix="a newer nsyspipe")
+    names = file.schema.names
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
+    for column in file.schema:
+        if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
+            raise ValueError(f"{column.name} is no number")
 
 
 def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
@@ -311,10 +298,7 @@ def _check_rows(table: pa.Table, name: str) -> None:
 
 
 def parsed_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object that somebody else may have written.
-
-    A ValueError if it is none, is too long or nested too deeply, or has a number that is none or too large.
-    """
+    """Parse a JSON object of somebody else; a ValueError if it is none, too long or too deep, or has a number that is none."""
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it has {len(text)} characters, more than a run has")
     try:

@@ -40,10 +40,7 @@ _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Run):
-    """A run that `write.save` wrote: its files are read when the first is needed, all of one save.
-
-    It stays what it was when the run is replaced; but operations are read when asked for: an error if of another save.
-    """
+    """A run that `write.save` wrote: all files of one save, read when the first is needed; operations when asked for."""
 
     store: Path  # what the user named
     tables: Path  # the store itself, also where the user named a directory in it
@@ -56,9 +53,10 @@ class SavedRun(Run):
         if name not in self._read:
             if name == "host_steps" and self._details.n_host_steps is None:
                 return schema.HOST_STEPS.empty()  # saved before there was this table
-            table = self._files.table(name)
+            table, path = self._files.table(name), self._path(name)
+            if name == "runs" and table.num_rows != 1:
+                raise DatasetError(str(path), f"holds {table.num_rows} rows of the run, not 1", fix=AGAIN)
             if name not in _OF_OTHER_RANKS:
-                path = self._path(name)
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
                 if name not in _OF_OTHER_STEPS:
                     check_steps_known(table, self._table("steps"), path)
@@ -82,10 +80,7 @@ class SavedRun(Run):
 
     @cached_property
     def _row(self) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = self._table("runs").to_pylist()
-        if len(rows) != 1:
-            raise DatasetError(str(self._path("runs")), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN)
-        return rows[0]
+        return cast("dict[str, Any]", self._table("runs").to_pylist()[0])
 
     @cached_property
     def _details(self) -> Details:
@@ -102,9 +97,8 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header = self._details.header
-        found = header.steps_from or steps_source(
-            header.n_ranks, self._details.n_host_steps or 0, has_family=self.step_family is not None
-        )
+        n_host_steps, has_family = self._details.n_host_steps or 0, self.step_family is not None
+        found = header.steps_from or steps_source(header.n_ranks, n_host_steps, has_family=has_family)
         return replace(header, run_id=self.run_id, label=self.label or header.label, steps_from=found)
 
     @property
@@ -128,8 +122,8 @@ class SavedRun(Run):
         if steps is not None:
             check_steps(self.steps(), steps)
         if ranks and not any(self._files.has("events", rank) for rank in ranks):
-            what = "was saved without its operations"
-            raise DatasetError(f"run {self.run_id}", what, fix="analyze the reports again with --out DIR --events")
+            fix = "analyze the reports again with --out DIR --events"
+            raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
         return (self._of_rank(rank, steps) for rank in ranks)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
@@ -178,11 +172,10 @@ class StoredRuns:
 
 
 def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
-    """Read what identifies each run of a store, its figures, and its first finding.
+    """Read what identifies each run of a store, its figures, and its first finding; a `DatasetError` if none can be read.
 
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`. A
-    `DatasetError` if there is no such directory, it holds no run, or none that can be read. `on_progress` is called with
-    (runs read, runs in all).
+    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
+    `on_progress` is called with (runs read, runs in all).
     """
     ids = sorted(run_ids(store))
     if not ids:
@@ -239,10 +232,8 @@ def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
 
 # --- what no column of a run holds, as JSON in its row ---
 
-_LONGEST_TEXT = 1_000_000
-_MOST = 1_000_000
-_DEEPEST = 8
-_MISSING = object()
+_LONGEST_TEXT = _MOST = 1_000_000
+_DEEPEST, _MISSING = 8, object()
 
 
 @dataclass(frozen=True)
@@ -257,10 +248,7 @@ class Details:
 
 
 def parse_details(text: str) -> Details:
-    """Read what `write.runs_table` wrote, less what only a later nsyspipe has, or an earlier one should not have written.
-
-    A ValueError says which field is missing, of another type, or out of range.
-    """
+    """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
     found = parsed_object(text)
     header = _value("RunHeader", found.get("header"), "header")
     capture = header.capture
@@ -318,9 +306,7 @@ def _is_evidence(value: object, depth: int = 0) -> bool:
     return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
 
 
-_OBJECTS: dict[str, Any] = {
-    kind.__name__: kind for kind in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
-}
+_OBJECTS: dict[str, Any] = {one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
@@ -336,8 +322,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 def _check_moment(text: str | None, where: str) -> None:
     try:
-        moment = None if text is None else datetime.fromisoformat(text)
+        is_utc = text is None or datetime.fromisoformat(text).tzinfo is not None
     except ValueError as error:
         raise ValueError(f"{where}.captured_at_utc is no time") from error
-    if moment is not None and moment.tzinfo is None:
+    if not is_utc:
         raise ValueError(f"{where}.captured_at_utc is no time of UTC")

@@ -51,7 +51,6 @@ def _saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
     header = asdict(run.header)
-    lists = {name: ", ".join(value) for name, value in header.items() if isinstance(value, list)}
     captured = header["captured_at_utc"]
     details = {
         "header": header,
@@ -63,8 +62,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
     }
     known = run.link.slowest if run.link else None
     row = {
-        **header,
-        **lists,
+        **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
         "step_family": run.step_family,
         **run.summary().to_pylist()[0],
@@ -128,24 +126,16 @@ def save(
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
-    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see meanwhile. Two
-    writers may be at work at once; of two that write one run id, the later wins. Nothing depends on the time of
-    writing: the same run gives the same bytes.
+    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see meanwhile. Two writers may
+    be at work at once; of one run id the later wins. The same run gives the same bytes.
 
-    Tables that are there and not written now, as the operations without `events`, are kept where what they
-    belong to is the same: the same steps, phases, kernels and collectives, to the nanosecond, which are those
-    of the same reports read in the same way. Operations of any other run are not replaced without `force`.
-    What is in the store and of no table of the dataset is somebody else's, and left alone.
+    Tables that are there and not written now, as the operations without `events`, are kept where the steps, phases,
+    kernels and collectives that they belong to are the same, to the nanosecond. Operations of any other run are not
+    replaced without `force`. What is of no table of the dataset is somebody else's, and left alone.
 
-    With `events` the operations are written too, `schema.EVENTS` and `schema.PHASE_RANGES`, one file per rank, and
-    `on_progress` is called with (ranks written, ranks in all). `force` lets tables be lost that cannot be kept.
-
-    Raises
-    ------
-    OptionError
-        If the run's id cannot name a directory that all readers take for text.
-    OutputError
-        If the store cannot be written, or the reports lie in it, or tables would be lost; it is as it was.
+    With `events` the operations are written too, one file per rank, and `on_progress` is called with (ranks written,
+    ranks in all). An `OptionError` if the run's id cannot name a directory that all readers take for text, an
+    `OutputError` if the store cannot be written, the reports lie in it, or tables would be lost; it is as it was.
     """
     run_id = run.header.run_id
     check_run_id(run_id)
@@ -192,6 +182,7 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
 
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
 _DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
+_OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
 
 
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
@@ -199,24 +190,20 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
     run_id = run.header.run_id
     old = SavedRun(store, store, run_id)
     try:
-        if not (old.step_family == run.step_family and all(
-            getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING
-        ) and _processes(old).equals(_processes(run))):  # fmt: skip
+        is_same = old.step_family == run.step_family
+        is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
+        if not (is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS))):
             return None
         return {name: old.digest_of(name) for name in sorted(names)}
     except DatasetError:  # nobody can tell
         return None
 
 
-def _processes(run: Run) -> pa.Table:
-    return run.ranks.select(["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"])
-
-
 def check_store(run: Run, store: Path) -> None:
     """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them."""
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
-    reports = [one for one in run.inputs if not one.is_dir()]  # a directory is a saved run
-    if any(Path(os.path.realpath(one)).parent == where for one in reports):
+    # Of the inputs a directory is a saved run.
+    if any(Path(os.path.realpath(one)).parent == where for one in run.inputs if not one.is_dir()):
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 

@@ -31,11 +31,10 @@ def told(table):
 
 def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     found = told(loaded(SINGLE.changed(late=(0, LATE))).findings())
-    assert set(found) == {"comm-bound", "single-bucket", "straggler"}
-    gained = [row["expected_ns_per_step"] for name, row in found.items() if name != "comm-bound"]
-    assert gained == sorted(gained, reverse=True)
-    assert list(found)[-1] == "comm-bound"
     gains = {name: row["expected_ns_per_step"] for name, row in found.items()}
+    *first_ones, last = gains
+    assert ({*first_ones}, last) == ({"single-bucket", "straggler"}, "comm-bound")
+    assert gains[first_ones[0]] >= gains[first_ones[1]]
     # 80 ms of all-reduce beside all work: what remains is the longer of both.
     assert gains["comm-bound"] == pytest.approx(STEP + LATE - 80 * MS)
     # A bucket each: the first goes after one layer, then one after the other, then the last one's copy.
@@ -64,9 +63,8 @@ def test_it_is_what_whatif_answers(runs, loaded, capture):
         # The mean over steps, as bounds are, where an answer is the median: of a few steps they differ little.
         gain = answer.gain_pct / 100 * evidence["replay_step_time_ns"] / (1 - answer.gain_pct / 100)
         assert row["expected_ns_per_step"] == pytest.approx(gain, rel=0.02, abs=0.001 * gain)
-        assert evidence["replay_step_time_ns"] == answer.step_time_ns
-        assert evidence["replay_step_time_low_ns"] == answer.low_ns
-        assert evidence["replay_step_time_high_ns"] == answer.high_ns
+        times = [evidence[f"replay_step_time_{name}ns"] for name in ("", "low_", "high_")]
+        assert times == [answer.step_time_ns, answer.low_ns, answer.high_ns]
 
 
 def test_bounds_order_and_all_else_stay(loaded):
@@ -91,12 +89,8 @@ def test_what_is_expected_is_not_cut_to_the_bound(loaded):
 # It cannot be replayed, its reports are gone, or it is so large that it is left to `whatif`, and not even tried here.
 @pytest.mark.parametrize(
     ("n_steps", "most", "words"),
-    [
-        (2, None, "no complete step after the first"),
-        (5, None, "not replayed: "),
-        (5, 10, "take long; nsyspipe whatif does"),
-    ],
-)
+    [(2, None, "no complete step after the first"), (5, None, "not replayed: "), (5, 10, "take long; nsyspipe whatif does")],
+)  # fmt: skip
 def test_a_run_that_is_not_replayed_says_why_and_has_the_findings_that_rules_gave(
     tmp_path, monkeypatch, n_steps, most, words
 ):

@@ -21,24 +21,18 @@ def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
     """
     builder = TraceBuilder(pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+    lengths = [int(10 * US * (other_shape if kernel // 10 % 2 else 1.0)) for kernel in range(KERNELS)]
+    lengths += [int(10 * US * factor)] * KERNELS
     at = 1000 * MS
     for step in range(n_steps):
         host = step * 3 * MS
         builder.range(host, host + 2 * MS, f"step {step}")
-        launch = host
-        for kernel in range(KERNELS):
-            length = int(10 * US * (other_shape if kernel // 10 % 2 else 1.0))
-            launch += US
-            builder.kernel(at, at + length, "layer", launch=launch)
+        begin = at + sum(lengths[:KERNELS])
+        for number, length in enumerate(lengths, start=1):
+            builder.kernel(at, at + length, "layer", launch=host + (number + (number > KERNELS)) * US)
             at += length
-        begin, comm_launch = at, launch + US
-        launch += US
-        for _ in range(KERNELS):
-            launch += US
-            builder.kernel(at, at + int(10 * US * factor), "layer", launch=launch)
-            at += int(10 * US * factor)
-        builder.nccl(begin, at + 100 * US, launch=comm_launch)
-        builder.kernel(at + 100 * US, at + 200 * US, "optimizer", launch=launch + US)
+        builder.nccl(begin, at + 100 * US, launch=host + (KERNELS + 1) * US)
+        builder.kernel(at + 100 * US, at + 200 * US, "optimizer", launch=host + (2 * KERNELS + 2) * US)
         at += 200 * US
     return builder
 
@@ -54,16 +48,12 @@ def measured(tmp_path):
     return measure
 
 
-def share(words):
-    """Return by how many per cent work beside communication is slower, by the words that say it."""
-    return int(words.removeprefix("work beside communication takes ").split(" % longer")[0])
-
-
 # Of 200 kernels beside communication 197 have three equal neighbours on either side.
 @pytest.mark.parametrize(("factor", "percent"), [(1.2, 20), (1.0, 0), (0.9, 0)])
 def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, percent):
     found, words = measured(factor=factor)
-    assert share(words) == pytest.approx(percent, abs=1)
+    told = words.removeprefix("work beside communication takes ").split(" % longer")[0]
+    assert int(told) == pytest.approx(percent, abs=1)
     assert words.endswith("measured here)")
     # 400 kernels of 10 us and the optimizer of 100: what there is without communication.
     if percent:
@@ -73,12 +63,9 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
 # A name that stands for two shapes is not compared; what no kernel ever lost is not believed.
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"factor": 1.2, "other_shape": 3.0}, ", assumed"),
-        ({"factor": 4.0}, ", assumed"),
-        ({"factor": 1.8}, "measured here, more than is usual)"),
-    ],
-)
+    [({"factor": 1.2, "other_shape": 3.0}, ", assumed"), ({"factor": 4.0}, ", assumed"),
+     ({"factor": 1.8}, "measured here, more than is usual)")],
+)  # fmt: skip
 def test_what_is_odd_is_said_or_not_measured(measured, options, words):
     assert words in measured(**options)[1]
 

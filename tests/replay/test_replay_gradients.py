@@ -12,6 +12,7 @@ from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from tests.conftest import examples
 
 MIB = 1 << 20
+LENGTHS = st.integers(1, 1000)
 
 
 @pytest.mark.parametrize(
@@ -40,24 +41,16 @@ def test_buckets_are_those_of_one_gradient_at_a_time(sizes, cap):
     assert bucket_ends(np.array(sizes, np.float64), cap).tolist() == ends
 
 
-def expected_lengths(lengths, sizes):
-    """What the docstring says of the kernels' expected lengths."""
-    largest = max(len(sizes) // 4, 1)
-    per_byte = sum(sorted(lengths)[-largest:]) / sum(sorted(sizes)[-largest:])
-    base = max(min(lengths) - min(sizes) * per_byte, 0)
-    return [base + size * per_byte for size in sizes]
-
-
 @examples(100)
-@given(
-    st.lists(st.integers(1, 1000), min_size=2, max_size=6),
-    st.lists(st.integers(1, 1000), max_size=2),
-    st.randoms(use_true_random=False),
-)
+@given(st.lists(LENGTHS, min_size=2, max_size=6), st.lists(LENGTHS, max_size=2), st.randoms(use_true_random=False))
 def test_no_other_choice_in_order_fits_better(sizes, others, random):
     lengths = [float(one) for one in [*sizes, *others]]
     random.shuffle(lengths)
-    expected = expected_lengths(lengths, sizes)
+    # What the docstring says of the kernels' expected lengths.
+    largest = max(len(sizes) // 4, 1)
+    per_byte = sum(sorted(lengths)[-largest:]) / sum(sorted(sizes)[-largest:])
+    base = max(min(lengths) - min(sizes) * per_byte, 0)
+    expected = [base + size * per_byte for size in sizes]
 
     def cost(places):
         return sum(abs(np.log(lengths[at] / want)) for at, want in zip(places, expected, strict=True))

@@ -74,68 +74,58 @@ def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
     assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
-# --- built ranks ------------------------------------------------------------------------------------
+def rank_of(rank, length, rows, *, n_steps=5, lead=None, span=(0, 9 * MS), builder=None):
+    """Return a rank with steps of `length` from 1 s on, of (kernel, begin, end, launch after its host's begin, stream).
 
-
-def builder_of(rank):
-    builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
-    return builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+    Its host begins each step `lead` before its device, or every 10 ms, and is in it for `span`.
+    """
+    builder = builder or TraceBuilder(pid=1000 + rank).session(10**18).gpu()
+    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
+    for step in range(n_steps):
+        at = 1000 * MS + step * length
+        host = 10 * MS * step if lead is None else at - lead
+        builder.range(host + span[0], host + span[1], f"step {step}")
+        for name, begin, end, launch, *stream in rows:
+            number = stream[0] if stream else 19 if name == NCCL else 7
+            builder.kernel(at + begin, at + end, name, launch=host + launch, stream=number)
+    return builder
 
 
 def whole_graphs(rank):
-    builder = builder_of(rank)
-    for at in range(MS, 200 * MS, 30 * MS):
-        builder.range(at - 20 * US, at + 29 * MS, f"step {at // (30 * MS)}")
+    builder = rank_of(rank, 30 * MS, [("gemm", 25 * MS, 26 * MS, 15 * US)], n_steps=7, lead=20 * US, span=(0, 29 * MS))
+    for at in range(1000 * MS, 1200 * MS, 30 * MS):
         builder.graph(at, at + 25 * MS, launch=at - 10 * US)
-        builder.kernel(at + 25 * MS, at + 26 * MS, launch=at - 5 * US)
     return builder
 
 
 def late_launcher(rank):
     """Return a rank that, if it is the second, launches the first kernel of each step 30 ms late: its window ends with that."""
-    builder, at = builder_of(rank), 1000 * MS
-    for step in range(3):
-        # Both hosts are ahead of their devices but for the pause; all-reduces end at the same time.
-        first = at + (30 * MS if rank else 0)
-        launch = first - (10 * US if rank else 900 * MS)
-        builder.range(launch - 2 * US, launch + 50 * US, f"step {step}")
-        builder.kernel(first, first + 10 * MS, "forward", launch=launch)
-        builder.nccl(first + 10 * MS, at + 60 * MS, launch=launch + 2 * US)
-        builder.kernel(at + 60 * MS, at + 64 * MS, "optimizer", launch=launch + 3 * US)
-        at += 64 * MS
-    return builder
+    # Both hosts are ahead of their devices but for the pause; all-reduces end at the same time.
+    at = 30 * MS if rank else 0
+    rows = [
+        ("forward", at, at + 10 * MS, 0),
+        (NCCL, at + 10 * MS, 60 * MS, 2 * US),
+        ("optimizer", 60 * MS, 64 * MS, 3 * US),
+    ]
+    lead = 10 * US - at if rank else 900 * MS
+    return rank_of(rank, 64 * MS, rows, n_steps=3, lead=lead, span=(-2 * US, 50 * US))
 
 
-def launch_bound(rank, *, late=True):
-    """Return a rank with steps of 12 ms: 10 ms of work, an all-reduce of 2; late ones launch half of the work 4 ms late."""
-    builder, shift = builder_of(rank), 1000 * MS
-    length = 16 * MS if late else 12 * MS
-    for step in range(5):
-        host = step * length + shift if late else 10 * MS * step
-        begin = shift + step * length
-        builder.range(host - US if late else host, host + length - 2 * US if late else host + 9 * MS, f"step {step}")
-        builder.kernel(begin, begin + 5 * MS, "first", launch=host + 1 if late else host + 100)
-        second = begin + 5 * MS + (4 * MS if late else 0)
-        builder.kernel(second, second + 5 * MS, "second", launch=second - 1 if late else host + 200)
-        builder.nccl(second + 5 * MS, second + 7 * MS, launch=second + US if late else host + 300)
-    return builder
+def launch_bound(rank):
+    """Return a rank with 10 ms of work and an all-reduce of 2 per step, which launches half of the work 4 ms late."""
+    launch = 9 * MS - 1
+    rows = [("first", 0, 5 * MS, 1), ("second", 9 * MS, 14 * MS, launch), (NCCL, 14 * MS, 16 * MS, launch + 1 + US)]
+    return rank_of(rank, 16 * MS, rows, lead=0, span=(-US, 16 * MS - 2 * US))
 
 
-def shared_stream(rank):
-    at = 1000 * MS + 30 * MS
-    return launch_bound(rank, late=False).kernel(at, at + MS, "orthogonalise", launch=15 * MS, stream=19)
-
-
-def two_communicators(rank):
-    builder = launch_bound(rank, late=False)
-    for step in range(5):
-        at = 1000 * MS + 12 * MS * step + MS
-        builder.nccl(at, at + MS, launch=10 * MS * step + 500, stream=23)
-    return builder
+def early(rank, *more):
+    """Return a rank with the same work that is launched early, and more operations in each step."""
+    rows = [("first", 0, 5 * MS, 100), ("second", 5 * MS, 10 * MS, 200), (NCCL, 10 * MS, 12 * MS, 300)]
+    return rank_of(rank, 12 * MS, [*rows, *more])
 
 
 def unmatched(rank):
-    builder = launch_bound(rank, late=False)
+    builder = early(rank)
     return builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500) if rank else builder
 
 
@@ -145,17 +135,18 @@ def unmatched(rank):
         (whole_graphs, {}, "7 CUDA graphs were captured as a whole: communication inside .*--cuda-graph-trace=node"),
         (late_launcher, {"link": "shm"}, "one rank alone stands idle"),
         (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
-        (shared_stream, {}, "compute kernels run on the stream of the communication"),
-        (two_communicators, {}, "several communicators"),
+        (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},
+         "compute kernels run on the stream of the communication"),
+        (lambda rank: early(rank, (NCCL, MS, 2 * MS, 500, 23)), {}, "several communicators"),
         (unmatched, {}, "collectives could not be matched"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes, words):
     assert re.match(words, refusal(whatif(written(build(0), build(1)), **changes)))
 
 
 def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
-    run = written(launch_bound(0, late=False), launch_bound(1))
+    run = written(early(0), launch_bound(1))
     assert "--no-wait" in refusal(whatif(run, gradient_dtype="bf16"))
     # Rank 0's own work is 10 ms, then the all-reduce of 2 ms.
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
@@ -194,27 +185,19 @@ def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path):
     assert found["no-wait"] is None
 
 
-# --- sharded runs: two collectives on two streams, gathered parameters and scattered gradients --------
-
-
 def sharded_rank(rank):
     """Return a rank that gathers (2 ms), works (10), scatters (3), works (1), in steps of 16 ms."""
-    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).domain("NCCL", 1)
-    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+    builder = TraceBuilder("3.25.0 2026.2.1 mfu", pid=1000 + rank).domain("NCCL", 1).session(10**18).gpu()
     init = {"NCCL communicator ID": 5, "No. of ranks": 2, "Rank": rank, "CUDA device": 0}
     builder.nccl_payload(-1000, "ncclCommInitRankConfig", init, COMM_INIT)
-    for step in range(5):
-        host, at = step * 10 * MS, 1000 * MS + step * 16 * MS
-        builder.range(host, host + 9 * MS, f"step {step}")
-        for number, (call, begin, end) in enumerate((("AllGather", 0, 2), ("ReduceScatter", 12, 15))):
-            launch = host + (1 + 2 * number) * 1000
-            name = f"ncclDevKernel_{call}_RING_LL"
-            builder.nccl(at + begin * MS, at + end * MS, launch=launch, stream=24 + number, name=name)
+    for launch in range(US, 50 * MS, 10 * MS):
+        for call, at in (("AllGather", launch), ("ReduceScatter", launch + 2 * US)):
             fields = {"NCCL communicator ID": 5, "Message size [bytes]": 1 << 20}
-            builder.nccl_payload(launch - 100, f"nccl{call}", fields, NCCL_2_21, end=launch + 100)
-        builder.kernel(at + 2 * MS, at + 12 * MS, "work", launch=host + 2000)
-        builder.kernel(at + 15 * MS, at + 16 * MS, "optimizer", launch=host + 4000)
-    return builder
+            builder.nccl_payload(at - 100, f"nccl{call}", fields, NCCL_2_21, end=at + 100)
+    gather, scatter = (f"ncclDevKernel_{call}_RING_LL" for call in ("AllGather", "ReduceScatter"))
+    rows = [(gather, 0, 2 * MS, US, 24), (scatter, 12 * MS, 15 * MS, 3 * US, 25)]
+    rows += [("work", 2 * MS, 12 * MS, 2 * US), ("optimizer", 15 * MS, 16 * MS, 4 * US)]
+    return rank_of(rank, 16 * MS, rows, builder=builder)
 
 
 def test_a_sharded_run_is_answered_where_communication_gets_faster(written):

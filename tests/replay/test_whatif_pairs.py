@@ -13,9 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_was_predicted_is_what_was_measured(captures):
-    chosen, more = (
-        [measured(one, captures) for one in pairs if one.knobs is not None] for pairs in (ONE_CHANGE, MORE_CHANGES)
-    )
+    chosen = [measured(one, captures) for one in ONE_CHANGE if one.knobs is not None]
+    more = [measured(one, captures) for one in MORE_CHANGES if one.knobs is not None]
     for most, rows in ((0.05, chosen), (0.06, more)):
         assert {one.pair.name: one.refused for one in rows if one.refused is not None} == {}
         assert {one.pair.name: one.error for one in rows if abs(one.error) > most} == {}

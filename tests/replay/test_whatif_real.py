@@ -68,8 +68,7 @@ def test_one_rank_of_four_is_told_what_its_own_copies_cost(real):
 
 @pytest.mark.parametrize(("name", "mib"), [("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)])
 def test_the_own_bucket_size_changes_nothing(runs, name, mib):
-    n_bytes = 1_226_141_600 if name.startswith("ddp") else None
-    found = whatif(runs(name), bucket_mb=mib, gradient_bytes=n_bytes)
+    found = whatif(runs(name), bucket_mb=mib, gradient_bytes=1_226_141_600 if name.startswith("ddp") else None)
     assert found.scenarios[0].step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
 
 

@@ -39,8 +39,10 @@ class Stop:
     events: list[str] = field(default_factory=list)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in CHANGES or (event == "open" and not _creates(*arguments)):
+        if event not in CHANGES:
             return
+        if event == "open" and (isinstance(arguments[0], int) or not arguments[2] & os.O_CREAT):
+            return  # which makes no file
         self.events.append(event)
         if self.how == "kill" and len(self.events) == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -48,10 +50,6 @@ class Stop:
             raise KeyboardInterrupt
         if self.how == "full" and len(self.events) >= self.at and event in GROWS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _creates(path: Any, _mode: str | None, flags: int) -> bool:
-    return bool(flags & os.O_CREAT) and not isinstance(path, int)
 
 
 def _save(run: Any, request: dict[str, Any]) -> int:
@@ -94,11 +92,10 @@ class Saver:
     """The process, from outside."""
 
     def __init__(self, **stores: Path) -> None:
-        named = [f"{name}={store}" for name, store in stores.items()]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.store.store_child", *named],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        command = [sys.executable, "-m", "tests.store.store_child"]
+        command += [f"{name}={store}" for name, store in stores.items()]
+        root, pipe = Path(__file__).parents[2], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root)
 
     def ask(self, run: str, store: Path, **request: Any) -> None:
         self.process.stdin.write(json.dumps({"run": run, "store": str(store)} | request) + "\n")

@@ -20,13 +20,10 @@ class Expected:
     def __init__(self, folder):
         runs = {name: getattr(store_tools, f"{name}_run")(folder) for name in IDS}
         self.stores = {name: folder / f"alone-{name}" for name in runs}  # with their operations
-        self.files = {  # bytes by path, without operations and with
-            name: [
-                contents(stored(folder / f"without-{name}", run)),
-                contents(stored(self.stores[name], run, events=True)),
-            ]
-            for name, run in runs.items()
-        }
+        self.files = {}  # bytes by path, without operations and with
+        for name, run in runs.items():
+            stores = stored(folder / f"without-{name}", run), stored(self.stores[name], run, events=True)
+            self.files[name] = [*map(contents, stores)]
         self.sums = {name: by_duckdb(store)[IDS[name]] for name, store in self.stores.items()}
         self.loaded = {name: tables_of(store, IDS[name]) for name, store in self.stores.items()}
         self.frames = {name: frames_of(store) for name, store in self.stores.items()}
@@ -107,10 +104,8 @@ def runs_rows(store):
 def tables_of(store, run_id):
     run = nsyspipe.load(store, run_id=run_id)
     assert run.header.run_id == run_id
-    names = [name for name in TABLES if name not in ("runs", "metrics")]
-    return {"summary": run.summary()} | {
-        name: found if not callable(found := getattr(run, name)) else found() for name in names
-    }
+    found = {name: getattr(run, name) for name in ("summary", *TABLES) if name not in ("runs", "metrics")}
+    return {name: table() if callable(table) else table for name, table in found.items()}
 
 
 def same(found, expected):

@@ -74,11 +74,8 @@ def stored(folder: Path, run: Run, **options: Any) -> Path:
 
 def contents(store: Path) -> dict[str, bytes]:
     """Return the bytes behind every published file, by its path in the store."""
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted(store.glob("[!.]*/**/*"))
-        if not path.is_dir()
-    }
+    paths = [path for path in sorted(store.glob("[!.]*/**/*")) if not path.is_dir()]
+    return {str(path.relative_to(store)): path.read_bytes() for path in paths}
 
 
 def copied(store: Path, to: Path) -> Path:
@@ -113,9 +110,8 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
     table = pq.read_table(path, partitioning=None)
     details = json.loads(table["details"][0].as_py())
     details.pop("files", None)
-    at = table.column_names.index("details")
-    changed = table.set_column(at, "details", pa.array([json.dumps(details)]))
-    pq.write_table(changed, path, compression="zstd", write_page_checksum=True)
+    table = table.set_column(table.column_names.index("details"), "details", pa.array([json.dumps(details)]))
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
     return store
 
 

@@ -19,10 +19,6 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
-def ids(found):
-    return found.runs["run_id"].to_pylist()
-
-
 # By time of capture whatever their ids; an unknown one is never the latest, equal ones go by id.
 @pytest.mark.parametrize(
     ("captured", "order"), [({"a": 3, "b": 1, "c": 2}, "bca"), ({"d": 1, "b": None, "c": 1, "a": None}, "abcd")]
@@ -33,7 +29,7 @@ def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, c
         add_run(store, run_id, captured_at_utc=None if day is None else days(day), findings=findings)
     seen = []
     found = stored_runs(store, on_progress=lambda *counts: seen.append(counts))
-    assert ids(found) == [*order]
+    assert found.runs["run_id"].to_pylist() == [*order]
     assert found.runs.schema.equals(RUNS.arrow, check_metadata=True)
     assert found.unreadable == ()
     assert [(row["run_id"], row["id"]) for row in found.findings.to_pylist()] == [("a", "comm-bound")]
@@ -53,11 +49,7 @@ def rewritten(change):
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
-later_version = rewritten(
-    lambda table: table.replace_schema_metadata({**table.schema.metadata, b"schema_version": b"99"})
-)
-
-
+later_version = rewritten(lambda table: table.replace_schema_metadata({b"schema_version": b"99"}))
 DAMAGE = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:200]),
     "empty": lambda path: path.write_bytes(b""),
@@ -75,12 +67,10 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, damage):
         add_run(store, run_id, findings=[finding_row()])
     DAMAGE[damage](file_of(store, "runs", "bad"))
     found = stored_runs(store)
-    assert ids(found) == ["good"]
+    assert found.runs["run_id"].to_pylist() == ["good"]
     assert found.findings["run_id"].to_pylist() == ["good"]
     (told,) = found.unreadable
-    assert (told.run_id, told.table) == ("bad", "runs")
-    assert told.message
-    assert told.fix
+    assert (told.run_id, told.table, bool(told.message), bool(told.fix)) == ("bad", "runs", True, True)
     if damage == "later version":
         assert ("99" in told.message, told.fix) == (True, "a newer nsyspipe")
 
@@ -88,16 +78,13 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, damage):
 def test_the_directory_says_which_run_it_is_and_one_without_its_findings_keeps_its_figures(store):
     write(store, "runs", "here", [run_row("elsewhere")])
     found = stored_runs(store)
-    assert ids(found) == ["here"]
+    assert found.runs["run_id"].to_pylist() == ["here"]
     assert [(one.run_id, one.table) for one in found.unreadable] == [("here", "findings")]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "a file"])
 def test_what_holds_no_runs_is_refused_with_the_command_that_makes_them(store, kind):
-    if kind == "empty":
-        store.mkdir()
-    if kind == "a file":
-        store.write_text("")
+    {"missing": lambda: None, "empty": store.mkdir, "a file": store.touch}[kind]()
     with pytest.raises(DatasetError) as refused:
         stored_runs(store)
     assert "--out" in refused.value.fix

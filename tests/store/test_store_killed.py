@@ -40,11 +40,9 @@ def store(tmp_path, saver):
 
 
 def test_every_table_of_the_old_run_differs_from_the_new_ones(expected):
-    for table in TABLES:
-        if table == "host_steps":  # of runs without device activity only
-            assert table not in expected.sums["old"]
-            continue
-        assert expected.sums["old"].get(table) != expected.sums["new"].get(table)
+    old, new = expected.sums["old"], expected.sums["new"]
+    # Which is of runs without device activity only.
+    assert {table for table in TABLES if old.get(table) == new.get(table)} == {"host_steps"} - old.keys()
 
 
 def test_killed_at_random_moments(expected, saver, store):
@@ -99,63 +97,51 @@ def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_bef
     assert any(store.glob(f"events/run_id={RUN_ID}/*/*")) == after.get("events", False)
 
 
-@pytest.mark.parametrize("name", ["old", "new"])
-def test_killed_while_clearing_up_what_a_killed_one_left(expected, saver, store, name):
-    # Whatever one leaves, the next begins with, and is killed some changes later.
+@pytest.mark.parametrize(("name", "is_removed"), [("old", False), ("new", False), ("new", True)])
+def test_killed_while_clearing_up_what_a_killed_one_or_the_user_left(expected, saver, store, name, is_removed):
+    # Whatever one leaves, the next begins with, and is killed some changes later; the user may remove the run before.
+    options = {} if is_removed else {"force": True}
     for at in range(1, 60, 5):
-        assert saver.save(name, store, how="kill", at=at, events=at % 3 == 0, force=True) in (0, KILLED)
-        assert expected.whole(store) in ("old", name)
-    assert saver.save(name, store, force=True) == 0
-    assert (expected.whole(store), left_behind(store)) == (name, [])
-
-
-def test_runs_that_the_user_removes_are_gone_and_can_be_saved_again(expected, saver, store):
-    for at in range(1, 60, 5):
-        for directory in store.glob(f"*/run_id={RUN_ID}"):
+        for directory in store.glob(f"*/run_id={RUN_ID}") if is_removed else ():
             shutil.rmtree(directory)
-        shutil.rmtree(store / ".nsyspipe" / "switch" / RUN_ID, ignore_errors=True)
-        assert expected.whole(store) is None
-        saver.save("new", store, how="kill", at=at)
-        assert expected.whole(store) in (None, "new")
-    assert saver.save("new", store) == 0
-    assert (expected.whole(store), left_behind(store)) == ("new", [])
+        if is_removed:
+            shutil.rmtree(store / ".nsyspipe" / "switch" / RUN_ID, ignore_errors=True)
+            assert expected.whole(store) is None
+        status = saver.save(name, store, how="kill", at=at, events=at % 3 == 0 and not is_removed, **options)
+        assert status in (0, KILLED)
+        assert expected.whole(store) in (None if is_removed else "old", name)
+    assert saver.save(name, store, **options) == 0
+    assert (expected.whole(store), left_behind(store)) == (name, [])
 
 
 STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 
 
-@pytest.mark.parametrize(("how", "events"), [("full", True), ("interrupt", False)])
-def test_stopped_between_changes_a_replacement_is_made_or_nothing_is(expected, saver, tmp_path, how, events):
-    assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
+@pytest.mark.parametrize(
+    ("how", "events", "old"), [("full", True, "old"), ("interrupt", False, "old"), *((how, False, None) for how in STOPPED)]
+)  # fmt: skip
+def test_stopped_between_changes_a_run_is_made_or_replaced_or_nothing_is_done(
+    expected, saver, tmp_path, how, events, old
+):
+    for name in ("other", old) if old else ():
+        assert saver.save(name, tmp_path / "before") == 0
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):
-        store = copied(tmp_path / "before", tmp_path / f"store{at}")
+        store = copied(tmp_path / "before", tmp_path / f"folder{at}" / "store")
         before = contents(store)
         status = saver.save("new", store, how=how, at=at, events=events)
         assert status in (0, STOPPED[how])
         which = expected.whole(store)
-        if which == "old":
+        if which == old:
             assert contents(store) == before
         if how == "full":  # refused is as it was, and what is not refused is done
-            assert which == {REFUSED: "old", 0: "new"}[status]
-            assert left_behind(store) == []
-        clear_up(store)
-        assert (expected.by_files(store), left_behind(store)) == (which, [])
-    assert status == 0
-
-
-@pytest.mark.parametrize("how", STOPPED)
-def test_stopped_between_changes_a_first_run_is_made_or_no_store_is(expected, saver, tmp_path, how):
-    for at in saver.points("new", tmp_path / "points"):
-        folder = tmp_path / f"folder{at}"
-        store = folder / "store"
-        status = saver.save("new", store, how=how, at=at)
-        assert status in (0, STOPPED[how])
-        which = expected.by_files(store) if store.exists() else None
-        if how == "full":
-            assert which == {REFUSED: None, 0: "new"}[status]
-            assert folder.exists() == (status == 0)
-        assert saver.save("new", store) == 0
-        assert (expected.by_files(store), left_behind(store)) == ("new", [])
+            assert which == {REFUSED: old, 0: "new"}[status]
+            assert store.parent.exists() == bool(old or which)
+            assert not store.exists() or left_behind(store) == []
+        if old:
+            clear_up(store)
+        else:
+            assert saver.save("new", store) == 0
+        assert (expected.by_files(store), left_behind(store)) == (which if old else "new", [])
     assert status == 0
 
 
@@ -197,9 +183,7 @@ def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_p
     opened = nsyspipe.load(store)
     assert opened.header == old.header
     save(new, store, events=True, force=True)
-    assert opened.steps().equals(old.steps())
-    assert opened.kernels().equals(old.kernels())
-    assert opened.findings().equals(old.findings())
+    assert all(getattr(opened, name)().equals(getattr(old, name)()) for name in ("steps", "kernels", "findings"))
     # All of them may be more than memory holds: they alone are read when they are asked for.
     with pytest.raises(DatasetError, match="was replaced or removed while it was read") as caught:
         list(opened.operations())
@@ -221,10 +205,9 @@ def commit_copy_of(run, folder, staged):
 def test_a_writer_that_was_killed_is_cleared_up_after_but_not_one_that_lives(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0])
     staging = store / ".nsyspipe" / "staging"
-    (staging / "killed").mkdir()
+    for name in ("killed/tables", "killed-at-once"):
+        (staging / name).mkdir(parents=True)
     (staging / "killed" / "alive").touch()
-    (staging / "killed" / "tables").mkdir()
-    (staging / "killed-at-once").mkdir()
     with staged_run(store, "slow") as staged:
         (own,) = staging.iterdir()
         save(runs[1], store)
