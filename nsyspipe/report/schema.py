@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.blocks import Column, Sentence, Table
+from nsyspipe.report.blocks import Field, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
 def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     """Yield each table's grain, key and columns."""
-    columns = [Column(heading, kind) for heading, kind in zip(_HEADINGS, _KINDS, strict=True)]
+    columns = [Field(heading, kind=kind) for heading, kind in zip(_HEADINGS, _KINDS, strict=True)]
     for at, schema in enumerate(schemas):
         key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
         yield Sentence(schema.name, "bold", is_close=not at)

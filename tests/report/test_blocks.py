@@ -9,8 +9,8 @@ from rich.console import Console
 
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import (
-    Column,
     Facts,
+    Field,
     Heading,
     Items,
     Notes,
@@ -27,7 +27,7 @@ from nsyspipe.report.html.page import Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
 COLUMNS = [
-    Column("what", "name"), Column("step\ntime"), Column("verdict", "word", from_width=30), Column("note", "prose", from_width=80),
+    Field("what", kind="name"), Field("step\ntime"), Field("verdict", kind="word", from_width=30), Field("note", kind="prose", from_width=80),
 ]  # fmt: skip
 BLOCKS = [
     Sentence("It is so.", "bold"),

@@ -14,7 +14,6 @@ from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report.blocks import (
-    Column,
     Field,
     Sentence,
     Table,
@@ -94,7 +93,7 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
                 yield kernel_table(difference, block)
             case Table(caption=caption) if caption == CHANGES and block.rows:
                 topics = [row["topic"] for row in difference.changes.to_pylist()]
-                yield with_column(block, 0, Column("about", "text"), topics)
+                yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
     found = [
@@ -155,7 +154,7 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
         "From the mean step time of the baseline to that of the candidate, by part",
         32 * len(bars["bars"]) + 28,
         bars,
-        with_column(table, 4, Column("change, exactly"), exactly),
+        with_column(table, 4, Field("change, exactly"), exactly),
         about,
         PART_LEGEND,
     )
@@ -242,7 +241,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     ranks = [row | {"rank": name} for row, name in zip(data["ranks"], names, strict=True)]
     table = timeline_table(bars, windows)
     rows = [[step.name, str(step.step), str(step.rank), *row[1:]] for step, row in zip(drawn, table.rows, strict=True)]
-    columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
+    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     return Chart(
@@ -344,9 +343,9 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     )
     if mostly:
         note += f" Inconclusive for no reason told beside it: {mostly}."
-    track = Column(f"-{limit:g} to +{limit:g} %", "track")
+    track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
-    steps = Column("steps", hint="summary steps that have the figure: baseline, candidate")
+    steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
     numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
     return with_column(table, len(table.columns), steps, numbers)
 
@@ -364,10 +363,10 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
     tracks = [Track(row["delta_ns_per_step"] / most) for row in rows]
-    table = with_column(table, 4, Column("less, more", "track"), tracks)
+    table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        column = Column(f"number, {side}", hint="per rank and summary step")
+        column = Field(f"number, {side}", hint="per rank and summary step")
         table = with_column(table, len(table.columns), column, numbers)
     return table
 
@@ -383,7 +382,7 @@ def provenance_table(difference: RunDifference) -> Table:
     # Not every capture has every fact; the order is that of whoever has it.
     names = dict.fromkeys(name for capture in captures for name in capture)
     rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
-    columns = [Column("", "text"), *(Column(cut(one), "name") for one in headings)]
+    columns = [Field("", kind="text"), *(Field(cut(one), kind="name") for one in headings)]
     return Table("Provenance of both sides", columns, rows)
 
 

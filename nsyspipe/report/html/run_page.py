@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import words
-from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
@@ -149,7 +149,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
-    return Table(caption, [Column("what", "text"), Column(caption, "name")], rows, is_close=True)
+    return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
@@ -370,7 +370,7 @@ _NS_PER_US = 1000
 
 def _definition(schema: TableSchema) -> Details:
     """Return a table that the page shows, with every column's unit and formula."""
-    columns = [Column("column", "name"), *(Column(name, "text") for name in ("unit", "meaning", "source"))]
+    columns = [Field("column", kind="name"), *(Field(name, kind="text") for name in ("unit", "meaning", "source"))]
     rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
     return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
 
