@@ -83,10 +83,9 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
 
 def _parts(difference: RunDifference) -> Table:
     fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
-    if difference.mean_step_time[2] is None:
-        note = "a side has no step with a window on every rank, so there is nothing to split"
-        return table_of(PARTS, [], fields, note)
-    return table_of(PARTS, part_rows(difference), fields)
+    note = "a side has no step with a window on every rank, so there is nothing to split"
+    is_known = difference.mean_step_time[2] is not None
+    return table_of(PARTS, part_rows(difference) if is_known else [], fields, None if is_known else note)
 
 
 def _times(suffix: str) -> list[Field]:
@@ -95,12 +94,9 @@ def _times(suffix: str) -> list[Field]:
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
-    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are.
-
-    Of a capture without steps all that it has is one of these: shares and bandwidths.
-    """
+    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are."""
     rows = difference.metrics.to_pylist()
-    is_capture = difference.has_capture_without_steps
+    is_capture = difference.has_capture_without_steps  # all that it has is a main one: shares and bandwidths
 
     def place(row: Mapping[str, Any]) -> int:
         is_main = (is_capture or metric_figure(row["metric"])) and row["baseline"] is not None
@@ -151,18 +147,17 @@ def _kernels(difference: RunDifference) -> Table:
 
 
 def _changes(difference: RunDifference) -> Table:
+    def fact(row: Mapping[str, Any], side: str) -> str:
+        return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
+
     rows = difference.changes.to_pylist()
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(_fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
     return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
-
-
-def _fact(row: Mapping[str, Any], side: str) -> str:
-    return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -204,10 +199,7 @@ def shown_name(row: Mapping[str, Any]) -> str:
 
 
 def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
-    """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
-
-    What became of the other judged ones stands behind it.
-    """
+    """Return what became of the judged metric that decides, by how much, how sure that is; then of the other ones."""
     rows = difference.judged_rows
     # Of those that know no better, one that is not the same.
     with_direction = [row for row in rows if row["better"] != NEITHER]
@@ -323,11 +315,10 @@ def difference_document(
 ) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
-    ``baseline`` and ``candidate`` are the run object of the side's first capture with the side's label, and
-    ``captures``, the run ids of all. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part
-    idle, exactly. ``kernels`` are the ten largest differences.
+    ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
+    of all captures. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part idle, exactly.
     """
-    before, after, delta = difference.mean_step_time
+    times = ("baseline_ns", "candidate_ns", "delta_ns")
     changes = difference.changes.to_pylist()
     for row in changes:  # numbers in the place of the words, which numbers do not have
         values = {side: row.pop(f"{side}_value") for side in SIDES}
@@ -344,14 +335,12 @@ def difference_document(
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
         "confidence": difference.confidence, "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(),
-        "gate": judged_by,
+        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
-        "mean_step_time": {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta},
+        "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": top_kernels(difference.kernels).to_pylist(),
-        "changes": changes,
+        "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
         "problems": difference.problems.to_pylist(),
     }  # fmt: skip
 

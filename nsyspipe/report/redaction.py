@@ -9,7 +9,7 @@ from nsyspipe.redact.copy import UNKNOWN
 from nsyspipe.report.words import few
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from nsyspipe.redact.copy import Amount
@@ -59,11 +59,8 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
-    return _few([single.get(table, f"{table} ({len(own)} columns)") for table, own in columns.items()])
-
-
-def _few(names: Sequence[str]) -> str:
-    return few([*map(printable, names)], 3)
+    names = [printable(single.get(table, f"{table} ({len(own)} columns)")) for table, own in columns.items()]
+    return few(names, 3)
 
 
 def _notes(done: Redaction) -> Iterator[str]:
@@ -79,7 +76,7 @@ def _notes(done: Redaction) -> Iterator[str]:
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
         yield "what is unknown was left out: a later nsyspipe may read answers from it"
     if done.beside:
-        yield f"not copied, though analyze reads them beside the reports: {_few(done.beside)}"
+        yield f"not copied, though analyze reads them beside the reports: {few([*map(printable, done.beside)], 3)}"
     if done.beside or done.has_others_beside:
         files = "logs of NCCL, topologies and sidecars beside the reports"
         yield f"{files} name hosts, addresses and commands: look at them before you share them"

@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 Row = dict[str, Any]
-# Names in a list before the rest is counted; and problems, but on pages.
-_SHOWN, _SHOWN_TROUBLES = 4, 8
+_SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
 _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
-_listed = partial(listed, most=_SHOWN)
+_listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 
 
@@ -162,8 +161,7 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     if best["peer_verdict"] == "no change":
         return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
     why = f"; {_why(best)}" if _why(best) else ""
-    low = best["peer_speedup_low"]
-    if low is not None and low > 1:
+    if (best["peer_speedup_low"] or 0) > 1:
         # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
         of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
         return f"{speed}, but {of}{why}"
@@ -174,9 +172,9 @@ def _why(row: Row) -> str:
     """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
     steps, captures = row["peer_settle_steps"], row["peer_settle_captures"]
     hints = [f"about {steps} steps per capture"] if steps else []
-    if captures:
-        is_fewer = steps and captures * row["n_summary_steps"] < steps
-        hints.insert(0 if is_fewer else len(hints), f"about {captures} captures of each")
+    hints += [f"about {captures} captures of each"] if captures else []
+    if steps and captures and captures * row["n_summary_steps"] < steps:
+        hints.reverse()
     hint = f"{', or '.join(hints)} would settle it" if hints else ""
     return "; ".join(filter(None, [row["peer_why"], hint]))
 
@@ -208,15 +206,12 @@ def notes(board: Scoreboard) -> list[str]:
         texts.append(f"Thresholds from {board.rules.settings_file}.")
     single = [side.label for side in board.sides if len(side.runs) == 1]
     if 1 < len(single) == len(board.sides):
-        texts.append(
-            "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
-            "a LABEL=."
-        )
+        what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
+        texts.append(f"One capture per run: {what}")
     elif 0 < len(single) < len(board.sides):
         verb = "has one capture" if len(single) == 1 else "have one capture each"
-        texts.append(
-            f"{_listed(single)} {verb}: against a run of several, the spread between captures is taken from that run."
-        )
+        what = "against a run of several, the spread between captures is taken from that run."
+        texts.append(f"{_listed(single)} {verb}: {what}")
     return texts
 
 
@@ -299,10 +294,10 @@ def _cell(value: object) -> str:
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
-    ids = sorted(sorted(map(str, one)) for one in captures)
-    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()).hexdigest()
 
 
+_RUNS = "nsyspipe-compare"  # the meta element of a page
 # The columns that a page defines.
 _DEFINED = (
     "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
@@ -330,17 +325,14 @@ def _chart(board: Scoreboard) -> Chart:
         drawn += [{"heading": kind_text(rows)}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
-    return Chart(
-        "scoreboard",
-        "Time and speed",
-        "Step time of each run by what it goes to, and its speed-up",
-        _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn),
-        {"rows": drawn, "over": over},
-        _parts_table([row for _, rows in kinds for row in rows]),
+    about = "Step time of each run by what it goes to, and its speed-up"
+    height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
+    table = _parts_table([row for _, rows in kinds for row in rows])
+    note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
-        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression.",
-        PART_LEGEND,
+        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
     )
+    return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 
 
 def _bar(row: Row, *, is_best: bool) -> Row:
@@ -366,9 +358,6 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip
     return table_of("Where each run's mean step time goes", rows, fields)
-
-
-_RUNS = "nsyspipe-compare"  # the meta element of a page
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:

@@ -86,7 +86,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     summary = run.summary().to_pylist()[0]
     tiles = key_figures(run, _FIGURES)
     whole = "the capture" if run.is_capture else "a step"
-    yield Sentence(words.verdict_of(run).replace("\n", " "), "bold")
+    yield Sentence(words.verdict(run).replace("\n", " "), "bold")
     yield Facts(_facts(run, summary), "Run")
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
     yield Tiles(tiles)
