@@ -27,7 +27,6 @@ def table(*rows):
 
 
 def cells(host_steps, n_shown=16):
-    """Return the rows of the table, in words."""
     return [[words_of(cell) for cell in row] for row in next(iter(host_blocks(host_steps, n_shown))).rows]
 
 
