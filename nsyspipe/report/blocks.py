@@ -98,10 +98,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """On a page: a difference as shares of a track whose middle is zero, -1 is its left end, 1 its right one.
-
-    Places on it are a left end and a width, per cent of the track; None draws nothing.
-    """
+    """On a page: a difference as shares of a track from -1 to 1; places on it are left end and width in per cent."""
 
     at: float | None = None  # where the difference is
     low: float | None = None  # ends of its interval
@@ -131,10 +128,8 @@ class Track:
 
 
 def _place(low: float | None, high: float | None) -> tuple[float, float] | None:
-    if low is None or high is None:
-        return None
-    left, right = (50 * (1 + min(max(end, -1), 1)) for end in (low, high))
-    return left, right - left
+    left, right = (50 * (1 + min(max(end or 0, -1), 1)) for end in (low, high))
+    return None if low is None or high is None else (left, right - left)
 
 
 Cell = str | Bar | Word | Track
@@ -142,10 +137,7 @@ Cell = str | Bar | Word | Track
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of cells; `note` stands below, or says why there are no rows.
-
-    On the terminal a table without headings, or one close to what stands above it, saves lines.
-    """
+    """Columns and rows of cells; `note` stands below, or says why there are no rows."""
 
     caption: str
     columns: Sequence[Field]

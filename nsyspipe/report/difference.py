@@ -41,6 +41,7 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
 _INTERVAL, _BOTH, _VERDICT, _WORDS = 95, 65, 50, 79
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
+DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change in step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -136,13 +137,12 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    note = None
+    n_same = difference.kernels.num_rows - len(rows)
+    note = f"{n_same} more changed less, or not." if n_same else None
     if difference.mean_step_time[2] is None:
         note = "not known: a side has no step to count kernels by"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
-    elif n_same := difference.kernels.num_rows - len(rows):
-        note = f"{n_same} more changed less, or not."
     return table_of(KERNELS, rows, fields, note)
 
 
@@ -194,8 +194,7 @@ def _unit(text: str) -> str:
 
 def shown_name(row: Mapping[str, Any]) -> str:
     """Return a figure's name, and that it is a mean where that is so."""
-    name = metric_label(row["metric"])
-    return f"{name}, mean" if row["statistic"] == MEAN else name
+    return metric_label(row["metric"]) + (", mean" if row["statistic"] == MEAN else "")
 
 
 def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
@@ -227,9 +226,8 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
         if is_gated and row["no_regression"]:
             hint = "a regression that counts is excluded, and the gate passes"
         return "; ".join(filter(None, [text, _reason(row), hint]))
-    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
-        text += f"; {name} is neither better lower nor higher"
-    return text
+    is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
+    return f"{text}; {name} is neither better lower nor higher" if is_open else text
 
 
 def _reason(row: Mapping[str, Any]) -> str:
@@ -291,12 +289,9 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
             f"interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            texts.append(
-                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            )
-    if settings_file is not None:
-        texts.append(f"Thresholds from {settings_file}.")
-    return texts
+            spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
+            texts.append(f"One capture per side: {spread}")
+    return texts + ([] if settings_file is None else [f"Thresholds from {settings_file}."])
 
 
 def gate_text(gate: Gate) -> str | None:
@@ -347,9 +342,6 @@ def difference_document(
 
 def _side(side: Side) -> dict[str, Any]:
     return {**asdict(side.runs[0].header), "label": side.label, "captures": [run.header.run_id for run in side.runs]}
-
-
-DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 
 
 def identity_of(difference: RunDifference) -> str:

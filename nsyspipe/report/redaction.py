@@ -27,8 +27,7 @@ _KEPT = (
 
 def redaction_text(done: Redaction, out: Path) -> str:
     """Return the summary: copies, what was removed, what stays, what to mind."""
-    n = len(done.places)
-    what = "1 report" if n == 1 else f"{n} reports"
+    what = f"{len(done.places)} report{'s'[: len(done.places) != 1]}"
     n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
     lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
     for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Mind": _notes(done)}.items():
@@ -44,10 +43,8 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
         return ["nothing: the report holds only what analysis needs"]
     totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
-    return [
-        f"{kind:<{wide}}  {totals[kind, unit]:>{n_wide}}  {_places(kind, group)}"
-        for (kind, unit), group in groups.items()
-    ]
+    rows = ((kind, totals[kind, unit], _places(kind, group)) for (kind, unit), group in groups.items())
+    return [f"{kind:<{wide}}  {total:>{n_wide}}  {places}" for kind, total, places in rows]
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:

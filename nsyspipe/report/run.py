@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# As in a training loop.
-LOOP = ("data", "forward", "backward", "optimizer")
+LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
 SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share", "idle_share")
@@ -350,10 +349,12 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = head.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
     label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
-    if isinstance(value, int | float):
-        text = write(value) if not isinstance(value, bool) else "yes" if value else "no"
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value)) or absent
     else:
-        text = (", ".join(map(str, value)) or absent) if isinstance(value, list) else str(value)
+        text = write(value) if isinstance(value, int | float) else str(value)
     return f"{label}{f', {name}' if colon else ''}", text
 
 

@@ -12,7 +12,7 @@ from nsyspipe.report.markdown import escaped, prose, table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsyspipe.model.table import Column as TableColumn, TableSchema
+    from nsyspipe.model.table import Column, TableSchema
     from nsyspipe.report.blocks import Block
 
 
@@ -38,7 +38,7 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 
 
-def _type(column: TableColumn) -> str:
+def _type(column: Column) -> str:
     return f"{column.type}{'?' if column.nullable else ''}"
 
 

@@ -248,8 +248,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
     return {
-        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
-        "reference": board.reference, "sort": board.sort,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__, "reference": board.reference, "sort": board.sort,
         "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
         "runs": [row | {"captures": captures[row["label"]]} for row in rows],
@@ -264,10 +263,8 @@ def scoreboard_csv(board: Scoreboard) -> str:
     A name that a spreadsheet would take for a formula begins with an apostrophe.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(board.table.column_names)
-    for row in board.table.to_pylist():
-        writer.writerow([_cell(value) for value in row.values()])
+    rows = (map(_cell, row.values()) for row in board.table.to_pylist())
+    csv.writer(text, lineterminator="\n").writerows([board.table.column_names, *rows])
     return text.getvalue()
 
 
@@ -337,12 +334,12 @@ def _chart(board: Scoreboard) -> Chart:
 
 def _bar(row: Row, *, is_best: bool) -> Row:
     parts = {part.category: row[part.column] for part in STEP_PARTS}
-    names = {
-        "speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why",
-        "label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps",
+    return {
+        "speedup": row["peer_speedup"], "low": row["peer_speedup_low"], "high": row["peer_speedup_high"],
+        "why": row["peer_why"], "label": row["label"], "peer": row["peer"], "wall": row["mean_step_time_ns"],
+        "n_steps": row["n_summary_steps"], "parts": None if None in parts.values() else parts,
+        "verdict": row["peer_verdict"], "is_best": is_best,
     }  # fmt: skip
-    drawn = {name: row[column] for name, column in names.items()} | {"parts": None if None in parts.values() else parts}
-    return drawn | {"verdict": row["peer_verdict"], "is_best": is_best}
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
