@@ -94,8 +94,7 @@ def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one p
             text = Text(printable(block.text), style=style)
             return text if block.is_close else _apart(text)
         case Facts():
-            about = f"{block.about}: " if block.is_of_several else ""
-            return _dim([about + " | ".join(block.parts)])
+            return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
         case Heading():
             return _apart(Text(printable(block.text), style=block.style))
         case Items():
@@ -172,11 +171,9 @@ def _fitting(columns: Sequence[Field], widths: Sequence[int], width: int) -> tup
 
 def _cut(text: Text, longest: int) -> Text:
     """Cut in the middle: names often differ at their ends."""
-    name = text.plain
-    if len(name) <= longest:
-        return text
-    tail = (longest - 2) // 2
-    return Text(f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}", style=text.style)
+    name, tail = text.plain, (longest - 2) // 2
+    cut = f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}"
+    return text if len(name) <= longest else Text(cut, style=text.style)
 
 
 def _cell(cell: Cell) -> Text:

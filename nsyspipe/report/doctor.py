@@ -35,7 +35,7 @@ def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
     sizes = ("" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} " for one in checks)
-    rows = [
+    rows: list[list[Cell]] = [
         [Word(one.status), _words(one.name), f"{size}{one.found}", f"for: {one.needed_for}"]
         for one, size in zip(checks, sizes, strict=True)
     ]
@@ -94,8 +94,7 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         is_without_gpu = task == "capture" and needed.get("cuda_driver") == "missing"
         if is_without_gpu:  # the launchers do without
             del needed["cuda_driver"]
-        statuses = needed.values()
-        answer = no if "missing" in statuses else unclear if "unknown" in statuses else yes
+        answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
         can[answer].append(f"{words} on its CPUs only (--cpu)" if is_without_gpu and answer != no else words)
     joints = {yes: "and", unclear: "or", no: "or"}
     return f"{'; '.join(f'{answer} {_or(tasks, joints[answer])}' for answer, tasks in can.items() if tasks)}."

@@ -176,14 +176,10 @@ def formats_of(
     command: str, identity: str, *, document: Callable[[], dict[str, Any]], identity_in: Callable[[Any], object],
     blocks: Callable[[], Iterable[Block]], usage: str, page: Callable[[], str], meta: str, key: str = "runs",
 ) -> dict[str, files.Format]:  # fmt: skip
-    """Return how an answer is written in each format, and how a file of it says what it is of, its `identity`.
-
-    A document says it by `identity_in`, Markdown by the `key` of a comment, a page by its element `meta`.
-    """
+    """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
-    def markdown() -> str:
-        return as_markdown(blocks(), marker(command, key, identity), usage)
+    head = marker(command, key, identity)
 
     def identity_of_document(path: Path) -> object:
         try:
@@ -193,7 +189,9 @@ def formats_of(
 
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(markdown, lambda path: marked_as(path, command, key)),
+        "markdown": files.Format(
+            lambda: as_markdown(blocks(), head, usage), lambda path: marked_as(path, command, key)
+        ),
         "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
     }
 

@@ -115,10 +115,7 @@ def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
 
 
 def marker(command: str, key: str, value: str) -> list[str]:
-    """Return the comments that a file begins with: for a bot, the same whatever the runs; and whose file it is.
-
-    No value can end its comment: neither ``>`` nor ``--`` is left in it.
-    """
+    """Return the comments that a file begins with: one for a bot, and whose file it is, in a value that cannot end it."""
     text = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
     return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={text} -->"]
 

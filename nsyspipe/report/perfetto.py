@@ -58,19 +58,13 @@ def perfetto(
 ) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another.
 
-    Below the track of each rank, ranks in order, stand
-
-    - ``steps``: the windows on the device. Below them ``phases on device``, ``exposed communication`` (``M \ C``),
-      ``waiting in communication`` (W), ``compute busy`` and ``communication busy`` (percent of each bin, see
-      `bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
-      lies in a window sums to the figure of its step exactly. A track without slices is a true zero; what was not
-      recorded has no track.
-    - a thread for each (device, stream) with all operations. What overlaps on a stream stands on further threads.
-
-    Arrows link the ranks of each matched collective in order of arrival. Times are aligned times; where some rank's
-    clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first track). Every slice tells
-    its aligned start as ``start_ns``.
-    Holds the columns of one rank and the packets of some thousand slices, and costs about 5 us per operation.
+    Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
+    exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
+    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations;
+    what overlaps on a stream stands on further threads. Arrows link the ranks of each matched collective in order of
+    arrival. Times are aligned times; where some rank's clock starts before 0 they are shifted by whole seconds
+    (``time_shift_ns`` of the first track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one
+    rank and the packets of some thousand slices, and costs about 5 us per operation.
     """
     windows = run.steps()
     if steps is not None:
@@ -132,8 +126,8 @@ class _RankTracks:
         """Write all tracks; the collectives are those of this rank, as `_with_last_rank` returns them."""
         parent = self.writer.write_track(self.track)
         about = "windows on the device: from a step's first kernel to the next step's first"
-        times = _times(self.steps, "start_ns", "end_ns")
-        windows = slices(*times, step_names, "step", self.steps.select(_STEP_NOTES))
+        starts, ends = _times(self.steps, "start_ns", "end_ns")
+        windows = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
         group = self.writer.write_slices(Track("steps", parent, about=about), windows)
         self._write_ranges(group, ranges)
         self._write_derived(group, events, collectives)
@@ -273,7 +267,8 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows).take(pa.array(rows, mask=~is_found))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
-    return slices(*_times(events, "start_ns", "end_ns"), events["name"], events["category"], notes)
+    starts, ends = _times(events, "start_ns", "end_ns")
+    return slices(starts, ends, events["name"], events["category"], notes)
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:

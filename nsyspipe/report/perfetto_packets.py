@@ -135,8 +135,7 @@ class _Pen:
             note.int_value = values[place]
         for place, note in self._texts:
             note.string_value_iid = values[place]
-        packet: bytes = self._message.SerializeToString()
-        return packet
+        return bytes(self._message.SerializeToString())
 
 
 def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
@@ -163,8 +162,8 @@ class Track:
 class TraceWriter:
     """Writes tracks one after the other; of their packets it holds one batch at most.
 
-    A file is a concatenation of packets, each wrapped in a `Trace` of its own. Every track is a packet sequence of its
-    own, with its own interned names. Its number is both its uuid and the id of its sequence.
+    A file is a concatenation of packets, each in a `Trace` of its own. Every track is a packet sequence with interned
+    names of its own; its number is both its uuid and the id of its sequence.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
@@ -243,8 +242,7 @@ class TraceWriter:
         )
 
     def _trace_time(self, times: Int64) -> list[int]:
-        shifted: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
-        return shifted
+        return [*np.maximum(times + self._shift_ns, 0).tolist()]
 
     def _write_events(self, number: int, columns: dict[str, Values], notes: Sequence[Values]) -> None:
         """Write begins and ends in order of time: what ends when another begins ends first."""

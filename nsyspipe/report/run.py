@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
+    from nsyspipe.analysis.summary import HostFigures
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
@@ -171,7 +173,7 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     n_steps = run.summary()["n_summary_steps"][0].as_py()
     lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
     walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
-    rows = run.rank_summary().to_pylist()
+    rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
         late = lateness.get(row["rank"])
         row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
@@ -254,6 +256,9 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
+    def phase(one: HostFigures, name: str) -> str:
+        return _short_ms(one.phase_ns[name])
+
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
         Field("report", words.report_name, "name", from_width=of_report),
@@ -261,7 +266,7 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
         Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
-        *(Field(name, lambda one, name=name: _short_ms(one.phase_ns[name]), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        *(Field(name, partial(phase, name=name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")

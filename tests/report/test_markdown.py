@@ -213,23 +213,20 @@ def test_any_text_is_shown_as_it_is(text):
         assert not page.reached
 
 
-@pytest.mark.parametrize(
-    ("text", "codes"),
-    [
-        ("lower bucket_cap_mb, then no_sync()", ["bucket_cap_mb", "no_sync()"]),
-        ("(DDP bucket_cap_mb=...)", ["bucket_cap_mb"]),
-        ("DDP(bucket_cap_mb=...), 25 is", ["DDP(bucket_cap_mb=...)"]),
-        ("and .to(device, non_blocking=True)", [".to(device, non_blocking=True)"]),
-        ("avoid .item(), print of tensors", [".item()"]),
-        ("(fused=True), NCCL_P2P_DISABLE=1.", ["fused=True", "NCCL_P2P_DISABLE=1"]),
-        ('torch.compile(mode="reduce-overhead")', ['torch.compile(mode="reduce-overhead")']),
-        ("use torch.compile.", ["torch.compile"]),
-        ("(--trace=cuda,nvtx, no --sample)", ["--trace=cuda,nvtx", "--sample"]),
-        ("ddp-4gpu_0.sqlite ends early", ["ddp-4gpu_0.sqlite"]),
-        ("the 3 rank(s) of 0.5 s, e.g. well-known, at 2.5", []),
-        ("a@b_c.de /tmp/a_b #a_b", ["b_c.de", "a_b"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "codes"), [
+    ("lower bucket_cap_mb, then no_sync()", ["bucket_cap_mb", "no_sync()"]),
+    ("(DDP bucket_cap_mb=...)", ["bucket_cap_mb"]),
+    ("DDP(bucket_cap_mb=...), 25 is", ["DDP(bucket_cap_mb=...)"]),
+    ("and .to(device, non_blocking=True)", [".to(device, non_blocking=True)"]),
+    ("avoid .item(), print of tensors", [".item()"]),
+    ("(fused=True), NCCL_P2P_DISABLE=1.", ["fused=True", "NCCL_P2P_DISABLE=1"]),
+    ('torch.compile(mode="reduce-overhead")', ['torch.compile(mode="reduce-overhead")']),
+    ("use torch.compile.", ["torch.compile"]),
+    ("(--trace=cuda,nvtx, no --sample)", ["--trace=cuda,nvtx", "--sample"]),
+    ("ddp-4gpu_0.sqlite ends early", ["ddp-4gpu_0.sqlite"]),
+    ("the 3 rank(s) of 0.5 s, e.g. well-known, at 2.5", []),
+    ("a@b_c.de /tmp/a_b #a_b", ["b_c.de", "a_b"]),
+])  # fmt: skip
 def test_names_of_programs_are_in_code_font(text, codes):
     page = Page(f"x {prose(text)}")
     assert page.codes == codes
