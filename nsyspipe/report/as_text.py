@@ -12,12 +12,24 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Tiles, Troubles, Word, left_out
+from nsyspipe.report.blocks import (
+    Facts,
+    Heading,
+    Items,
+    Notes,
+    Sentence,
+    Table,
+    Tiles,
+    Troubles,
+    Word,
+    left_out,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsyspipe.report.blocks import Block, Cell, Column, Tile
+    from nsyspipe.report.blocks import Block, Cell, Field, Tile
 
 MAX_WIDTH = 100
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -27,16 +39,13 @@ VERDICTS = {
     "yes": "green", "partly": "yellow", "no": "red",
 }  # fmt: skip
 _KINDS: dict[str, dict[str, Any]] = {
-    "number": {"justify": "right", "no_wrap": True},
-    "word": {"no_wrap": True},
-    "text": {"overflow": "fold"},
-    "name": {"no_wrap": True},
-    "prose": {"overflow": "fold", "ratio": 1},
-    "long": {"overflow": "fold", "ratio": 2},
-}
+    "number": {"justify": "right", "no_wrap": True}, "word": {"no_wrap": True}, "name": {"no_wrap": True},
+    "text": {"overflow": "fold"}, "prose": {"overflow": "fold", "ratio": 1}, "long": {"overflow": "fold", "ratio": 2},
+}  # fmt: skip
 # Cells of these kinds are cut or broken where they must; so much of them has room, whatever the width.
 _FLEXIBLE = ("text", "prose", "long", "name")
 _LEAST, _GAP = 12, 2
+_TWO_TILES = 79  # so wide are two key figures beside each other
 
 
 def as_text(blocks: Iterable[Block], console: Console) -> str:
@@ -55,17 +64,14 @@ def as_text(blocks: Iterable[Block], console: Console) -> str:
 
 
 def _apart(content: RenderableType) -> Padding:
-    """Put an empty line above."""
     return Padding(content, (1, 0, 0, 0))
 
 
 def _grid(*, has_headings: bool = False) -> Grid:
-    """Return a table without lines."""
     return Grid(box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def _dim(lines: Iterable[str]) -> Text:
-    """Return lines that stand back."""
     return Text("\n".join(map(printable, lines)), style="dim")
 
 
@@ -76,10 +82,8 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     table.add_column(overflow="fold", ratio=1)
     for word, message, place, fix in rows:
         beside = (f" ({printable(place)})" if place else "") + (f"\nfix: {printable(fix)}" if fix else "")
-        table.add_row(
-            Text(word, style=SEVERITIES.get(word, SEVERITIES["error"])),
-            Text(printable(message)).append(beside, style="dim"),
-        )
+        severity = Text(word, style=SEVERITIES.get(word, SEVERITIES["error"]))
+        table.add_row(severity, Text(printable(message)).append(beside, style="dim"))
     return table
 
 
@@ -90,8 +94,7 @@ def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one p
             text = Text(printable(block.text), style=style)
             return text if block.is_close else _apart(text)
         case Facts():
-            about = f"{block.about}: " if block.is_of_several else ""
-            return _dim([about + " | ".join(block.parts)])
+            return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
         case Heading():
             return _apart(Text(printable(block.text), style=block.style))
         case Items():
@@ -108,12 +111,7 @@ def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one p
             return table if block.is_close else _apart(table)
 
 
-# So wide are two key figures beside each other.
-_TWO_TILES = 79
-
-
 def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
-    """Return key figures, name and value."""
     table = _grid()
     for _ in range(n_beside):
         table.add_column(style="dim")
@@ -150,7 +148,7 @@ def _table(block: Table, width: int) -> RenderableType:
     return Group(table, _dim(lines)) if lines else table
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
+def _fitting(columns: Sequence[Field], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
     """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
     least, wanted = [], []
     for column, size in zip(columns, widths, strict=True):
@@ -173,13 +171,10 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tu
 
 def _cut(text: Text, longest: int) -> Text:
     """Cut in the middle: names often differ at their ends."""
-    name = text.plain
-    if len(name) <= longest:
-        return text
-    tail = (longest - 2) // 2
-    return Text(f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}", style=text.style)
+    name, tail = text.plain, (longest - 2) // 2
+    cut = f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}"
+    return text if len(name) <= longest else Text(cut, style=text.style)
 
 
 def _cell(cell: Cell) -> Text:
-    style = VERDICTS.get(cell.text, "") if isinstance(cell, Word) else ""
-    return Text(printable(cell if isinstance(cell, str) else cell.text), style=style)
+    return Text(printable(words_of(cell)), style=VERDICTS.get(cell.text, "") if isinstance(cell, Word) else "")

@@ -62,10 +62,11 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A heading, and what kind of cells stand under it."""
+class Field:
+    """A column: a heading, what it shows of a row, and what kind of cells stand under it."""
 
     heading: str
+    cell: Callable[[Any], Cell] = str
     # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
     # sentences, which take what room there is, ``long`` twice of it. ``name``: a name from a trace, cut in the middle
     # where a terminal has no room for it; on a page it may break anywhere. ``track``: a drawing on a page.
@@ -74,8 +75,8 @@ class Column:
     # how wide a terminal has room for it; where cells are wide, the column that needs most goes first. 0 never goes
     from_width: int = 0
     # its width there
-    least: int | None = None
     most: int | None = None
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """On a page: a difference as shares of a track whose middle is zero, -1 is its left end, 1 its right one.
-
-    Places on it are a left end and a width, per cent of the track; None draws nothing.
-    """
+    """On a page: a difference as shares of a track from -1 to 1; places on it are left end and width in per cent."""
 
     at: float | None = None  # where the difference is
-    # ends of its interval
-    low: float | None = None
+    low: float | None = None  # ends of its interval
     high: float | None = None
     band: float | None = None  # from here on, either way, it is more than no change
     text = ""
@@ -131,10 +128,8 @@ class Track:
 
 
 def _place(low: float | None, high: float | None) -> tuple[float, float] | None:
-    if low is None or high is None:
-        return None
-    left, right = (50 * (1 + min(max(end, -1), 1)) for end in (low, high))
-    return left, right - left
+    left, right = (50 * (1 + min(max(end or 0, -1), 1)) for end in (low, high))
+    return None if low is None or high is None else (left, right - left)
 
 
 Cell = str | Bar | Word | Track
@@ -142,13 +137,10 @@ Cell = str | Bar | Word | Track
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of cells; `note` stands below, or says why there are no rows.
-
-    On the terminal a table without headings, or one close to what stands above it, saves lines.
-    """
+    """Columns and rows of cells; `note` stands below, or says why there are no rows."""
 
     caption: str
-    columns: Sequence[Column]
+    columns: Sequence[Field]
     rows: Sequence[Sequence[Cell]]
     note: str | None = None
     has_headings: bool = True
@@ -165,8 +157,7 @@ class Tile:
     value: str
     unit: str
     meaning: str
-    # instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why
-    missing: str | None = None
+    missing: str | None = None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
     category: str | None = None  # of the palette
 
     @property
@@ -189,18 +180,6 @@ def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
     """Return how many rows are not shown, and where they are; None if all are."""
     more = 0 if n_shown is None else len(rows) - n_shown
     return f"and {more} more; --json has all" if more > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column by what it shows of a row: heading, cell, and what `Column` has."""
-
-    heading: str
-    cell: Callable[[Any], Cell]
-    kind: str = "number"
-    hint: str | None = None
-    from_width: int = 0
-    most: int | None = None
 
 
 def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:
@@ -226,11 +205,10 @@ def table_of(
     caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None, **layout: Any  # noqa: ANN401 - of `Table`
 ) -> Table:  # fmt: skip
     """Return a table of rows by what each column shows of them."""
-    columns = [Column(one.heading, one.kind, one.hint, one.from_width, most=one.most) for one in fields]
-    return Table(caption, columns, [[one.cell(row) for one in fields] for row in rows], note, **layout)
+    return Table(caption, fields, [[one.cell(row) for one in fields] for row in rows], note, **layout)
 
 
-def with_column(table: Table, at: int, column: Column, cells: Sequence[Cell]) -> Table:
+def with_column(table: Table, at: int, column: Field, cells: Sequence[Cell]) -> Table:
     """Return a table with one more column."""
     rows = [[*row[:at], cell, *row[at:]] for row, cell in zip(table.rows, cells, strict=True)]
     return replace(table, columns=[*table.columns[:at], column, *table.columns[at:]], rows=rows)

@@ -41,6 +41,7 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
 _INTERVAL, _BOTH, _VERDICT, _WORDS = 95, 65, 50, 79
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
+DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change in step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -83,10 +84,9 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
 
 def _parts(difference: RunDifference) -> Table:
     fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
-    if difference.mean_step_time[2] is None:
-        note = "a side has no step with a window on every rank, so there is nothing to split"
-        return table_of(PARTS, [], fields, note)
-    return table_of(PARTS, part_rows(difference), fields)
+    note = "a side has no step with a window on every rank, so there is nothing to split"
+    is_known = difference.mean_step_time[2] is not None
+    return table_of(PARTS, part_rows(difference) if is_known else [], fields, None if is_known else note)
 
 
 def _times(suffix: str) -> list[Field]:
@@ -95,12 +95,9 @@ def _times(suffix: str) -> list[Field]:
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
-    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are.
-
-    Of a capture without steps all that it has is one of these: shares and bandwidths.
-    """
+    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are."""
     rows = difference.metrics.to_pylist()
-    is_capture = difference.has_capture_without_steps
+    is_capture = difference.has_capture_without_steps  # all that it has is a main one: shares and bandwidths
 
     def place(row: Mapping[str, Any]) -> int:
         is_main = (is_capture or metric_figure(row["metric"])) and row["baseline"] is not None
@@ -140,29 +137,27 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    note = None
+    n_same = difference.kernels.num_rows - len(rows)
+    note = f"{n_same} more changed less, or not." if n_same else None
     if difference.mean_step_time[2] is None:
         note = "not known: a side has no step to count kernels by"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
-    elif n_same := difference.kernels.num_rows - len(rows):
-        note = f"{n_same} more changed less, or not."
     return table_of(KERNELS, rows, fields, note)
 
 
 def _changes(difference: RunDifference) -> Table:
+    def fact(row: Mapping[str, Any], side: str) -> str:
+        return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
+
     rows = difference.changes.to_pylist()
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(_fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
     return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
-
-
-def _fact(row: Mapping[str, Any], side: str) -> str:
-    return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
@@ -199,15 +194,11 @@ def _unit(text: str) -> str:
 
 def shown_name(row: Mapping[str, Any]) -> str:
     """Return a figure's name, and that it is a mean where that is so."""
-    name = metric_label(row["metric"])
-    return f"{name}, mean" if row["statistic"] == MEAN else name
+    return metric_label(row["metric"]) + (", mean" if row["statistic"] == MEAN else "")
 
 
 def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
-    """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
-
-    What became of the other judged ones stands behind it.
-    """
+    """Return what became of the judged metric that decides, by how much, how sure that is; then of the other ones."""
     rows = difference.judged_rows
     # Of those that know no better, one that is not the same.
     with_direction = [row for row in rows if row["better"] != NEITHER]
@@ -235,9 +226,8 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
         if is_gated and row["no_regression"]:
             hint = "a regression that counts is excluded, and the gate passes"
         return "; ".join(filter(None, [text, _reason(row), hint]))
-    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
-        text += f"; {name} is neither better lower nor higher"
-    return text
+    is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
+    return f"{text}; {name} is neither better lower nor higher" if is_open else text
 
 
 def _reason(row: Mapping[str, Any]) -> str:
@@ -299,12 +289,9 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
             f"interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            texts.append(
-                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            )
-    if settings_file is not None:
-        texts.append(f"Thresholds from {settings_file}.")
-    return texts
+            spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
+            texts.append(f"One capture per side: {spread}")
+    return texts + ([] if settings_file is None else [f"Thresholds from {settings_file}."])
 
 
 def gate_text(gate: Gate) -> str | None:
@@ -323,11 +310,10 @@ def difference_document(
 ) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
-    ``baseline`` and ``candidate`` are the run object of the side's first capture with the side's label, and
-    ``captures``, the run ids of all. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part
-    idle, exactly. ``kernels`` are the ten largest differences.
+    ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
+    of all captures. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part idle, exactly.
     """
-    before, after, delta = difference.mean_step_time
+    times = ("baseline_ns", "candidate_ns", "delta_ns")
     changes = difference.changes.to_pylist()
     for row in changes:  # numbers in the place of the words, which numbers do not have
         values = {side: row.pop(f"{side}_value") for side in SIDES}
@@ -344,23 +330,18 @@ def difference_document(
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
         "confidence": difference.confidence, "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,
-        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(),
-        "gate": judged_by,
+        "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
-        "mean_step_time": {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta},
+        "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
-        "kernels": top_kernels(difference.kernels).to_pylist(),
-        "changes": changes,
+        "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
         "problems": difference.problems.to_pylist(),
     }  # fmt: skip
 
 
 def _side(side: Side) -> dict[str, Any]:
     return {**asdict(side.runs[0].header), "label": side.label, "captures": [run.header.run_id for run in side.runs]}
-
-
-DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 
 
 def identity_of(difference: RunDifference) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.report.blocks import Column, Facts, Heading, Sentence, Table, Troubles, Word
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from nsyspipe.nsys.machine import Check
     from nsyspipe.report.blocks import Block, Cell
-    from nsyspipe.run.doctor import Capability, Examination
+    from nsyspipe.run.doctor import Examination
 
 
-# How its documents begin.
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
@@ -35,10 +34,11 @@ _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "c
 def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
-    rows: list[list[Cell]] = []
-    for one in checks:
-        found = one.found if one.found_bytes is None else f"{bytes_text(one.found_bytes)} {one.found}"
-        rows.append([Word(one.status), _words(one.name), found, f"for: {one.needed_for}"])
+    sizes = ("" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} " for one in checks)
+    rows: list[list[Cell]] = [
+        [Word(one.status), _words(one.name), f"{size}{one.found}", f"for: {one.needed_for}"]
+        for one, size in zip(checks, sizes, strict=True)
+    ]
     yield _table("What this machine has", rows)
     yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
@@ -56,7 +56,9 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield _table("What these reports can answer", rows[True], widest)
     yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
     yield _table("Shown by Nsight Systems", rows[False], widest, is_close=True)
-    yield from _fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix])
+    # The reports that lack it are named, unless all do.
+    lacking = ((one, f" (for {few(one.lacking, 3)})" if one.n_with else "") for one in found.capabilities if one.fix)
+    yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
 
@@ -78,11 +80,10 @@ def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[st
     """Return how it is written in each format; no file says which machine or reports it is of."""
     head, command = ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor"
     page = partial(blocks_page, blocks, command, ("nsyspipe-doctor", ""))
-    return {
-        "json": Format(lambda: dumps(document), lambda _: None),
-        "markdown": Format(lambda: as_markdown(blocks, head, f"{command} REPORTS"), lambda _: None),
-        "html": Format(page, lambda _: None),
-    }
+    texts = {
+        "json": partial(dumps, document), "markdown": partial(as_markdown, blocks, head, f"{command} REPORTS"), "html": page,
+    }  # fmt: skip
+    return {name: Format(text, lambda _: None) for name, text in texts.items()}
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
@@ -93,8 +94,7 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         is_without_gpu = task == "capture" and needed.get("cuda_driver") == "missing"
         if is_without_gpu:  # the launchers do without
             del needed["cuda_driver"]
-        statuses = needed.values()
-        answer = no if "missing" in statuses else unclear if "unknown" in statuses else yes
+        answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
         can[answer].append(f"{words} on its CPUs only (--cpu)" if is_without_gpu and answer != no else words)
     joints = {yes: "and", unclear: "or", no: "or"}
     return f"{'; '.join(f'{answer} {_or(tasks, joints[answer])}' for answer, tasks in can.items() if tasks)}."
@@ -117,9 +117,11 @@ def _table(
     caption: str, rows: Sequence[Sequence[Cell]], name_width: int | None = None, *, is_close: bool = False
 ) -> Table:
     """Show one row per thing; a narrow terminal does without the last column."""
-    words = [Column("status", "word"), Column("what", "word", least=name_width), Column("found", "prose")]
-    use = Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH)
-    return Table(caption, [*words, use], rows, has_headings=False, is_close=is_close)
+    columns = [
+        Field("status", kind="word"), Field("what", kind="word", least=name_width), Field("found", kind="prose"),
+        Field("what for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
+    ]  # fmt: skip
+    return Table(caption, columns, rows, has_headings=False, is_close=is_close)
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
@@ -128,17 +130,10 @@ def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
     for name, fix in fixes:
         names.setdefault(fix, []).append(name)
     if names:
-        columns = [Column("what is missing", "text", most=_NAMES_WIDTH), Column("what adds it", "prose")]
+        columns = [Field("what is missing", kind="text", most=_NAMES_WIDTH), Field("what adds it", kind="prose")]
         rows = [[", ".join(whose), fix] for fix, whose in names.items()]
         yield Heading("To add what is missing:")
         yield Table("What adds it", columns, rows, has_headings=False, is_close=True)
-
-
-def _fix(one: Capability) -> str:
-    """Name the reports that lack it, unless all do."""
-    if not one.n_with:
-        return one.fix or ""
-    return f"{one.fix} (for {few(one.lacking, 3)})"
 
 
 def _words(name: str) -> str:

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# The first and the last step to write, by number; None for all.
-Steps: TypeAlias = "tuple[int, int] | None"
-# Called with (done, in all).
-OnProgress: TypeAlias = "Callable[[int, int], None] | None"
+Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
+OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,9 @@ class RunFormat:
 
 def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
     def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress) -> None:
-        # A name may hold what is no text.
-        file.write(text_of(run).encode("utf-8", errors="replace"))
+        file.write(text_of(run).encode("utf-8", errors="replace"))  # a name may hold what is no text
 
     return Format(run_id_of, write)
-
-
-def _json() -> Format:
-    return _text(files.run_id_of_document, document_text)
 
 
 def _markdown() -> Format:
@@ -80,7 +73,11 @@ def _perfetto() -> Format:
 
 
 FORMATS: dict[str, RunFormat] = {
-    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.", _json),
+    "json": RunFormat(
+        (".json",),
+        "Write the JSON document; - prints it and nothing else.",
+        lambda: _text(files.run_id_of_document, document_text),
+    ),
     "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown),
     "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False),
     "perfetto": RunFormat(
@@ -156,14 +153,12 @@ def document(run: Run) -> dict[str, Any]:
     only_in_api = {"device_ids", "clock_shift_ns"}
     tables["ranks"] = [{k: v for k, v in row.items() if k not in only_in_api} for row in tables["ranks"]]
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
+    more = {"by_rank": _extremes(run, FIGURES_OF_RANKS)}
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": asdict(run.header),
-        "summary": counts
-        | {"skipped_steps": run.skipped_steps}
-        | summary
-        | {"by_rank": _extremes(run, FIGURES_OF_RANKS)},
+        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | more,
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
@@ -181,14 +176,10 @@ def formats_of(
     command: str, identity: str, *, document: Callable[[], dict[str, Any]], identity_in: Callable[[Any], object],
     blocks: Callable[[], Iterable[Block]], usage: str, page: Callable[[], str], meta: str, key: str = "runs",
 ) -> dict[str, files.Format]:  # fmt: skip
-    """Return how an answer is written in each format, and how a file of it says what it is of, its `identity`.
-
-    A document says it by `identity_in`, Markdown by the `key` of a comment, a page by its element `meta`.
-    """
+    """Return how an answer is written in each format, and how a file says its identity: by a value, comment or element."""
     from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
-    def markdown() -> str:
-        return as_markdown(blocks(), marker(command, key, identity), usage)
+    head = marker(command, key, identity)
 
     def identity_of_document(path: Path) -> object:
         try:
@@ -198,7 +189,9 @@ def formats_of(
 
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(markdown, lambda path: marked_as(path, command, key)),
+        "markdown": files.Format(
+            lambda: as_markdown(blocks(), head, usage), lambda path: marked_as(path, command, key)
+        ),
         "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
     }
 

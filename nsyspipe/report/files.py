@@ -46,11 +46,8 @@ def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
 
 def identity_of_page(path: Path, name: str) -> str | None:
     """Return the content of the meta element of that name, which stands first in a page of ours; else None."""
-    pattern = (
-        r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
-        rf'<meta name="{re.escape(name)}" content="([^"]*)">'
-    )
-    found = re.match(pattern, head_of(path))
+    head = r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
+    found = re.match(rf'{head}<meta name="{re.escape(name)}" content="([^"]*)">', head_of(path))
     return html.unescape(found[1]) if found else None
 
 

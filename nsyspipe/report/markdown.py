@@ -28,14 +28,8 @@ _LINKED = re.compile(
 )
 # An underscore between two letters never means emphasis.
 _SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")
-_INSTEAD = {
-    "&": "&amp;",
-    "<": "&lt;",
-    ">": "&gt;",
-    "|": "&#124;",  # as an entity it cannot end a cell, whoever counts the backslashes
-    "$": "<span>$</span>",  # else two of them are a formula
-    _BREAK: "&#8203;",
-}
+# A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a formula.
+_INSTEAD = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "<span>$</span>", _BREAK: "&#8203;"}
 # Options, calls, settings and names as programs have them; no character that could end a code span or a cell.
 _CODE = re.compile(
     r"""(?<![\w./)-])(?:
@@ -68,13 +62,8 @@ def prose(text: str, longest: int = _LONGEST) -> str:
 def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table whose cells are Markdown already; figures are never broken."""
     marks = ["--:" if kind == "number" else "---" for kind in kinds]
-    cells = (
-        [
-            text.replace(" ", "\N{NO-BREAK SPACE}") if kind == "number" else text
-            for text, kind in zip(row, kinds, strict=True)
-        ]
-        for row in rows
-    )
+    spaces = ["\N{NO-BREAK SPACE}" if kind == "number" else " " for kind in kinds]
+    cells = ([text.replace(" ", space) for text, space in zip(row, spaces, strict=True)] for row in rows)
     return [f"| {' | '.join(line)} |" for line in (headings, marks, *cells)]
 
 
@@ -115,10 +104,9 @@ def _lines(block: Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each 
 
 
 def _cell(cell: Cell, kind: str) -> str:
-    text = words_of(cell)
-    if kind == "number":
-        return escaped(text)
-    return escaped(text, _LONGEST_NAME) if kind == "name" else prose(text, 2 * _LONGEST)
+    if kind in {"number", "name"}:
+        return escaped(words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
+    return prose(words_of(cell), 2 * _LONGEST)
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
@@ -127,10 +115,7 @@ def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
 
 
 def marker(command: str, key: str, value: str) -> list[str]:
-    """Return the comments that a file begins with: for a bot, the same whatever the runs; and whose file it is.
-
-    No value can end its comment: neither ``>`` nor ``--`` is left in it.
-    """
+    """Return the comments that a file begins with: one for a bot, and whose file it is, in a value that cannot end it."""
     text = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
     return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={text} -->"]
 

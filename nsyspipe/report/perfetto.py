@@ -58,22 +58,13 @@ def perfetto(
 ) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another.
 
-    Below the track of each rank, ranks in order, stand
-
-    - ``steps``: the windows on the device. Below them ``phases on device``, ``exposed communication`` (``M \ C``),
-      ``waiting in communication`` (W), ``compute busy`` and ``communication busy`` (percent of each bin, see
-      `bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
-      lies in a window sums to the figure of its step exactly. A track without slices is a true zero; what was not
-      recorded has no track.
-    - a thread for each (device, stream) with all operations. What overlaps on a stream stands on further threads.
-
-    Arrows link the ranks of each matched collective in order of arrival. Times are aligned times; where some rank's
-    clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first track). Every slice tells
-    its aligned start as ``start_ns``.
-
-    Notes
-    -----
-    Holds the columns of one rank and the packets of some thousand slices. Costs about 5 us per operation.
+    Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
+    exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
+    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations;
+    what overlaps on a stream stands on further threads. Arrows link the ranks of each matched collective in order of
+    arrival. Times are aligned times; where some rank's clock starts before 0 they are shifted by whole seconds
+    (``time_shift_ns`` of the first track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one
+    rank and the packets of some thousand slices, and costs about 5 us per operation.
     """
     windows = run.steps()
     if steps is not None:
@@ -98,7 +89,6 @@ def perfetto(
 
 
 def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
-    """Return one slice over all windows that tells what the trace is of."""
     notes = {
         "run_id": shown(header.run_id), "captured_at_utc": header.captured_at_utc, "nsyspipe": __version__,
         "n_ranks": header.n_ranks, "world_size": header.world_size, "time_shift_ns": shift,
@@ -172,10 +162,12 @@ class _RankTracks:
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
         """Write exposed communication, waiting and the counters, each where it is known."""
-        compute, comm = (_busy_time(events, category) for category in ("compute", "comm"))
+        compute, comm = (
+            union(*_times(events.filter(pc.equal(events["category"], category)), "start_ns", "end_ns"))
+            for category in ("compute", "comm")
+        )
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
             track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
-            # M \ C in the windows: its length in one is the step's `exposed_comm_ns`.
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         if len(inside := _windows(self.steps, "wait_ns")):
             about = "communication before the last rank of the collective was there"
@@ -201,11 +193,6 @@ def _windows(steps: pa.Table, figure: str) -> IntervalSet:
     return union(*_times(known, "start_ns", "end_ns"))
 
 
-def _busy_time(events: pa.Table, category: str) -> IntervalSet:
-    """Return the union of one rank's operations of a category, aligned time."""
-    return union(*_times(events.filter(pc.equal(events["category"], category)), "start_ns", "end_ns"))
-
-
 def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     """Return ``W n windows``, W = the union of [own start, min(last start, own end)); its length in one is ``wait_ns``."""
     matched = collectives.filter(pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"])))
@@ -214,8 +201,7 @@ def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
 
 
 # So many bins show the shape of one step; of a long run they are as many as one can tell apart.
-_BINS_PER_STEP = 200
-_MOST_BINS = 4_000
+_BINS_PER_STEP, _MOST_BINS = 200, 4_000
 
 
 def bin_edges(steps: pa.Table) -> Int64:
@@ -233,10 +219,7 @@ def bin_edges(steps: pa.Table) -> Int64:
 
 
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
-    """Return how busy a rank is in each bin, in whole percent, and from when on; equal values are not repeated.
-
-    There are windows. The last value is 0.
-    """
+    """Return how busy a rank is in each bin, in whole percent, and from when on; equal values once, 0 at the end."""
     edges = edges[: np.searchsorted(edges, inside.ends[-1]) + 1]
     starts, ends = edges[:-1], edges[1:]
     length = inside.lengths(starts, ends)
@@ -246,8 +229,7 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     return edges[is_new], percent[is_new]
 
 
-# Collectives of a step are fewer than this.
-_SEQ_BITS = 24
+_SEQ_BITS = 24  # collectives of a step are fewer
 _NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 
 
@@ -267,9 +249,8 @@ def _with_last_rank(collectives: pa.Table) -> pa.Table:
     is_late = _flags(pc.greater(pc.fill_null(collectives["late_by_ns"], 0), 0))
     last = np.full(distinct.size, -1)
     last[place[is_late]] = collectives["rank"].to_numpy()[is_late]
-    found = last[place]
-    unknown = (found < 0) | ~_flags(collectives["is_matched"])
-    return collectives.append_column("last_rank", pa.array(found, pa.int64(), mask=unknown))
+    unknown = (last[place] < 0) | ~_flags(collectives["is_matched"])
+    return collectives.append_column("last_rank", pa.array(last[place], pa.int64(), mask=unknown))
 
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
@@ -300,15 +281,12 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
-        name = " ".join(
-            f"unknown {kind}" if number == _NOT_KNOWN else f"{kind} {number}"
-            for kind, number in (("device", devices[rows[0]]), ("stream", streams[rows[0]]))
-        )
-        yield name, [rows[lane] for lane in lanes]
+        numbers = {"device": devices[rows[0]], "stream": streams[rows[0]]}
+        parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
+        yield " ".join(parts), [rows[lane] for lane in lanes]
 
 
-# The first packet names the run, which takes a line at most.
-_LONGEST_HEAD = 1 << 16
+_LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
 _TAG = b"\x0a"  # field 1 of Trace: a packet
 _LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -74,10 +75,7 @@ def values_of(column: pa.ChunkedArray) -> Values:
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
-    """Share slices out among as few tracks as their order allows, so that none overlaps another on its track.
-
-    Returns for each track its rows in order of (start, end, ties); each slice stands on the first track that is free.
-    """
+    """Share slices out among the first tracks that are free: of each its rows in order of (start, end, ties)."""
     order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
     start, end = starts[order], ends[order]
     if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
@@ -86,10 +84,7 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
-    """Share slices out among as few tracks as their order allows, so that of two that overlap one holds the other.
-
-    Returns for each track its rows in order of (start, longest first, depth).
-    """
+    """Do the same so that of two that overlap one holds the other: rows in order of (start, longest first, depth)."""
     order = np.lexsort((depth, -ends, starts))
     return _lanes(order, starts[order], ends[order], lambda open_ends, end: not open_ends or open_ends[-1] >= end)
 
@@ -113,17 +108,11 @@ def _lanes(order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[in
 @functools.cache
 def protos() -> ModuleType:
     """Return the messages; loading them costs 50 ms, and only this output needs them."""
-    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
-
-    messages: ModuleType = perfetto_trace_pb2
-    return messages
+    return importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
 
 class _Pen:
-    """Writes the begins of slices of which the same is known: one message, in which only values are replaced.
-
-    Building each message anew would cost four times as much.
-    """
+    """Writes begins of slices of which the same is known: one message, whose values change, at a quarter of the cost."""
 
     def __init__(self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]) -> None:
         self._message, self._packet, self._event = message, packet, packet.track_event
@@ -146,18 +135,15 @@ class _Pen:
             note.int_value = values[place]
         for place, note in self._texts:
             note.string_value_iid = values[place]
-        packet: bytes = self._message.SerializeToString()
-        return packet
+        return bytes(self._message.SerializeToString())
 
 
 def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
 
-# Slices whose packets are held before they are written.
-_BATCH = 16_384
-# A thread's id must be no process's.
-_FIRST_THREAD = 1_000_000
+_BATCH = 16_384  # slices whose packets are held before they are written
+_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
 
 
 @dataclass(frozen=True)
@@ -168,8 +154,7 @@ class Track:
     parent: int | None = None  # number of the track it stands under; None at the top
     place: int = 0  # order among its siblings
     about: str | None = None  # longer text, shown on demand
-    # the process's id, for a track that stands for it or for a thread of it
-    process: int | None = None
+    process: int | None = None  # its id, for a track that stands for it or for a thread of it
     is_thread: bool = False
     unit: str | None = None  # of a counter; None for a track of slices
 
@@ -177,14 +162,12 @@ class Track:
 class TraceWriter:
     """Writes tracks one after the other; of their packets it holds one batch at most.
 
-    A file is a concatenation of packets, each wrapped in a `Trace` of its own. Every track is a packet sequence of its
-    own, with its own interned names. Its number is both its uuid and the id of its sequence.
+    A file is a concatenation of packets, each in a `Trace` of its own. Every track is a packet sequence with interned
+    names of its own; its number is both its uuid and the id of its sequence.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
-        self._file = file
-        self._shift_ns = shift_ns
-        self._n_tracks = 0
+        self._file, self._shift_ns, self._n_tracks = file, shift_ns, 0
 
     def _write(self, **fields: object) -> None:
         self._file.write(protos().Trace(packet=[fields]).SerializeToString())
@@ -199,11 +182,10 @@ class TraceWriter:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
-        about = None if track.about is None else shown(track.about)
-        counter = None if track.unit is None else {"unit_name": track.unit}
-        known = {"parent_uuid": track.parent, "description": about, "counter": counter}
         fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
-        fields |= {key: value for key, value in known.items() if value is not None}
+        fields |= {} if track.parent is None else {"parent_uuid": track.parent}
+        fields |= {} if track.about is None else {"description": shown(track.about)}
+        fields |= {} if track.unit is None else {"counter": {"unit_name": track.unit}}
         if track.is_thread:
             fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:
@@ -216,20 +198,16 @@ class TraceWriter:
     def write_slices(self, track: Track, slices: pa.Table) -> int:
         """Write a track with its slices and return its number; each slice tells its aligned start too."""
         number = self.write_track(track)
-        columns = {
-            name: values_of(slices[name])
-            for name in slices.column_names
-            if name in NOT_NOTES or slices[name].null_count < slices.num_rows
-        }
+        known = (name for name in slices.column_names if name in NOT_NOTES or slices[name].null_count < slices.num_rows)
+        columns = {name: values_of(slices[name]) for name in known}
         notes = {"start_ns": columns[START]} | {name: columns[name] for name in columns if name not in NOT_NOTES}
         ids: dict[str, int] = {}
-        numbered = []
-        for values in notes.values():
-            numbers = values.numbers
+        numbered = [*notes.values()]
+        for at, values in enumerate(numbered):
             if values.texts is not None:
                 of_texts = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
-                numbers = np.array([*of_texts, 0], np.int64)[numbers]  # a column may have no text at all
-            numbered.append(values._replace(numbers=numbers))
+                # a column may have no text at all
+                numbered[at] = values._replace(numbers=np.array([*of_texts, 0], np.int64)[values.numbers])
         names = {
             "event_names": _numbered(columns[NAME].texts or ()),
             "event_categories": _numbered(columns[CATEGORY].texts or ()),
@@ -264,8 +242,7 @@ class TraceWriter:
         )
 
     def _trace_time(self, times: Int64) -> list[int]:
-        shifted: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
-        return shifted
+        return [*np.maximum(times + self._shift_ns, 0).tolist()]
 
     def _write_events(self, number: int, columns: dict[str, Values], notes: Sequence[Values]) -> None:
         """Write begins and ends in order of time: what ends when another begins ends first."""

@@ -9,7 +9,7 @@ from nsyspipe.redact.copy import UNKNOWN
 from nsyspipe.report.words import few
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from nsyspipe.redact.copy import Amount
@@ -27,8 +27,7 @@ _KEPT = (
 
 def redaction_text(done: Redaction, out: Path) -> str:
     """Return the summary: copies, what was removed, what stays, what to mind."""
-    n = len(done.places)
-    what = "1 report" if n == 1 else f"{n} reports"
+    what = f"{len(done.places)} report{'s'[: len(done.places) != 1]}"
     n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
     lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)"]
     for heading, texts in {"Removed": _removed(done.removed.amounts()), "Kept": _KEPT, "Mind": _notes(done)}.items():
@@ -44,10 +43,8 @@ def _removed(amounts: Iterable[Amount]) -> list[str]:
         return ["nothing: the report holds only what analysis needs"]
     totals = {(kind, unit): f"{sum(one.n for one in group):,} {unit}" for (kind, unit), group in groups.items()}
     wide, n_wide = max(len(kind) for kind, _ in groups), max(map(len, totals.values()))
-    return [
-        f"{kind:<{wide}}  {totals[kind, unit]:>{n_wide}}  {_places(kind, group)}"
-        for (kind, unit), group in groups.items()
-    ]
+    rows = ((kind, totals[kind, unit], _places(kind, group)) for (kind, unit), group in groups.items())
+    return [f"{kind:<{wide}}  {total:>{n_wide}}  {places}" for kind, total, places in rows]
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:
@@ -59,11 +56,8 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     single = {table: ".".join([table, *own]) for table, own in columns.items() if len(own) <= 1}
-    return _few([single.get(table, f"{table} ({len(own)} columns)") for table, own in columns.items()])
-
-
-def _few(names: Sequence[str]) -> str:
-    return few([*map(printable, names)], 3)
+    names = [printable(single.get(table, f"{table} ({len(own)} columns)")) for table, own in columns.items()]
+    return few(names, 3)
 
 
 def _notes(done: Redaction) -> Iterator[str]:
@@ -79,7 +73,7 @@ def _notes(done: Redaction) -> Iterator[str]:
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
         yield "what is unknown was left out: a later nsyspipe may read answers from it"
     if done.beside:
-        yield f"not copied, though analyze reads them beside the reports: {_few(done.beside)}"
+        yield f"not copied, though analyze reads them beside the reports: {few([*map(printable, done.beside)], 3)}"
     if done.beside or done.has_others_beside:
         files = "logs of NCCL, topologies and sidecars beside the reports"
         yield f"{files} name hosts, addresses and commands: look at them before you share them"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile,
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from rich.console import Console
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# As in a training loop.
-LOOP = ("data", "forward", "backward", "optimizer")
+LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
 SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share", "idle_share")
@@ -63,7 +63,7 @@ def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT
 def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
-    yield from (Sentence(line, "bold") for line in words.verdict_of(run).split("\n"))
+    yield from (Sentence(line, "bold") for line in words.verdict(run).split("\n"))
     yield Facts(words.subject_parts(run, summary), "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
@@ -173,12 +173,12 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     n_steps = run.summary()["n_summary_steps"][0].as_py()
     lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
     walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
-    return [
-        row
-        | {_LENGTH: walls.get(row["rank"], row["step_time_ns"])}
-        | {_LATENESS: late / n_steps if n_steps and (late := lateness.get(row["rank"])) is not None else None}
-        for row in run.rank_summary().to_pylist()
-    ]
+    rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
+    for row in rows:
+        late = lateness.get(row["rank"])
+        row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
+        row[_LATENESS] = late / n_steps if n_steps and late is not None else None
+    return rows
 
 
 def rank_table(run: Run, n_shown: int) -> Table:
@@ -187,24 +187,22 @@ def rank_table(run: Run, n_shown: int) -> Table:
     known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
     # As in the verdict: what hides under compute is said where backward was not marked.
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
+
+    def share(name: str) -> Field:
+        width = 0 if name in _ALWAYS else _WIDE if name == unneeded else _FULL_WIDTH
+        return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
+
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
-        *(
-            Field(
-                FIGURES[name].short.replace(" ", "\n"),
-                of(name, percent_text),
-                from_width=0 if name in _ALWAYS else _WIDE if name == unneeded else _FULL_WIDTH,
-            )
-            for name in _OF_RANKS
-            if name != "wait_share" or name in known
-        ),
+        *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
         *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_WIDEST)] if _LATENESS in known else []),
     ]
     shown = set(chosen_ranks(rows, n_shown))
     note = left_out_note(len(shown), len(rows))
-    rows = [row for row in rows if row["rank"] in shown]
-    return table_of("Ranks", rows, fields, f"{note} --json has all." if note else None)
+    return table_of(
+        "Ranks", [row for row in rows if row["rank"] in shown], fields, f"{note} --json has all." if note else None
+    )
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -258,8 +256,8 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
-    def phase(name: str) -> Callable[[HostFigures], str]:
-        return lambda one: _short_ms(one.phase_ns[name])
+    def phase(one: HostFigures, name: str) -> str:
+        return _short_ms(one.phase_ns[name])
 
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
@@ -268,7 +266,7 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
         Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
-        *(Field(name, phase(name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        *(Field(name, partial(phase, name=name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
@@ -312,23 +310,18 @@ def findings_of(run: Run) -> list[Finding]:
     def share(ns: float | None) -> float | None:
         return ns / step_time if ns is not None and step_time else None
 
-    def finding(row: Mapping[str, Any]) -> Finding:
+    findings = []
+    for row in run.findings().to_pylist():
         saving = row["saving_ns_per_step"] or None
         possible, expected = share(saving), share(row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
-        return Finding(
-            **{name: row[name] for name in ("id", "severity", "action")},
-            title=_sentence(row["title"]),
-            advice=_sentence(row["advice"]),
-            saving=ms_text(saving),
-            share=min(possible or 0.0, 1.0),
-            share_text=percent_text(possible),
-            expected=None if expected is None else f"~ {percent_text(expected)}",
-            evidence=list(evidence_rows(json.loads(row["evidence"]))),
-        )
-
-    return [finding(row) for row in run.findings().to_pylist()]
+        in_replay = None if expected is None else f"~ {percent_text(expected)}"
+        what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
+        evidence = list(evidence_rows(json.loads(row["evidence"])))
+        most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
+        findings.append(Finding(*what, *most, in_replay, evidence))
+    return findings
 
 
 # A word that is typed as it is keeps its first letter.
@@ -361,10 +354,12 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = head.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
     label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
-    if isinstance(value, int | float):
-        text = write(value) if not isinstance(value, bool) else "yes" if value else "no"
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value)) or absent
     else:
-        text = (", ".join(map(str, value)) or absent) if isinstance(value, list) else str(value)
+        text = write(value) if isinstance(value, int | float) else str(value)
     return f"{label}{f', {name}' if colon else ''}", text
 
 
@@ -382,12 +377,12 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
-    fields = [Field("at most", at_most)]
-    if has_times:
-        fields.append(Field("of step time", attrgetter("share_text")))
-    if is_replayed:
-        fields.append(Field("in a replay", lambda one: one.expected or absent))
-    fields.append(Field("what to change", what, "prose"))
+    fields = [
+        Field("at most", at_most),
+        *([Field("of step time", attrgetter("share_text"))] if has_times else []),
+        *([Field("in a replay", lambda one: one.expected or absent)] if is_replayed else []),
+        Field("what to change", what, "prose"),
+    ]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hint = f"; {more}: --findings all" if (more := ", and ".join(parts)) else ""

@@ -6,13 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.blocks import Column, Sentence, Table
+from nsyspipe.report.blocks import Field, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsyspipe.model.table import Column as TableColumn, TableSchema
+    from nsyspipe.model.table import Column, TableSchema
     from nsyspipe.report.blocks import Block
 
 
@@ -28,7 +28,7 @@ _prose = partial(prose, longest=10_000)  # no word is cut in a reference
 
 def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     """Yield each table's grain, key and columns."""
-    columns = [Column(heading, kind) for heading, kind in zip(_HEADINGS, _KINDS, strict=True)]
+    columns = [Field(heading, kind=kind) for heading, kind in zip(_HEADINGS, _KINDS, strict=True)]
     for at, schema in enumerate(schemas):
         key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
         yield Sentence(schema.name, "bold", is_close=not at)
@@ -38,7 +38,7 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 
 
-def _type(column: TableColumn) -> str:
+def _type(column: Column) -> str:
     return f"{column.type}{'?' if column.nullable else ''}"
 
 

@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 Row = dict[str, Any]
-# Names in a list before the rest is counted; and problems, but on pages.
-_SHOWN, _SHOWN_TROUBLES = 4, 8
+_SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
 _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
 _FIGURE = 10
-_listed = partial(listed, most=_SHOWN)
+_listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 
 
@@ -162,8 +161,7 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     if best["peer_verdict"] == "no change":
         return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
     why = f"; {_why(best)}" if _why(best) else ""
-    low = best["peer_speedup_low"]
-    if low is not None and low > 1:
+    if (best["peer_speedup_low"] or 0) > 1:
         # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
         of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
         return f"{speed}, but {of}{why}"
@@ -174,9 +172,9 @@ def _why(row: Row) -> str:
     """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
     steps, captures = row["peer_settle_steps"], row["peer_settle_captures"]
     hints = [f"about {steps} steps per capture"] if steps else []
-    if captures:
-        is_fewer = steps and captures * row["n_summary_steps"] < steps
-        hints.insert(0 if is_fewer else len(hints), f"about {captures} captures of each")
+    hints += [f"about {captures} captures of each"] if captures else []
+    if steps and captures and captures * row["n_summary_steps"] < steps:
+        hints.reverse()
     hint = f"{', or '.join(hints)} would settle it" if hints else ""
     return "; ".join(filter(None, [row["peer_why"], hint]))
 
@@ -208,15 +206,12 @@ def notes(board: Scoreboard) -> list[str]:
         texts.append(f"Thresholds from {board.rules.settings_file}.")
     single = [side.label for side in board.sides if len(side.runs) == 1]
     if 1 < len(single) == len(board.sides):
-        texts.append(
-            "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
-            "a LABEL=."
-        )
+        what = "the spread between captures is not in the intervals; several captures of a run share a LABEL=."
+        texts.append(f"One capture per run: {what}")
     elif 0 < len(single) < len(board.sides):
         verb = "has one capture" if len(single) == 1 else "have one capture each"
-        texts.append(
-            f"{_listed(single)} {verb}: against a run of several, the spread between captures is taken from that run."
-        )
+        what = "against a run of several, the spread between captures is taken from that run."
+        texts.append(f"{_listed(single)} {verb}: {what}")
     return texts
 
 
@@ -253,8 +248,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
     rows = board.table.drop_columns("run_ids").to_pylist()
     return {
-        "schema_version": SCHEMA_VERSION, "tool_version": __version__,
-        "reference": board.reference, "sort": board.sort,
+        "schema_version": SCHEMA_VERSION, "tool_version": __version__, "reference": board.reference, "sort": board.sort,
         "min_effect_pct": round(100 * board.rules.min_effect, 12), "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced, "settings_file": board.rules.settings_file,
         "runs": [row | {"captures": captures[row["label"]]} for row in rows],
@@ -269,10 +263,8 @@ def scoreboard_csv(board: Scoreboard) -> str:
     A name that a spreadsheet would take for a formula begins with an apostrophe.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(board.table.column_names)
-    for row in board.table.to_pylist():
-        writer.writerow([_cell(value) for value in row.values()])
+    rows = (map(_cell, row.values()) for row in board.table.to_pylist())
+    csv.writer(text, lineterminator="\n").writerows([board.table.column_names, *rows])
     return text.getvalue()
 
 
@@ -299,10 +291,10 @@ def _cell(value: object) -> str:
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
-    ids = sorted(sorted(map(str, one)) for one in captures)
-    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()).hexdigest()
 
 
+_RUNS = "nsyspipe-compare"  # the meta element of a page
 # The columns that a page defines.
 _DEFINED = (
     "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
@@ -330,27 +322,24 @@ def _chart(board: Scoreboard) -> Chart:
         drawn += [{"heading": kind_text(rows)}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
-    return Chart(
-        "scoreboard",
-        "Time and speed",
-        "Step time of each run by what it goes to, and its speed-up",
-        _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn),
-        {"rows": drawn, "over": over},
-        _parts_table([row for _, rows in kinds for row in rows]),
+    about = "Step time of each run by what it goes to, and its speed-up"
+    height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
+    table = _parts_table([row for _, rows in kinds for row in rows])
+    note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
-        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression.",
-        PART_LEGEND,
+        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
     )
+    return Chart("scoreboard", "Time and speed", about, height, data, table, note, PART_LEGEND)
 
 
 def _bar(row: Row, *, is_best: bool) -> Row:
     parts = {part.category: row[part.column] for part in STEP_PARTS}
-    names = {
-        "speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why",
-        "label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps",
+    return {
+        "speedup": row["peer_speedup"], "low": row["peer_speedup_low"], "high": row["peer_speedup_high"],
+        "why": row["peer_why"], "label": row["label"], "peer": row["peer"], "wall": row["mean_step_time_ns"],
+        "n_steps": row["n_summary_steps"], "parts": None if None in parts.values() else parts,
+        "verdict": row["peer_verdict"], "is_best": is_best,
     }  # fmt: skip
-    drawn = {name: row[column] for name, column in names.items()} | {"parts": None if None in parts.values() else parts}
-    return drawn | {"verdict": row["peer_verdict"], "is_best": is_best}
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
@@ -366,9 +355,6 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip
     return table_of("Where each run's mean step time goes", rows, fields)
-
-
-_RUNS = "nsyspipe-compare"  # the meta element of a page
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:

@@ -14,22 +14,17 @@ if TYPE_CHECKING:
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SMALLEST_MS = 0.001
-# From here on two decimals round up to the next unit.
-_ROUNDS_UP = 0.999995
+_ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
-# What stands where nothing was recorded.
-absent = "-"
+absent = "-"  # where nothing was recorded
 
 
 def ms_text(ns: float | None) -> str:
     """Return nanoseconds as milliseconds with four significant digits, ``12.34 ms``."""
     if ns is None:
         return absent
-    ms = ns / _NS_PER_MS
-    if ms and abs(ms) < _SMALLEST_MS:
-        return f"<{_SMALLEST_MS} ms"
-    return f"{_significant(ms)} ms"
+    return f"<{_SMALLEST_MS} ms" if 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS else f"{_significant(ns / _NS_PER_MS)} ms"
 
 
 def _significant(value: float) -> str:
@@ -45,19 +40,15 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
     if ratio is None:
         return absent
     text = f"{100 * ratio:.{digits}f}"
-    if ratio and float(text) == 0:
-        return f"<{10**-digits:.{digits}f} %"
-    return f"{text} %"
+    return f"<{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
 
 
 def bytes_text(n_bytes: float | None) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
-    for scale, unit in _BYTE_UNITS:
-        if n_bytes >= _ROUNDS_UP * scale:
-            return f"{n_bytes / scale:.2f} {unit}"
-    return f"{n_bytes:.0f} B"
+    sizes = (f"{n_bytes / scale:.2f} {unit}" for scale, unit in _BYTE_UNITS if n_bytes >= _ROUNDS_UP * scale)
+    return next(sizes, f"{n_bytes:.0f} B")
 
 
 def bandwidth_text(bytes_per_s: float | None) -> str:
@@ -79,8 +70,7 @@ def count_text(count: float | None) -> str:
 
 _SHORT_NS = 1e5
 _MOST_DIGITS = 3
-# What a difference of ratios is in.
-POINTS = "points"
+POINTS = "points"  # what a difference of ratios is in
 
 
 def _time_text(ns: float | None) -> str:

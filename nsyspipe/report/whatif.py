@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.report.files import Format
     from nsyspipe.run.run import Run
 
-
-# Narrower terminals get fewer columns rather than broken ones.
-_NARROW, _WIDE = 79, 92
+_NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
 
 def headline(found: WhatIf) -> str:
@@ -36,8 +34,7 @@ def headline(found: WhatIf) -> str:
         why = reasons.pop() if len(reasons) == 1 else "see below"
         return f"No answer: {why}."
     if answered[0].id == "custom":
-        one = answered[0]
-        return f"With {one.label}: {ms_text(one.step_time_ns)}, {_change(found, one)}."
+        return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
     # A limit is nothing that can be switched on.
     possible = (one for one in answered if one.id != "perfect-overlap")
     gaining = [one for one in possible if is_clear(found, one) and (one.gain_pct or 0.0) > 0]
@@ -76,20 +73,20 @@ def _change(found: WhatIf, one: Scenario) -> str:
 
 def _less_or_more(one: Scenario) -> str:
     """Return by how much the step time changes, without a sign: that of a gain is another one."""
-    gain = one.gain_pct or 0.0
-    return f"{abs(gain):.1f} % {'more' if gain < 0 else 'less'}"
+    return f"{abs(one.gain_pct or 0.0):.1f} % {'more' if (one.gain_pct or 0.0) < 0 else 'less'}"
 
 
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
     yield Sentence(headline(found), "bold")
-    n_ranks = run.header.n_ranks
-    ranks, steps = (
-        f"{n_ranks} rank{'s'[: n_ranks != 1]}",
-        f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures",
-    )
+    ranks = f"{run.header.n_ranks} rank{'s'[: run.header.n_ranks != 1]}"
+    steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield Facts([found.label, ranks, *run.header.gpu_names, steps], "Run")
-    if figures := _figures(found):
+    times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
+    figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
+    if found.identity_error_pct is not None:
+        figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
+    if figures:
         yield Facts(figures, "Figures")
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
@@ -99,12 +96,10 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
-    refused: dict[str, list[str]] = {}  # labels by reason, each once
-    for one in found.scenarios:
-        if one.refused is not None:
-            refused.setdefault(one.refused, []).append(one.label)
+    refused = dict.fromkeys(one.refused for one in found.scenarios if one.refused is not None)
     if refused and answered:
-        reasons = [f"{', '.join(labels)}: {reason}" for reason, labels in refused.items()]
+        labels = {why: ", ".join(one.label for one in found.scenarios if one.refused == why) for why in refused}
+        reasons = [f"{whose}: {why}" for why, whose in labels.items()]
         yield from (Heading("Not answered", "dim"), Items(reasons))
     if len(answered) > 1:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
@@ -113,23 +108,14 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield Troubles(grave)
 
 
-def _figures(found: WhatIf) -> list[str]:
-    times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
-    figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
-    if found.identity_error_pct is not None:
-        figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
-    return figures
-
-
 def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
+    def span(one: Scenario) -> str:
+        return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
+
     fields = [
         Field("change", attrgetter("label"), "text"),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
-        Field(
-            "range",
-            lambda one: f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
-            from_width=_NARROW,
-        ),
+        Field("range", span, from_width=_NARROW),
         Field("gain", partial(gain_text, found)),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
@@ -152,11 +138,7 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
-    """Return the document as plain Python values, in a fixed order.
-
-    A scenario's ``knobs`` are what is changed by the names of `whatif`'s arguments, but for ``bandwidth_bytes_per_s``,
-    which is a number however the bandwidth was given.
-    """
+    """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
     scenarios = [asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios]
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
@@ -174,9 +156,7 @@ def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
     return formats_of(
         "whatif", found.run_id, document=partial(whatif_document, found),
         # A document of `analyze` has no scenarios.
-        identity_in=lambda document: (
-            str(document["run"]["run_id"]) if isinstance(document["scenarios"], list) else None
-        ),
+        identity_in=lambda one: str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None,
         blocks=blocks, usage="nsyspipe whatif RUN", page=lambda: blocks_page(blocks(), title, (meta, found.run_id)),
         meta=meta, key="run_id",
     )  # fmt: skip

@@ -52,15 +52,11 @@ def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
 
 
-# Two lines of a terminal, less what breaking between words costs.
-_LINK_LENGTH = 185
+_LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
 
 
 def link_text(verdict: LinkVerdict | None) -> str | None:
-    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines.
-
-    None when the link is not known. A bandwidth that was estimated has an ``about``.
-    """
+    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines."""
     if verdict is None or verdict.slowest is None:
         return None
     link = verdict.slowest
@@ -83,8 +79,8 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     """Return what sidecars say of a capture, as pairs."""
     if capture is None:
         return []
-    command = shlex.join(capture.command) if capture.command else None
-    if command and len(command) > _LONGEST_COMMAND:
+    command = shlex.join(capture.command or ())
+    if len(command) > _LONGEST_COMMAND:
         command = f"{command[:_LONGEST_COMMAND]} \N{HORIZONTAL ELLIPSIS}"
     commit = capture.git_commit and ", ".join(digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", "))
     versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
@@ -129,19 +125,15 @@ def _compared(short: float, long: float, *, is_longer: bool) -> str:
     return f"takes about {long / short:.1f} times as long" if short > 0 else "is longer"
 
 
-_NS_PER_S = 1e9
-
-
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     """Return the mean step time that savings are shares of: of a mean, none can exceed it. None without steps."""
     rate = summary["throughput_steps_per_s"]
-    return _NS_PER_S / rate if rate else None
+    return 1e9 / rate if rate else None
 
 
 def few(names: Sequence[str], most: int) -> str:
     """Return names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # Severity, message, where, fix.
@@ -160,10 +152,7 @@ def same_problems(
 
 
 def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[Trouble]:
-    """Return the problems, those of several ranks, else reports, once.
-
-    Of many that differ in nothing but numbers the first is told, and how many there are.
-    """
+    """Return the problems, those of several ranks, else reports, once; of many alike but for numbers the first."""
 
     def place_of(rows: list[Mapping[str, Any]]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
@@ -181,15 +170,11 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
 
 
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001
-# Names of calls come from the report; all of CUDA's are shorter.
-_LONGEST_NAME = 35
+_LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 
 
 def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
-    """Return what share of step time is idle, and why, the largest cause first.
-
-    None where less than 2 % is idle, or where it is not known. Causes under 0.1 % are left out.
-    """
+    """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
     wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
@@ -209,8 +194,7 @@ def idle_cause(column: str) -> str:
     return column.removeprefix("idle_").removesuffix("_ns")
 
 
-# Between these, two decimals say enough of what varies from step to step.
-_TWO_DECIMALS_NS = range(10_000, 10_000_000)
+_TWO_DECIMALS_NS = range(10_000, 10_000_000)  # where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
 
 
@@ -266,11 +250,8 @@ def report_name(one: HostFigures) -> str:
 
 
 _percent = partial(percent_text, digits=0)
-# From this share of communication on, waiting is worth a word.
-_MUCH_WAITING = 0.1
-# From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
-_MUCH_COPIES, _OTHER_COMPUTE = 0.05, 0.05
-
+# From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
+_MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
 _CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
@@ -286,42 +267,30 @@ _MIXED = {"different-runs", "more-ranks-than-world"}
 _MISSING = {"ranks-missing", "ranks-not-captured"}
 
 
-def verdict(
-    summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = (), *,
-    has_host_steps: bool = False, is_capture: bool = False, problems: Iterable[Mapping[str, Any]] = (),
-    evenness: Evenness | None = None,
-) -> str:  # fmt: skip
+def verdict(run: Run) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
-    severities = {row["code"]: row["severity"] for row in problems}
-    of_what = "the capture" if is_capture else "step time"
-    if not n_ranks:
-        lines = [_WITH_HOST_STEPS if has_host_steps else _NO_VERDICT]
-    elif not summary["n_summary_steps"] and not is_capture:
+    (summary,) = run.summary().to_pylist()
+    severities = {row["code"]: row["severity"] for row in run.problems.to_pylist()}
+    of_what = "the capture" if run.is_capture else "step time"
+    if not run.header.n_ranks:
+        lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
+    elif not summary["n_summary_steps"] and not run.is_capture:
         lines = ["No step has a window on every rank, so there are no figures for the run."]
     elif summary["comm_share"] is None:
-        what = "the time of the capture" if is_capture else "the steps' time"
+        what = "the time of the capture" if run.is_capture else "the steps' time"
         unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
         lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
     else:
         lines = [_with_comm(summary, of_what, severities.keys())]
-        late = ((row["action"].capitalize(), row["saving_ns_per_step"]) for row in findings if row["id"] == "straggler")
-        lines += [f"{action}: {ms_text(saving)} per step." for action, saving in late]
-    if evenness is not None and evenness.is_uneven:
+        late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
+        lines += [f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step." for row in late]
+    if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
-
-
-def verdict_of(run: Run) -> str:
-    """Return `verdict` of a run."""
-    summary, findings = run.summary().to_pylist()[0], run.findings().to_pylist()
-    return verdict(
-        summary, run.header.n_ranks, findings, has_host_steps=run.host_steps().num_rows > 0,
-        is_capture=run.is_capture, problems=run.problems.to_pylist(), evenness=run.evenness(),
-    )  # fmt: skip
 
 
 def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:

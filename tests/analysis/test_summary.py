@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -126,6 +128,14 @@ HALF, LITTLE = figures(0.5, 0.48, hidden=0.04, backward=0.03), figures(0.5, 0.00
 COMPUTE = figures(0.0, 0.0, compute=0.957, idle=0.032)
 
 
+def said_of(summary, n_ranks=2, *, is_capture=False, problems=(), even=None):
+    nothing = pa.table({})
+    return verdict(SimpleNamespace(
+        header=SimpleNamespace(n_ranks=n_ranks), is_capture=is_capture, summary=lambda: pa.Table.from_pylist([summary]),
+        problems=pa.Table.from_pylist([*problems]), evenness=lambda: even, findings=lambda: nothing, host_steps=lambda: nothing,
+    ))  # fmt: skip
+
+
 def warning(code):
     return {"problems": [{"code": code, "severity": "warning"}]}
 
@@ -149,7 +159,7 @@ def warning(code):
     (figures(None, None), {"n_ranks": 0}, "No GPU activity was recorded, so there is nothing to measure."),
 ])  # fmt: skip
 def test_the_verdict_says_what_step_time_goes_to(summary, options, sentence):
-    assert verdict(summary, **({"n_ranks": 2} | options)) == sentence
+    assert said_of(summary, **options) == sentence
 
 
 @pytest.mark.parametrize(("steps", "said"), [
@@ -167,8 +177,8 @@ def test_the_verdict_says_what_step_time_goes_to(summary, options, sentence):
     ([100, 200, 400, 800], "mean 375.0 ms, median 300.0 ms, which no step takes"),
 ])  # fmt: skip
 def test_uneven_steps_are_said_with_mean_median_and_pattern(steps, said):
-    found = verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=evenness(np.array(steps) * 1e6))
+    found = said_of(figures(0.0, 0.0, compute=0.9), even=evenness(np.array(steps) * 1e6))
     assert found.split("\n")[1] == f"Steps are uneven: {said}."
     # Every fifth 10 % longer: mean 102, and all within 10 % of the median.
     even = evenness(np.array([100.0, 100, 100, 100, 110] * 3))
-    assert "uneven" not in verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=even)
+    assert "uneven" not in said_of(figures(0.0, 0.0, compute=0.9), even=even)

@@ -228,7 +228,7 @@ def test_a_file_that_is_large_and_holds_nothing_is_refused_before_it_is_read(cop
         nsyspipe.load(copy, run_id=RUN_ID).steps()
 
 
-ODD_JSON = [
+ODD_JSON: list[object] = [
     None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
     True, [], {}, [[]], [None], {"a": None}, ["x", 1],
 ]  # fmt: skip

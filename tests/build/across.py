@@ -34,8 +34,7 @@ def every_step(builders, *arrivals, end, steps=range(4), launch=20, **more):
     """Add one collective to each step: when each rank arrives, and when all are done."""
     for builder, arrival in zip(builders, arrivals, strict=True):
         for at in (1000 * step for step in steps):
-            called = None if launch is None else at + launch
-            builder.nccl(at + arrival, at + end, launch=called, **more)
+            builder.nccl(at + arrival, at + end, launch=None if launch is None else at + launch, **more)
     return builders
 
 
@@ -48,16 +47,14 @@ def load(builders, folder, **options):
 
 def collectives(run, *names, step=1):
     """Return some columns of the collectives of one step, in order of (collective, rank)."""
-    rows = [row for row in run.collectives().to_pylist() if row["step"] == step]
-    return [tuple(row[name] for name in names) for row in rows]
+    return [tuple(row[name] for name in names) for row in run.collectives().to_pylist() if row["step"] == step]
 
 
 def waits(run, rank=None):
     """Return the waiting time of each step, of one rank or rank by rank."""
-    rows = run.steps().to_pylist()
-    ranks = run.ranks["rank"].to_pylist() if rank is None else [rank]
-    found = [[row["wait_ns"] for row in rows if row["rank"] == one] for one in ranks]
-    return found if rank is None else found[0]
+    if rank is None:
+        return [waits(run, one) for one in run.ranks["rank"].to_pylist()]
+    return [row["wait_ns"] for row in run.steps().to_pylist() if row["rank"] == rank]
 
 
 def stragglers(run):

@@ -74,37 +74,31 @@ class Ddp:
         return [at + self.optimizer for at in free]
 
     def _micro_batch(self, hosts, free):
-        now = []
-        for rank, host in enumerate(hosts):
-            at = free[rank]
-            end = at + self.forward + self.late[rank]
+        now = [at + self.forward + late for at, late in zip(free, self.late, strict=False)]
+        for host, at, end in zip(hosts, free, now, strict=True):
             host.kernel(at, end, "forward")
-            now.append(end)
         comm_free, gradient = 0, 0
         for n_gradients, transfer in zip(self.buckets, self.transfer, strict=True):
             for _ in range(n_gradients):
                 length = self.scale * self.gradients[gradient] // self.gradients[0]
+                name = "scale_gradient" if self.scales_alike else f"scale_{chr(97 + gradient)}"
                 for rank, host in enumerate(hosts):
-                    host.kernel(now[rank], now[rank] + self.layer, "layer_backward")
                     begin = now[rank] + self.layer
-                    name = "scale_gradient" if self.scales_alike else f"scale_{chr(97 + gradient)}"
+                    host.kernel(now[rank], begin, "layer_backward")
                     host.kernel(begin, begin + length, name)
-                    now[rank] += self.layer + length
+                    now[rank] = begin + length
                 gradient += 1
             starts = [max(one, comm_free) for one in now]
             comm_free = max(starts) + transfer
             n_bytes = sum(self.gradients[gradient - n_gradients : gradient])
             for host, start in zip(hosts, starts, strict=True):
                 host.all_reduce(start, comm_free, n_bytes)
-        ends = []
-        for rank, host in enumerate(hosts):
-            at = max(now[rank], comm_free)
-            if self.has_copies:
-                for size in self.gradients:
-                    length = self.copy * size // self.gradients[0]
-                    host.copy(at, at + length, size)
-                    at += length
-            ends.append(at)
+        ends = [max(one, comm_free) for one in now]
+        for size in self.gradients if self.has_copies else ():
+            length = self.copy * size // self.gradients[0]
+            for rank, host in enumerate(hosts):
+                host.copy(ends[rank], ends[rank] + length, size)
+                ends[rank] += length
         return ends
 
 

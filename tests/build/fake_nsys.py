@@ -81,6 +81,5 @@ def calls(nsys):
 
 
 def fake_report(path, rank=0):
-    """Write what the fake nsys takes for a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return steady_rank(rank).write(path)

@@ -56,11 +56,10 @@ def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
 
 def hostile_log(path: Path) -> Path:
     """Write what NCCL would log with hostile settings."""
-    settings = "\n".join(
-        f"node0:1000:1000 [0] NCCL INFO NCCL_SETTING_{at} set by environment to {name}."
-        for at, name in enumerate(HOSTILE)
-    )
-    path.write_text(f"node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n{settings}\n", encoding="utf-8")
+    lines = ["NCCL version 2.21.5+cuda12.4"]
+    lines += [f"NCCL_SETTING_{at} set by environment to {name}." for at, name in enumerate(HOSTILE)]
+    text = "".join(f"node0:1000:1000 [0] NCCL INFO {line}\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

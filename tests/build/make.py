@@ -51,7 +51,6 @@ def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 
 
 
 def unified(start: int, end: int) -> Op:
-    """Return a copy of unified memory, which nothing launches."""
     return Op("copy", start, end, None, canonical.UNIFIED_KINDS[0], 100)
 
 
@@ -64,24 +63,22 @@ def ints(*values: int) -> np.ndarray:
 
 
 def operations(*ops: Op) -> ProcessOperations:
-    kernels = [op for op in ops if op.category != "copy"]
-    copies = [op for op in ops if op.category == "copy"]
+    kernels, copies = ([op for op in ops if (op.category == "copy") is is_copy] for is_copy in (False, True))
     nothing = [None] * len(ops)
     rare = ("device_id", "stream_id", "name_id", "grid", "block")
-    of_kernels = _times(kernels) | {name: [getattr(op, name) for op in kernels] for name in rare}
+    of_kernels = _columns([(op.start, op.end) for op in kernels], "start_ns", "end_ns")
+    of_kernels |= {name: [getattr(op, name) for op in kernels] for name in rare}
     of_kernels["correlation_id"] = nothing[: len(kernels)]
     of_kernels["is_comm"] = np.array([op.category == "comm" for op in kernels], np.bool_)
-    of_copies = _times(copies) | {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
+    of_copies = _columns([(op.start, op.end) for op in copies], "start_ns", "end_ns")
+    of_copies |= {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
     of_copies |= {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
     tables = canonical.KERNELS.table(of_kernels), canonical.COPIES.table(of_copies)
     return operations_of(tables[0], _launches(kernels), tables[1], _launches(copies))
 
 
 def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] = ()):
-    """Build `canonical.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read.
-
-    `libraries` are the places of those in a library's domain.
-    """
+    """Build `canonical.RANGES` from (thread, start, end, text or None); `libraries`: places of those in such a domain."""
     texts = list(dict.fromkeys(row[3] for row in rows))
     index = pa.array([texts.index(row[3]) for row in rows], pa.int32())
     columns = _columns(rows, "thread_id", "start_ns", "end_ns")
@@ -97,12 +94,8 @@ def texts_of(table):
 
 def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None) -> Members:
     """Build step ranges of the given times; row i is member i unless told."""
-    return Members(
-        thread,
-        ints(*(range(len(spans)) if rows is None else rows)),
-        ints(*(start for start, _ in spans)),
-        ints(*(end for _, end in spans)),
-    )
+    starts, ends = ints(*(start for start, _ in spans)), ints(*(end for _, end in spans))
+    return Members(thread, ints(*(range(len(spans)) if rows is None else rows)), starts, ends)
 
 
 def windows(*spans: tuple[int, int]) -> Windows:
@@ -129,10 +122,6 @@ def listed(columns: dict[str, Any]) -> dict[str, Any]:
 def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, Any]:
     """Return the first columns of a table of rows."""
     return {"process_id": [PROCESS] * len(rows)} | {name: [row[at] for row in rows] for at, name in enumerate(names)}
-
-
-def _times(ops: list[Op]) -> dict[str, Any]:
-    return _columns([(op.start, op.end) for op in ops], "start_ns", "end_ns")
 
 
 def _launches(ops: list[Op]) -> np.ndarray:

@@ -30,9 +30,7 @@ def step_row(start, end, step=0, rank=0, **figures):
 
 def op(start, end, category="compute", name="gemm", *, stream=7, device=0, rank=0, **more):
     fixed = {"category": category, "name": name, "device_id": device, "stream_id": stream}
-    return {
-        "rank": rank, "start_ns": start, "end_ns": end, "dur_ns": end - start, **fixed, **more,
-    }  # fmt: skip
+    return {"rank": rank, "start_ns": start, "end_ns": end, "dur_ns": end - start, **fixed, **more}
 
 
 def comm(start, end, seq=None, step=0, **more):
@@ -57,20 +55,14 @@ def host_range(start, end, phase=None, step=0, rank=0, device=(None, None)):
 def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None):
     """Write a trace of rows; operations and ranges of a rank are those that name it."""
     ranks = ranks or [rank_row(number) for number in sorted({one["rank"] for one in ops} or {0})]
+    kinds = ((schema.EVENTS, ops), (schema.PHASE_RANGES, ranges))
     operations = [
-        (
-            row["rank"],
-            schema.EVENTS.from_rows([one for one in ops if one["rank"] == row["rank"]]),
-            schema.PHASE_RANGES.from_rows([one for one in ranges if one["rank"] == row["rank"]]),
-        )
-        for row in ranks
+        (rank, *(kind.from_rows([one for one in rows if one["rank"] == rank]) for kind, rows in kinds))
+        for rank in (row["rank"] for row in ranks)
     ]
+    tables = (schema.STEPS.from_rows(list(steps)), schema.COLLECTIVES.from_rows(list(collectives)))
     file = io.BytesIO()
-    tables = {
-        "steps": schema.STEPS.from_rows(list(steps)),
-        "collectives": schema.COLLECTIVES.from_rows(list(collectives)),
-    }
-    perfetto(a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, **tables), file)
+    perfetto(a_run(run or header(), schema.RANKS.from_rows(ranks), iter(operations), family, *tables), file)
     return file.getvalue()
 
 
@@ -90,8 +82,3 @@ def trace(ops, **tables):
 def only_rank(ops, **tables):
     (found,) = trace(ops, **tables).ranks
     return found
-
-
-def steps_of(ops, **tables):
-    """Return the steps of the only rank, under which all that is derived stands."""
-    return only_rank(ops, **tables).child("steps")

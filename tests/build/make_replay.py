@@ -48,14 +48,15 @@ def refusal(found):
     return reason
 
 
+_OF_KERNELS = """where correlationId in (select correlationId from CUPTI_ACTIVITY_KIND_KERNEL
+    where shortName = (select id from StringIds where value = ?1)"""
+
+
 def forget_launches(report, name, n):
     """Take the first n launches of the kernels with that name out of a report."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
         gone = connection.execute(
-            "delete from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId in (select correlationId from"
-            " CUPTI_ACTIVITY_KIND_KERNEL where shortName = (select id from StringIds where value = ?)"
-            " order by start limit ?)",
-            (name, n),
+            f"delete from CUPTI_ACTIVITY_KIND_RUNTIME {_OF_KERNELS} order by start limit ?2)", (name, n)
         )
         assert gone.rowcount == n
 
@@ -63,9 +64,5 @@ def forget_launches(report, name, n):
 def launch_first(report, name, *, every):
     """Let the kernels with that name be launched before all others of their step; hosts begin one in so many ns."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
-        connection.execute(
-            "update CUPTI_ACTIVITY_KIND_RUNTIME set start = start / ?1 * ?1 + 500, end = start / ?1 * ?1 + 600"
-            " where correlationId in (select correlationId from CUPTI_ACTIVITY_KIND_KERNEL"
-            " where shortName = (select id from StringIds where value = ?2))",
-            (every, name),
-        )
+        times = "start = start / ?2 * ?2 + 500, end = start / ?2 * ?2 + 600"
+        connection.execute(f"update CUPTI_ACTIVITY_KIND_RUNTIME set {times} {_OF_KERNELS})", (name, every))

@@ -16,8 +16,7 @@ def plain_rank(rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", 
     builder.session(start).host("node0")
     if gpu:
         builder.gpu(name=gpu)
-    schema, _, product = DEFAULT.partition(" ")
-    builder.meta(EXPORT_SCHEMA_VERSION=schema, EXPORT_PRODUCT_VERSION=product)
+    builder.meta(**dict(zip(("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_VERSION"), DEFAULT.split(), strict=True)))
     at = 1000
     for number, (compute, comm, copy, idle) in enumerate([FIRST, *steps, LAST]):
         launch = at - 10

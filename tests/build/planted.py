@@ -57,7 +57,6 @@ class _Secrets(dict):
 
 
 def forms(secret: str) -> list[bytes]:
-    """Return the secret's bytes in all encodings of SQLite."""
     return [secret.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
 
 
@@ -82,12 +81,11 @@ def planted_rank(secrets: dict[str, str], rank: int = 0) -> TraceBuilder:
         AWS_SECRET_ACCESS_KEY=secrets["environment"], OMPI_COMM_WORLD_RANK=secrets["rank variable"],
         CUDA_VISIBLE_DEVICES=f"GPU-{secrets['visible devices']}",
     )  # fmt: skip
-    capture = builder.rows["META_DATA_CAPTURE"]
     name = f"{secrets['name of a variable']}:ENVIRONMENT_VARIABLE"
-    capture.append({"name": name, "value": f'LOCAL_RANK="{rank}"'})
-    capture.append({"name": "PROCESS_0:WORKING_DIR", "value": secrets["working directory"]})
-    capture.append({"name": "PROCESS_0:ARGUMENT_1", "value": secrets["argument"]})
-    capture.append({"name": None, "value": secrets["value without a name"]})
+    builder.add("META_DATA_CAPTURE", name=name, value=f'LOCAL_RANK="{rank}"')
+    builder.add("META_DATA_CAPTURE", name="PROCESS_0:WORKING_DIR", value=secrets["working directory"])
+    builder.add("META_DATA_CAPTURE", name="PROCESS_0:ARGUMENT_1", value=secrets["argument"])
+    builder.add("META_DATA_CAPTURE", name=None, value=secrets["value without a name"])
     _facts(builder, secrets)
     _ranges(builder, secrets)
     return builder
@@ -189,15 +187,16 @@ def _schema(database: sqlite3.Connection, secrets: dict[str, str]) -> None:
 def _free_pages(database: sqlite3.Connection, secrets: dict[str, str]) -> None:
     """Leave secrets in pages that belong to nothing, and in what is left free of others."""
     database.execute("CREATE TABLE gone (value TEXT)")
-    rows = [(secrets["dropped table"] * 50,)] * 200
-    database.executemany("INSERT INTO gone VALUES (?)", rows)
-    database.execute("COMMIT")
-    database.execute("BEGIN")
-    database.execute("DROP TABLE gone")
-    insert = f"INSERT INTO {STRINGS} VALUES (?, ?)"
-    database.executemany(insert, [(10_000 + n, secrets["deleted row"]) for n in range(300)])
-    database.execute("COMMIT")
-    database.execute("BEGIN")
-    database.execute(f"DELETE FROM {STRINGS} WHERE id >= 10000")
-    database.execute("COMMIT")
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.executemany("INSERT INTO gone VALUES (?)", [(secrets["dropped table"] * 50,)] * 200)
+    for statement in ("COMMIT", "BEGIN", "DROP TABLE gone"):
+        database.execute(statement)
+    rows = [(10_000 + n, secrets["deleted row"]) for n in range(300)]
+    database.executemany(f"INSERT INTO {STRINGS} VALUES (?, ?)", rows)
+    for statement in (
+        "COMMIT",
+        "BEGIN",
+        f"DELETE FROM {STRINGS} WHERE id >= 10000",
+        "COMMIT",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+    ):
+        database.execute(statement)

@@ -77,9 +77,7 @@ def listening():
 def have_ended(pids):
     """Tell whether processes are gone, or soon will be."""
     deadline = time.monotonic() + 10
-    while left := [pid for pid in pids.split() if _is_running(pid)]:
-        if time.monotonic() > deadline:
-            break
+    while (left := any(map(_is_running, pids.split()))) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not left
 

@@ -7,13 +7,9 @@ from tests.build.plain_steps import plain_run
 MS = 10**6
 # Name -> compute of the first step in ms, summary steps, ranks.
 RUNS = {
-    "slow": (100, 12, 2),
-    "fast": (70, 12, 2),
-    "again": (100, 12, 2),
-    "short": (70, 2, 2),
-    "wide": (90, 12, 3),
+    "slow": (100, 12, 2), "fast": (70, 12, 2), "again": (100, 12, 2), "short": (70, 2, 2), "wide": (90, 12, 3),
     "wider": (80, 12, 3),
-}
+}  # fmt: skip
 
 
 def steps(compute, n=12):
@@ -23,11 +19,8 @@ def steps(compute, n=12):
 
 def scoreboard_runs(folder, names=tuple(RUNS), **options):
     """Write runs by name and open them; each is captured at a time of its own."""
-    places = {name: at for at, name in enumerate(RUNS)}
     return {
-        name: plain_run(
-            folder / name, [steps(compute, n)] * ranks, start=10**18 + places[name] * 10**12, **options
-        )
-        for name, (compute, n, ranks) in RUNS.items()
+        name: plain_run(folder / name, [steps(compute, n)] * ranks, start=10**18 + place * 10**12, **options)
+        for place, (name, (compute, n, ranks)) in enumerate(RUNS.items())
         if name in names
-    }  # fmt: skip
+    }

@@ -42,21 +42,15 @@ def test_a_figure_is_named_in_few_files(files, figure):
     assert files[figure] <= next((n for n, names in MORE.items() if figure in names.split()), MOST)
 
 
-def test_the_registry_names_columns_and_each_metric_once():
-    assert set(figures.FIGURES) <= FIGURES
+def test_the_registry_names_columns_and_each_metric_once_and_every_figure_of_the_run():
+    assert {*SUMMARY.names} - PLACES <= set(figures.FIGURES) <= FIGURES
     assert len(figures.METRICS) == len(figures.FIGURES)
     assert {one.column for place in figures.PLACES for one in figures.shown(place)} <= set(figures.FIGURES)
 
 
-def test_every_figure_of_the_run_is_registered():
-    assert {*SUMMARY.names} - PLACES <= set(figures.FIGURES)
-
-
 @pytest.mark.parametrize("figure", figures.FIGURES.values(), ids=figures.FIGURES)
 def test_a_figure_says_what_it_is(figure):
-    assert figure.short
-    assert figure.label
-    assert figure.formula
+    assert all((figure.short, figure.label, figure.formula))
     assert figure.better in {"lower", "higher", "neither"}
     assert figure.unit in {"ns", "1/s", "ratio", "count", "bytes", "bytes/s"}
 

@@ -11,6 +11,7 @@ import shlex
 from collections import defaultdict
 from datetime import UTC
 from functools import cache
+from itertools import product
 
 import duckdb
 import pytest
@@ -93,13 +94,11 @@ def test_the_trend_of_communication(ask):
 
 
 def test_exposed_communication_by_rank(ask):
-    expected = []
-    for run in sorted(RUNS):
-        for rank in range(4):
-            own = [row for row in summary_steps(run) if row["rank"] == rank]
-            names = ("exposed_comm_ns", "wait_ns", "wall_ns")
-            exposed, wait, wall = (sum(row[name] for row in own) for name in names)
-            expected.append((run, rank, exposed / wall, wait / wall))
+    names, expected = ("exposed_comm_ns", "wait_ns", "wall_ns"), []
+    for run, rank in product(sorted(RUNS), range(4)):
+        rows = [row for row in summary_steps(run) if row["rank"] == rank]
+        exposed, wait, wall = (sum(row[name] for row in rows) for name in names)
+        expected.append((run, rank, exposed / wall, wait / wall))
     assert ask(1) == expected
 
 

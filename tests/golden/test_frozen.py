@@ -26,36 +26,23 @@ TABLES = (
     "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
     "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
 )  # fmt: skip
-RUNS = sorted(
-    {
-        re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", path.name)
-        for folder in (REAL, SAMPLES)
-        for path in folder.glob("*.sqlite*")
-    }
-)
+REPORTS = [path.name for folder in (REAL, SAMPLES) for path in folder.glob("*.sqlite*")]
+RUNS = sorted({re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", name) for name in REPORTS})
 # Shown in every format, not in text alone: a run of each kind.
 SHOWN = (
     "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
     "ddp-4gpu-onefile",
 )  # fmt: skip
-BESIDE: dict[str, list[tuple[str, ...]]] = {
-    "diff": [
-        ("ddp-4gpu-before", "ddp-4gpu-after"),
-        ("2gpu-gpt-b25-shm", "2gpu-gpt-b25"),
-        ("2gpu-graph", "2gpu-graph-node"),
-    ],
-    "compare": [("ddp-1gpu", "ddp-2gpu", "ddp-4gpu"), ("ddp-4gpu-before", "ddp-4gpu-after")],
-}
+BESIDE = [
+    ("diff", ("ddp-4gpu-before", "ddp-4gpu-after")), ("diff", ("2gpu-gpt-b25-shm", "2gpu-gpt-b25")),
+    ("diff", ("2gpu-graph", "2gpu-graph-node")),
+    ("compare", ("ddp-1gpu", "ddp-2gpu", "ddp-4gpu")), ("compare", ("ddp-4gpu-before", "ddp-4gpu-after")),
+]  # fmt: skip
 CHANGES = {
-    "2gpu-gpt-b25-shm": ["--link", "h200"],
-    "2gpu-gpt-b25": ["--bucket-mb", "100"],
-    "2gpu-gpt-one-shm": ["--perfect-overlap"],
-    "ddp-4gpu-before": ["--bucket-mb", "25"],
-    "ddp-4gpu-shm": ["--gradient-dtype", "bf16"],
-    "2gpu-graph": ["--no-wait"],
-}
-
-
+    "2gpu-gpt-b25-shm": ["--link", "h200"], "2gpu-gpt-b25": ["--bucket-mb", "100"],
+    "2gpu-gpt-one-shm": ["--perfect-overlap"], "ddp-4gpu-before": ["--bucket-mb", "25"],
+    "ddp-4gpu-shm": ["--gradient-dtype", "bf16"], "2gpu-graph": ["--no-wait"],
+}  # fmt: skip
 # The quickest of each kind: the others take a second each, and run with the slow tests.
 QUICK = ("baseline", "2gpu-graph", "ddp-2gpu-straggler")
 
@@ -170,7 +157,7 @@ def test_other_formats_of_a_run_are_what_they_were(run, written, pinned, digeste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]])
+@pytest.mark.parametrize(("command", "runs"), BESIDE)
 def test_runs_beside_each_other_are_what_they_were(command, runs, written, pinned, digested):
     name = f"{command}/{command}-{'-'.join(runs)}"
     text, markdown, document, page = written(command, *(inputs(run)[0] for run in runs), "-j", "1")

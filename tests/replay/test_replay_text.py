@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.replay.answer import Scenario, WhatIf
-from nsyspipe.report.whatif import _figures, gain_text, headline
+from nsyspipe.report.whatif import gain_text, headline
 
 MS = 1_000_000
 
@@ -42,10 +42,9 @@ def test_the_largest_clear_gain_leads(scenarios, words):
     assert text == words if words.endswith(".") else text.startswith(words)
 
 
-def test_a_gain_that_is_not_clear_is_said_to_be_so_and_what_transfers_cost_stands_beside_the_step_time():
+def test_a_gain_that_is_not_clear_is_said_to_be_so():
     found = answer(scenario("a", 98, 95, 101, no_wait=True))
     assert gain_text(found, found.scenarios[0]) == "+2.0 %, not clear"
-    assert _figures(found)[:2] == ["step time 100.0 ms", "if transfers took no time 80.00 ms"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import (
-    Column,
     Facts,
+    Field,
     Heading,
     Items,
     Notes,
@@ -27,7 +27,7 @@ from nsyspipe.report.html.page import Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
 COLUMNS = [
-    Column("what", "name"), Column("step\ntime"), Column("verdict", "word", from_width=30), Column("note", "prose", from_width=80),
+    Field("what", kind="name"), Field("step\ntime"), Field("verdict", kind="word", from_width=30), Field("note", kind="prose", from_width=80),
 ]  # fmt: skip
 BLOCKS = [
     Sentence("It is so.", "bold"),
@@ -53,15 +53,12 @@ def test_they_stand_apart_and_a_narrow_terminal_says_which_columns_it_goes_witho
     pinned("blocks", **{f"text of width {width}": "\n".join(text(width)) for width in (60, 80)}, markdown=page)
 
 
-@pytest.mark.parametrize(
-    ("width", "line"),
-    [
-        (80, "kkkkkkkkkkkkkkkkkkkk-end  1 ms  improvement"),
-        (35, "kkkkkkk..kkk-end  1 ms  improvement"),
-        (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"),
-        (18, "kkkkk..k-end  1 ms"),
-    ],
-)
+@pytest.mark.parametrize(("width", "line"), [
+    (80, "kkkkkkkkkkkkkkkkkkkk-end  1 ms  improvement"),
+    (35, "kkkkkkk..kkk-end  1 ms  improvement"),
+    (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"),
+    (18, "kkkkk..k-end  1 ms"),
+])  # fmt: skip
 def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width, line):
     table = Table("x", COLUMNS[:3], [["k" * 20 + "-end", "1 ms", "improvement"]])
     assert line in text(width, [table])

@@ -27,20 +27,16 @@ def table(*rows):
 
 
 def cells(host_steps, n_shown=16):
-    """Return the rows of the table, in words."""
     return [[words_of(cell) for cell in row] for row in next(iter(host_blocks(host_steps, n_shown))).rows]
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        # The median of an even number is floored, (4 + 7) / 2; the first of the slowest counts.
-        ([(0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)], (4, 0, 5, 0, 7)),
-        # A step that was never closed is counted apart.
-        ([(0, 0, 5, 1), (0, 1, -900, 3)], (1, 1, 5, 0, 5)),
-        ([(0, 1, -900, 3)], (0, 1, None, None, None)),
-    ],
-)
+@pytest.mark.parametrize(("rows", "expected"), [
+    # The median of an even number is floored, (4 + 7) / 2; the first of the slowest counts.
+    ([(0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)], (4, 0, 5, 0, 7)),
+    # A step that was never closed is counted apart.
+    ([(0, 0, 5, 1), (0, 1, -900, 3)], (1, 1, 5, 0, 5)),
+    ([(0, 1, -900, 3)], (0, 1, None, None, None)),
+])  # fmt: skip
 def test_figures_are_of_the_steps_that_were_closed(rows, expected):
     (one,) = host_figures(table(*rows))
     assert (one.n_steps, one.n_open, one.median_ns, one.slowest_step, one.slowest_ns) == expected
@@ -50,20 +46,16 @@ def test_figures_are_of_the_steps_that_were_closed(rows, expected):
         assert one.phase_ns == {"backward": None, "forward": 1, "optimizer": None, "data": None}
 
 
-@pytest.mark.parametrize(
-    ("rows", "pair"),
-    [
-        ([(0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 5, 1), (3, 0, 9, 1)], (0, 1)),
-        ([(0, 0, 5, 1), (1, 0, 5, 1)], None),
-        ([(0, 0, 5, 1)], None),
-        ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
-        ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
-        ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
-        ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
-        ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
-    ],
-    ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"],
-)
+@pytest.mark.parametrize(("rows", "pair"), [
+    ([(0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 5, 1), (3, 0, 9, 1)], (0, 1)),
+    ([(0, 0, 5, 1), (1, 0, 5, 1)], None),
+    ([(0, 0, 5, 1)], None),
+    ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
+    ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
+    ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
+    ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
+    ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
+], ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"])  # fmt: skip
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
     found = fastest_and_slowest(figures)
@@ -88,29 +80,25 @@ def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase()
     assert cells(table((0, 0, 5, None)))[0][-1] == "-"
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        # Rank 1 sleeps 12 of its 100 ms elsewhere, rank 0 waits as long in backward.
-        (
-            [(100, 62), (100, 50)],
-            ("Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
-            "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."),
-        ),
-        # It sleeps between two steps.
-        (
-            [(112, 62), (100, 50)],
-            ("Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
-            "backward. There ranks wait for each other: rank 0 may only wait."),
-        ),
-        (
-            [(112, 55), (100, 50)],
-            "Slowest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1.",
-        ),
-        ([(100, 52), (100, 50)], None),
-    ],
-    ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "says"), [
+    # Rank 1 sleeps 12 of its 100 ms elsewhere, rank 0 waits as long in backward.
+    (
+        [(100, 62), (100, 50)],
+        ("Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
+        "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."),
+    ),
+    # It sleeps between two steps.
+    (
+        [(112, 62), (100, 50)],
+        ("Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
+        "backward. There ranks wait for each other: rank 0 may only wait."),
+    ),
+    (
+        [(112, 55), (100, 50)],
+        "Slowest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1.",
+    ),
+    ([(100, 52), (100, 50)], None),
+], ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"])  # fmt: skip
 def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
     assert [*host_notes(host_figures(with_backward(*rows)), 16)] == ([says] if says else [])
 
@@ -186,33 +174,30 @@ def step(*causes, wall=10_000, **known):
     return {"wall_ns": wall, "idle_ns": known.get("idle", sum(ns or 0 for ns in causes))} | columns
 
 
-@pytest.mark.parametrize(
-    ("rows", "calls", "line"),
-    [
-        # The largest first, and none under 0.1 %.
-        ([step(290, 400, 110, 540, 9)], CALLS,
-         "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"),
-        ([step(0, 0, 0, 200, 10)], CALLS, "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"),
-        # Steps are pooled.
-        ([step(100, 0, 0, 0, 0, wall=1000), step(0, 200, 0, 0, 0, wall=3000)], CALLS,
-         "idle 7.5 %: launch 5.0 %, input 2.5 %"),
-        # Under 2 % is not explained.
-        ([step(200, 0, 0, 0, 0)], CALLS, "idle 2.0 %: input 2.0 %"),
-        ([step(199, 0, 0, 0, 0)], CALLS, None),
-        ([step(0, 0, 0, 0, 0)], CALLS, None),
-        # Causes that cannot be told apart stand together.
-        ([step(30, None, None, 20, 0, wall=1000, idle=200)], [],
-         "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"),
-        # What is not known is not said: no steps, not recorded, no time.
-        ([], [], None),
-        ([step(*[None] * 5, wall=1000, idle=None)], [], None),
-        ([step(0, 0, 0, 0, 0, wall=0)], [], None),
-        # Names of calls are made fit to show.
-        ([step(0, 0, 500, 0, 0)], ["\x1b[31mcall" + "x" * 500],
-         "idle 5.0 %: blocked 5.0 % (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"),
-        ([step(0, 0, 500, 0, 0)], [], "idle 5.0 %: blocked 5.0 %"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "calls", "line"), [
+    # The largest first, and none under 0.1 %.
+    ([step(290, 400, 110, 540, 9)], CALLS,
+     "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"),
+    ([step(0, 0, 0, 200, 10)], CALLS, "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"),
+    # Steps are pooled.
+    ([step(100, 0, 0, 0, 0, wall=1000), step(0, 200, 0, 0, 0, wall=3000)], CALLS,
+     "idle 7.5 %: launch 5.0 %, input 2.5 %"),
+    # Under 2 % is not explained.
+    ([step(200, 0, 0, 0, 0)], CALLS, "idle 2.0 %: input 2.0 %"),
+    ([step(199, 0, 0, 0, 0)], CALLS, None),
+    ([step(0, 0, 0, 0, 0)], CALLS, None),
+    # Causes that cannot be told apart stand together.
+    ([step(30, None, None, 20, 0, wall=1000, idle=200)], [],
+     "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"),
+    # What is not known is not said: no steps, not recorded, no time.
+    ([], [], None),
+    ([step(*[None] * 5, wall=1000, idle=None)], [], None),
+    ([step(0, 0, 0, 0, 0, wall=0)], [], None),
+    # Names of calls are made fit to show.
+    ([step(0, 0, 500, 0, 0)], ["\x1b[31mcall" + "x" * 500],
+     "idle 5.0 %: blocked 5.0 % (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"),
+    ([step(0, 0, 500, 0, 0)], [], "idle 5.0 %: blocked 5.0 %"),
+])  # fmt: skip
 def test_idle_time_is_explained_by_its_causes(rows, calls, line):
     named = [{"call": call, "blocked_ns_per_step": 9.0 - at} for at, call in enumerate(calls)]
     assert idle_text(schema.STEPS.from_rows(rows), schema.IDLE_CALLS.from_rows(named)) == line

@@ -20,34 +20,26 @@ def lanes_of(lanes, times, *more):
     return [lane.tolist() for lane in lanes(starts, ends, *more)]
 
 
-@pytest.mark.parametrize(
-    ("slices", "lanes"),
-    [
-        ([(20, 30), (0, 10), (10, 20)], [[1, 2, 0]]),
-        ([], []),
-        ([(0, 10), (5, 8), (10, 12), (11, 15)], [[0, 2], [1, 3]]),
-        ([(0, 10), (2, 4)], [[0], [1]]),
-        ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]),
-        ([(5, 8), (6, 6)], [[0], [1]]),
-    ],
-    ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"],
-)
+@pytest.mark.parametrize(("slices", "lanes"), [
+    ([(20, 30), (0, 10), (10, 20)], [[1, 2, 0]]),
+    ([], []),
+    ([(0, 10), (5, 8), (10, 12), (11, 15)], [[0, 2], [1, 3]]),
+    ([(0, 10), (2, 4)], [[0], [1]]),
+    ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]),
+    ([(5, 8), (6, 6)], [[0], [1]]),
+], ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"])  # fmt: skip
 def test_slices_of_a_stream_take_the_first_track_that_is_free(slices, lanes):
     assert lanes_of(disjoint_lanes, slices) == lanes
     # Equal times are in the order of the tie.
     assert lanes_of(disjoint_lanes, [(5, 5)] * 3, ints(3, 1, 2)) == [[1, 2, 0]]
 
 
-@pytest.mark.parametrize(
-    ("ranges", "depth", "lanes"),
-    [
-        ([(2, 4), (0, 10), (4, 10)], None, [[1, 0, 2]]),
-        ([(0, 10), (0, 10)], (1, 0), [[1, 0]]),
-        ([(0, 10), (5, 15), (6, 14), (15, 20)], None, [[0, 3], [1, 2]]),
-        ([], None, []),
-    ],
-    ids=["inside-stands-behind", "lower-depth-is-outer", "crossing-stands-on-two", "none"],
-)
+@pytest.mark.parametrize(("ranges", "depth", "lanes"), [
+    ([(2, 4), (0, 10), (4, 10)], None, [[1, 0, 2]]),
+    ([(0, 10), (0, 10)], (1, 0), [[1, 0]]),
+    ([(0, 10), (5, 15), (6, 14), (15, 20)], None, [[0, 3], [1, 2]]),
+    ([], None, []),
+], ids=["inside-stands-behind", "lower-depth-is-outer", "crossing-stands-on-two", "none"])  # fmt: skip
 def test_ranges_of_a_host_stand_inside_each_other(ranges, depth, lanes):
     assert lanes_of(nested_lanes, ranges, ints(*(depth or [0] * len(ranges)))) == lanes
 
@@ -80,17 +72,14 @@ def read(column):
     return [value if ok else None for value, ok in zip(values, known, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "expected"),
-    [
-        ([3, None, 2**62], pa.int64(), [3, None, 2**62]),
-        (["b", None, "a", "b"], pa.string(), ["b", None, "a", "b"]),
-        ([None, None], pa.string(), [None, None]),
-        ([], pa.string(), []),
-        ([], pa.int64(), []),
-        ([True, False, None], pa.bool_(), ["true", "false", None]),
-    ],
-)
+@pytest.mark.parametrize(("values", "kind", "expected"), [
+    ([3, None, 2**62], pa.int64(), [3, None, 2**62]),
+    (["b", None, "a", "b"], pa.string(), ["b", None, "a", "b"]),
+    ([None, None], pa.string(), [None, None]),
+    ([], pa.string(), []),
+    ([], pa.int64(), []),
+    ([True, False, None], pa.bool_(), ["true", "false", None]),
+])  # fmt: skip
 def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
     assert read(pa.chunked_array([values], kind)) == expected
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
@@ -108,53 +97,44 @@ def times(*found):
     return union(ints(*(start for start, _ in found)), ints(*(end for _, end in found)))
 
 
-@pytest.mark.parametrize(
-    ("rows", "window", "waiting"),
-    [
-        # From its start to the last start, or its own end; nothing of what is not matched or has no common clock.
-        (
-            [
-                collective(0, 50, 0, wait_ns=10), collective(60, 65, 1, wait_ns=10), collective(70, 90, 2, wait_ns=0),
-                collective(100, 120, 3, is_matched=False), collective(130, 150, 4),
-            ],
-            (5, 200),
-            [(5, 10), (60, 65)],
-        ),
-        # At two communicators at once it counts once.
-        ([collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20)], (0, 100), [(0, 30)]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "window", "waiting"), [
+    # From its start to the last start, or its own end; nothing of what is not matched or has no common clock.
+    (
+        [
+            collective(0, 50, 0, wait_ns=10), collective(60, 65, 1, wait_ns=10), collective(70, 90, 2, wait_ns=0),
+            collective(100, 120, 3, is_matched=False), collective(130, 150, 4),
+        ],
+        (5, 200),
+        [(5, 10), (60, 65)],
+    ),
+    # At two communicators at once it counts once.
+    ([collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20)], (0, 100), [(0, 30)]),
+])  # fmt: skip
 def test_waiting_runs_from_its_start_to_the_last_start_or_its_end(rows, window, waiting):
     found = _waiting_time(schema.COLLECTIVES.from_rows(rows), times(window))
     assert list(zip(found.starts.tolist(), found.ends.tolist(), strict=True)) == waiting
 
 
-@pytest.mark.parametrize(
-    ("windows", "bins"),
-    [
-        ([(1000, 2000, 0, 0), (900, 2900, 0, 1)], (900, 2900, 201)),  # two hundred of a step, over all ranks
-        ([(1000 * i, 1000 * i + 1000, i, 0) for i in range(100)], (0, 100_000, 4001)),  # never more than 4000
-        ([(5, 8, 0, 0)], (5, 8, 4)),  # never shorter than a ns
-        ([(5, 5, 0, 0)], (5, 5, 1)),
-        ([], ()),
-    ],
-)
+@pytest.mark.parametrize(("windows", "bins"), [
+    ([(1000, 2000, 0, 0), (900, 2900, 0, 1)], (900, 2900, 201)),  # two hundred of a step, over all ranks
+    ([(1000 * i, 1000 * i + 1000, i, 0) for i in range(100)], (0, 100_000, 4001)),  # never more than 4000
+    ([(5, 8, 0, 0)], (5, 8, 4)),  # never shorter than a ns
+    ([(5, 5, 0, 0)], (5, 5, 1)),
+    ([], ()),
+])  # fmt: skip
 def test_bins_are_as_many_as_can_be_told_apart(windows, bins):
     edges = bin_edges(schema.STEPS.from_rows([step_row(*window) for window in windows]))
     assert (*edges[:1], *edges[-1:], *([edges.size] if edges.size else [])) == bins
 
 
-@pytest.mark.parametrize(
-    ("found", "inside", "edges", "percents"),
-    [
-        # Bins of 10: all, half, half, none, all; equal values are told once.
-        ([(0, 15), (20, 25), (40, 50)], [(0, 50)], range(0, 60, 10), [(0, 100), (10, 50), (30, 0), (40, 100), (50, 0)]),
-        # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies in none.
-        ([(0, 10), (22, 23)], [(5, 25)], range(0, 50, 10), [(0, 100), (10, 0), (20, 20), (30, 0)]),
-        # To the nearest.
-        ([(0, 1), (3, 5)], [(0, 6)], range(0, 9, 3), [(0, 33), (3, 67), (6, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("found", "inside", "edges", "percents"), [
+    # Bins of 10: all, half, half, none, all; equal values are told once.
+    ([(0, 15), (20, 25), (40, 50)], [(0, 50)], range(0, 60, 10), [(0, 100), (10, 50), (30, 0), (40, 100), (50, 0)]),
+    # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies in none.
+    ([(0, 10), (22, 23)], [(5, 25)], range(0, 50, 10), [(0, 100), (10, 0), (20, 20), (30, 0)]),
+    # To the nearest.
+    ([(0, 1), (3, 5)], [(0, 6)], range(0, 9, 3), [(0, 33), (3, 67), (6, 0)]),
+])  # fmt: skip
 def test_busy_is_the_share_of_each_bin_that_lies_in_windows(found, inside, edges, percents):
     at, shares = busy_percent(times(*found), times(*inside), ints(*edges))
     assert list(zip(at.tolist(), shares.tolist(), strict=True)) == percents

@@ -19,22 +19,17 @@ KNOWN = {"compute_ns": 0, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0}
 BAD = "a\x1b]0;x\x07<script>alert(1)</script>"
 
 
-def linked():
-    """Return two ranks with two collectives: rank 1 is last at the first by 30 ns, rank 0 at the second by 5."""
-    ops = [
-        comm(100, 150, 0, step=3, rank=0), comm(130, 152, 0, step=3, rank=1),
-        comm(205, 260, 1, step=3, rank=0), comm(200, 261, 1, step=3, rank=1),
-    ]  # fmt: skip
-    rows = [
-        make.collective(100, 150, 0, 3, 0, wait_ns=30, late_by_ns=0, transfer_ns=20, message_bytes=4096, datatype="f32"),
-        make.collective(130, 152, 0, 3, 1, wait_ns=0, late_by_ns=30, transfer_ns=22, message_bytes=4096, datatype="f32"),
-        make.collective(205, 260, 1, 3, 0, wait_ns=0, late_by_ns=5),
-        make.collective(200, 261, 1, 3, 1, wait_ns=5, late_by_ns=0),
-    ]  # fmt: skip
-    return ops, rows
-
-
-OPS, ROWS = linked()
+# Two ranks with two collectives: rank 1 is last at the first by 30 ns, rank 0 at the second by 5.
+OPS = [
+    comm(100, 150, 0, step=3, rank=0), comm(130, 152, 0, step=3, rank=1),
+    comm(205, 260, 1, step=3, rank=0), comm(200, 261, 1, step=3, rank=1),
+]  # fmt: skip
+ROWS = [
+    make.collective(100, 150, 0, 3, 0, wait_ns=30, late_by_ns=0, transfer_ns=20, message_bytes=4096, datatype="f32"),
+    make.collective(130, 152, 0, 3, 1, wait_ns=0, late_by_ns=30, transfer_ns=22, message_bytes=4096, datatype="f32"),
+    make.collective(205, 260, 1, 3, 0, wait_ns=0, late_by_ns=5),
+    make.collective(200, 261, 1, 3, 1, wait_ns=5, late_by_ns=0),
+]  # fmt: skip
 # Operations, and the other tables.
 CASES = {
     # Processes of several hosts may have the same id: 77 of all of them here.
@@ -160,26 +155,19 @@ def test_a_run_is_found_by_its_file(tmp_path):
     assert b"nsyspipe run_id=20261101T000000-ab12" in path.read_bytes()[:64]
 
 
-def other_traces():
-    track = {"track_descriptor": {"uuid": 1, "name": "main"}}
-    whole = trace_bytes([op(0, 1)])
-    return {
-        "empty": b"",
-        "text": b"SQLite format 3\0" * 9,
-        "half a packet": whole[:20],
-        "one byte": b"\x0a",
-        "endless size": b"\x0a" + b"\xff" * 30,
-        "huge packet": b"\x0a\xff\xff\x7f" + whole,
-        "no message": b"\x0a\x04\xff\xff\xff\xff",
-        "of another program": Trace(packet=[track]).SerializeToString(),
-        "without a track": Trace(packet=[{"timestamp": 5}]).SerializeToString(),
-    }
+OTHERS = {
+    "empty": b"", "text": b"SQLite format 3\0" * 9, "half a packet": trace_bytes([op(0, 1)])[:20], "one byte": b"\x0a",
+    "endless size": b"\x0a" + b"\xff" * 30, "huge packet": b"\x0a\xff\xff\x7f" + trace_bytes([op(0, 1)]),
+    "no message": b"\x0a\x04\xff\xff\xff\xff",
+    "of another program": Trace(packet=[{"track_descriptor": {"uuid": 1, "name": "main"}}]).SerializeToString(),
+    "without a track": Trace(packet=[{"timestamp": 5}]).SerializeToString(),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("what", other_traces())
+@pytest.mark.parametrize("what", OTHERS)
 def test_another_file_is_of_no_run(tmp_path, what):
     path = tmp_path / "x"
-    path.write_bytes(other_traces()[what])
+    path.write_bytes(OTHERS[what])
     assert run_id_of_trace(path) is None
     assert run_id_of_trace(tmp_path) is None
     assert run_id_of_trace(tmp_path / "missing") is None

@@ -56,8 +56,7 @@ def test_what_communicates_inside_whole_graphs_is_not_known(tmp_path, world_size
     unknown = ("comm_share", "exposed_comm_share", "compute_share", "wait_share", "overlap_ratio")
     assert [summary[name] for name in unknown] == [None] * len(unknown)
     assert summary["step_time_ns"] == 1000
-    text = verdict(summary, 1, problems=run.problems.to_pylist())
-    assert text.startswith("Communication is not known: CUDA graphs were captured as a whole")
+    assert verdict(run).startswith("Communication is not known: CUDA graphs were captured as a whole")
 
 
 def test_only_steps_that_hold_a_whole_graph_lose_their_communication(tmp_path):
@@ -165,7 +164,7 @@ def test_a_report_without_gpu_activity_is_an_answer(tmp_path, lazy):
     assert run.ranks.num_rows == run.steps().num_rows == run.phases().num_rows == 0
     assert (summary["n_steps"], summary["n_summary_steps"]) == (0, 0)
     assert {summary[name] for name in summary if not name.startswith("n_")} == {None}
-    assert verdict(summary, 0).startswith("No GPU activity was recorded")
+    assert verdict(run).startswith("No GPU activity was recorded")
     row = problem_of(run, "no-gpu-activity")
     assert (row["severity"], row["report"]) == ("error", "a_0.sqlite")
     dumps(document(run))

@@ -14,7 +14,7 @@ from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
-from nsyspipe.report.blocks import Column, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
+from nsyspipe.report.blocks import Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
@@ -62,7 +62,7 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
                 yield kernel_table(difference, block)
             case Table(caption=caption) if caption == CHANGES and block.rows:
                 topics = [row["topic"] for row in difference.changes.to_pylist()]
-                yield with_column(block, 0, Column("about", "text"), topics)
+                yield with_column(block, 0, Field("about", kind="text"), topics)
             case _:
                 yield block
     problems = difference.problems.to_pylist()
@@ -113,7 +113,7 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     if bars["from"]:
         about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    exact = with_column(table, 4, Column("change, exactly"), exactly)
+    exact = with_column(table, 4, Field("change, exactly"), exactly)
     return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, exact, about, PART_LEGEND)
 
 
@@ -189,7 +189,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
     table = timeline_table(bars, windows)
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
-    columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
+    columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     return Chart(
@@ -272,9 +272,9 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     )
     if mostly:
         note += f" Inconclusive for no reason told beside it: {mostly}."
-    track = Column(f"-{limit:g} to +{limit:g} %", "track")
+    track = Field(f"-{limit:g} to +{limit:g} %", kind="track")
     table = with_column(replace(table, rows=verdicts, note=note), len(table.columns) - 1, track, tracks)
-    steps = Column("steps", hint="summary steps that have the figure: baseline, candidate")
+    steps = Field("steps", hint="summary steps that have the figure: baseline, candidate")
     numbers = [", ".join(dict.fromkeys(count_text(row[f"n_{side}"]) for side in SIDES)) for row in rows]
     return with_column(table, len(table.columns), steps, numbers)
 
@@ -292,10 +292,10 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
     tracks = [Track(row["delta_ns_per_step"] / most) for row in rows]
-    table = with_column(table, 4, Column("less, more", "track"), tracks)
+    table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        column = Column(f"number, {side}", hint="per rank and summary step")
+        column = Field(f"number, {side}", hint="per rank and summary step")
         table = with_column(table, len(table.columns), column, numbers)
     return table
 
@@ -311,14 +311,14 @@ def provenance_table(difference: RunDifference) -> Table:
     # Not every capture has every fact; the order is that of whoever has it.
     names = dict.fromkeys(name for capture in captures for name in capture)
     rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
-    columns = [Column("", "text"), *(Column(cut(one), "name") for one in headings)]
+    columns = [Field("", kind="text"), *(Field(cut(one), kind="name") for one in headings)]
     return Table("Provenance of both sides", columns, rows)
 
 
 def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    texts = (Column(heading, "text") for heading in ("unit", "better is", "of a step"))
-    columns = [Column("figure", "text"), Column("name", "name", "as --metric takes it"), *texts]
+    texts = (Field(heading, kind="text") for heading in ("unit", "better is", "of a step"))
+    columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
     rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
     return Table("How each figure is made", columns, rows)

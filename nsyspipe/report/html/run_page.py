@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import run as run_report, words
-from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
@@ -74,7 +74,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     summary = run.summary().to_pylist()[0]
     tiles = key_figures(run, _FIGURES)
     whole = "the capture" if run.is_capture else "a step"
-    yield Sentence(words.verdict_of(run).replace("\n", " "), "bold")
+    yield Sentence(words.verdict(run).replace("\n", " "), "bold")
     yield Facts(_facts(run, summary), "Run")
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
     yield Tiles(tiles)
@@ -134,7 +134,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
 
 
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
-    return Table(caption, [Column("what", "text"), Column(caption, "name")], rows, is_close=True)
+    return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
@@ -338,7 +338,7 @@ _DEFINED = (
 
 
 def _definition(schema: TableSchema) -> Details:
-    columns = [Column("column", "name"), *(Column(name, "text") for name in ("unit", "meaning", "source"))]
+    columns = [Field("column", kind="name"), *(Field(name, kind="text") for name in ("unit", "meaning", "source"))]
     rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
     return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
 
