@@ -115,18 +115,12 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         is_last, late_by, wait = own_start == last, last - second_last, last - own_start
         is_skewed = last - first > np.maximum(first_error, last_error)
         values = {
-            "is_matched": True,
-            "collective_id": n_before + np.arange(len(rows))[:, np.newaxis],
-            "n_ranks": rows.shape[1],
-            "first_start_ns": first,
-            "last_start_ns": last,
-            "arrival_skew_ns": last - first,
-            "wait_ns": wait,
-            "transfer_ns": np.maximum(own_end - last, 0),
-            "late_by_ns": np.where(is_last, late_by, 0),
+            "is_matched": True, "collective_id": n_before + np.arange(len(rows))[:, np.newaxis], "n_ranks": rows.shape[1],
+            "first_start_ns": first, "last_start_ns": last, "arrival_skew_ns": last - first, "wait_ns": wait,
+            "transfer_ns": np.maximum(own_end - last, 0), "late_by_ns": np.where(is_last, late_by, 0),
             "is_significant": is_skewed,
             "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
-        }
+        }  # fmt: skip
         for name, value in values.items():
             columns[name][rows] = value
         n_before += len(rows)
@@ -150,10 +144,9 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
 
     Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
-    is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
     in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"])
-    rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
+    counts = pc.and_not(pc.greater(collectives["held_up_ns"], 0), in_pairs)  # a null does not
+    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(counts)
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
     sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])

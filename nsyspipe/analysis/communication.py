@@ -76,17 +76,13 @@ def comm_operations(
     all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
     table = canonical.COMM_OPERATIONS.table(
         {
-            "start_ns": start,
-            "end_ns": operations.kernel_end[rows],
-            "member": member,
-            "kind": kind,
-            "stream_order": order,
+            "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
             "comm_id": pa.array(says["comm_id"], mask=~says["has_comm_id"]),
             "seq_number": pa.array(says["seq"], mask=~says["has_seq"]),
             "message_bytes": pa.array(says["message_bytes"], mask=~says["has_message_bytes"]),
             "called": pa.array(all_to_all, mask=says["kind"] != ALL_TO_ALL),
         }
-    )
+    )  # fmt: skip
     return CommOperations(tuple(kinds), table)
 
 
@@ -147,17 +143,14 @@ def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, 
     return numbers[pair]
 
 
-# What NCCL's payloads say of its calls, and which of these calls a communication kernel came from.
-
-# Kinds are counted through these. Sends and receives meet in one kernel.
+# Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
     "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
 )  # fmt: skip
 _ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
 SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
 ALL_TO_ALL = _COLLECTIVES.index("alltoall")
-# NCCL makes sends and receives of these.
-_AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatter"))
+_AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 # What NCCL reported of calls or of kernels, as records; a value counts only where its flag is set.
@@ -174,8 +167,7 @@ MESSAGE = np.dtype([
 def calls_of(payloads: pa.Table) -> Messages:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    That leaves out what makes or destroys communicators and what NCCL does not name as a collective, such as its notes of
-    single tasks. A group's call, or one without a name, fits any kind, and counts if it has a size or a number.
+    A group's call, or one without a name, fits any kind, and counts if it has a size or a number.
     """
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
@@ -278,8 +270,7 @@ def _is_counted(calls: Messages, block: Int64) -> Flags:
     codes = np.unique(calls["comm_id"], return_inverse=True)[1] + 1
     key = block * (codes.size + 1) + np.where(calls["has_comm_id"], codes, 0)
     is_send = (calls["kind"] == SEND_RECV) & ~calls["is_receive"]
-    is_counted: Flags = ~(calls["is_receive"] & np.isin(key, key[is_send]))
-    return is_counted
+    return ~(calls["is_receive"] & np.isin(key, key[is_send]))
 
 
 def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flags]:

@@ -75,12 +75,10 @@ def phase_costs(
     )
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
-        "compute_ns": windows.covered(compute),
-        "comm_ns": windows.covered(comm),
+        "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),
         "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
-        "idle_ns": idle_ns,
-    }
+        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)), "idle_ns": idle_ns,
+    }  # fmt: skip
     n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {
         "member": member,
@@ -140,9 +138,8 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     if calls is None:
         return BetweenSteps(data, EMPTY)
-    called = pc.equal(calls["thread_id"], members.thread_id)
-    called = pc.and_(called, pc.greater(calls["end_ns"], int(gaps.starts[0])))
-    called = calls.filter(pc.and_(called, pc.less(calls["start_ns"], int(gaps.ends[-1]))))
+    is_near = pc.and_(pc.greater(calls["end_ns"], int(gaps.starts[0])), pc.less(calls["start_ns"], int(gaps.ends[-1])))
+    called = calls.filter(pc.and_(pc.equal(calls["thread_id"], members.thread_id), is_near))
     busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
     free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
@@ -177,9 +174,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     for index, phase in enumerate(PHASES):
         own = rows[code[rows] == index]
         own = own[np.lexsort((-ends[own], starts[own]))]
-        is_outer = np.ones(own.size, np.bool_)
-        is_outer[1:] = ends[own][1:] > np.maximum.accumulate(ends[own])[:-1]
-        outer = own[is_outer]
+        outer = own[np.append(True, ends[own][1:] > np.maximum.accumulate(ends[own])[:-1])[: own.size]]
         found[phase] = PhaseRanges(member[outer], starts[outer], ends[outer])
     return found
 

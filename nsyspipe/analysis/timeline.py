@@ -92,11 +92,9 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     counts = np.bincount(owner, minlength=run_starts(group).size)
     seqs = np.full(counts.size, NO_SEQ)
     seqs[owner] = pieces.seqs
-    return _bars(group, pieces.starts, pieces.ends) | {
-        "n_operations": counts,
-        "name": longest_names(owner, pieces.names, pieces.lengths),
-        "seq": np.where(counts == 1, seqs, NO_SEQ),
-    }
+    name = longest_names(owner, pieces.names, pieces.lengths)
+    bars = {"n_operations": counts, "name": name, "seq": np.where(counts == 1, seqs, NO_SEQ)}
+    return _bars(group, pieces.starts, pieces.ends) | bars
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
@@ -125,8 +123,7 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
     order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
-    most: Int64 = keys[order[run_starts(keys[order] // width)]] % width
-    return most
+    return keys[order[run_starts(keys[order] // width)]] % width  # type: ignore[no-any-return]
 
 
 def _times(table: pa.Table) -> tuple[Int64, Int64]:
@@ -136,10 +133,9 @@ def _times(table: pa.Table) -> tuple[Int64, Int64]:
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
     """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
     texts = column.cast(pa.string())
-    words = pc.unique(texts).sort()
-    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
-    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
-    return codes.to_numpy().astype(np.int64), words
+    words = pc.unique(texts).drop_null().sort()
+    codes = pc.fill_null(pc.index_in(texts, value_set=words), len(words))
+    return codes.to_numpy().astype(np.int64), pa.concat_arrays([words, pa.nulls(1, pa.string())])
 
 
 def comm_lanes(
@@ -164,11 +160,8 @@ def comm_lanes(
     if is_wait_known:
         waited = union(waits.starts, waits.ends).intersect(times)
         bars["wait_ns"] = waited.lengths(bars["start_ns"], bars["end_ns"])
-    return {
-        "comm": (bars, names),
-        "exposed": (joined(pieces_outside(comm, compute), max_bars), names),
-        "wait": (joined(waits, max_bars), wait_names),
-    }
+    exposed = joined(pieces_outside(comm, compute), max_bars)
+    return {"comm": (bars, names), "exposed": (exposed, names), "wait": (joined(waits, max_bars), wait_names)}
 
 
 MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
