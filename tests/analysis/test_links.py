@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.analysis.links import (
-    SlowestLink,
-    classify_transport,
-    links,
-    nvlink_speed,
-    pcie_speed,
-    slowest,
-)
+from nsyspipe.analysis.links import SlowestLink, classify_transport, links, nvlink_speed, pcie_speed, slowest
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
