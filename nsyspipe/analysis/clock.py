@@ -120,8 +120,7 @@ def device_clocks(
 ) -> dict[int | None, DeviceClock]:
     """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
 
-    A wait that began while another thread was in a call is left out, as that may have launched something that was not
-    waited for. `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
+    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
@@ -139,7 +138,7 @@ def device_clocks(
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
-    """Tell which waits began while no other thread was in a call."""
+    """Tell which waits began while no other thread was in a call, which may have launched what was not waited for."""
     began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
     times = np.sort(began)
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times

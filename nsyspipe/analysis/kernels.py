@@ -216,9 +216,7 @@ def kernel_slowdown(
 ) -> tuple[Int64, Int64, Int64]:
     """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
 
-    What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
-    100 us, one takes 110 beside communication, the other 105, half of it beside communication; both lost 10 %.
-    The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
+    What a kernel takes longer than its free equals, it lost while communication was under way. The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
 
     Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
     communication was under way, ns.

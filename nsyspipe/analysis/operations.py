@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
-from nsyspipe.analysis.communication import NO_MEMBER, members_holding
+from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
 from nsyspipe.analysis.kernels import kernel_labels
 from nsyspipe.analysis.phases import launched_in, phases_of_launches
 from nsyspipe.errors import DamagedReportError
@@ -67,10 +67,7 @@ class DeviceOperations:
         return np.argsort(self.launch, kind="stable")
 
     def in_order(self, *more: Int64) -> Int64:
-        """Return the rows in order of start, then end, then every other column that a user sees, then `more`.
-
-        Rows that are equal in all of them may stand in any order.
-        """
+        """Return the rows in order of start, then end, then every other column that a user sees, then `more`."""
         ids = self.device_id, self.stream_id, self.correlation_id
         keys = (self.start, self.end, self.category, *ids, self.launch, self.name, self.n_bytes, *more)
         order = np.argsort(self.start, kind="stable")
@@ -176,10 +173,7 @@ def events_table(
 
 
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
-    """Return the place of each communication operation in its step, `NO_SEQ` for all others.
-
-    They are the first reading's one by one: both stand in order of start, then launch, then row.
-    """
+    """Return the place of each communication operation in its step, `NO_SEQ` for all others; as first read, one by one."""
     rows = np.flatnonzero(operations.category == COMM)
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
     times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)

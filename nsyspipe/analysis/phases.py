@@ -44,9 +44,6 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
     return counts, first, last
 
 
-NO_WINDOW = np.int64(-1)
-
-
 def phase_costs(
     phase: PhaseRanges,
     members: Members,
@@ -94,7 +91,7 @@ def phase_costs(
     return costs
 
 
-NO_PHASE = -1
+NO_WINDOW, NO_PHASE = np.int64(-1), -1
 _DATA = PHASES.index("data")
 
 
@@ -123,8 +120,7 @@ class BetweenSteps:
 def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> BetweenSteps:
     """Find what the host does between the steps of one rank; without `canonical.HOST_CALLS` nothing is known to be quiet.
 
-    A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
-    does between two calls (an optimizer, copies of the batch), which launches come late for.
+    A range that holds a whole step (an epoch) does not count.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])

@@ -202,8 +202,7 @@ def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]
 def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
-    Nothing tells a rank from other processes here (candidates are by report, then process), so a family need not qualify on
-    all of them: the one that qualifies in most reports wins, of several what `choose` would take.
+    The one that qualifies in most reports wins (nothing tells ranks from other processes), of several what `choose` takes.
     """
     reports_of: dict[str, list[tuple[Candidate, int]]] = {}
     for at, report in enumerate(reports):
@@ -213,8 +212,8 @@ def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequen
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
         own = reports_of[name]
-        holds, union, first = _worth((one, shifts[at]) for one, at in own)
-        return holds, -len({at for _, at in own}), union, first, name
+        holds, *worth = _worth((one, shifts[at]) for one, at in own)
+        return (holds, -len({at for _, at in own}), *worth, name)
 
     return min(reports_of, key=preference, default=None)
 

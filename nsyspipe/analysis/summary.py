@@ -67,8 +67,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
 
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
-    chosen, transferring = steps.filter(steps["in_summary"]), _transferring(collectives)
-    rows = []
+    chosen, transferring, rows = steps.filter(steps["in_summary"]), _transferring(collectives), []
     for rank in ranks["rank"].to_pylist():
         own, of_rank = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
         wall = own["wall_ns"].to_numpy()

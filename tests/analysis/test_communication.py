@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.communication import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
+from nsyspipe.analysis.collectives import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import COMM_OPERATIONS, PAYLOADS
 from tests.build.make import comm, compute, ints, members, operations, windows
