@@ -212,8 +212,8 @@ def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequen
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
         own = reports_of[name]
-        holds, *worth = _worth((one, shifts[at]) for one, at in own)
-        return (holds, -len({at for _, at in own}), *worth, name)
+        holds, union, first = _worth((one, shifts[at]) for one, at in own)
+        return holds, -len({at for _, at in own}), union, first, name
 
     return min(reports_of, key=preference, default=None)
 

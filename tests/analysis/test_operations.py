@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.attribution import UNKNOWN
-from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
+from nsyspipe.analysis.operations import CATEGORIES, device_operations
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.operations import _in_whole_steps
@@ -82,11 +82,6 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
     # Of those that are equal otherwise what is given decides.
     equal = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
     assert equal.in_order(ints(2, 1)).tolist() == [1, 0]
-
-
-def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
-    starts, ends = ints(0, 5, 10, 10, 15, 20, 20), ints(10, 11, 10, 12, 15, 20, 30)
-    assert overlapping_rows(starts, ends, (10, 20)).tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("span", "wide"), [

@@ -16,7 +16,6 @@ from nsyspipe.analysis.steps import (
     candidates,
     capture_window,
     choose,
-    members_of,
     normalise,
     select_steps,
     step_windows,
@@ -63,17 +62,6 @@ def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_i
     assert TextFamilies.by_option(pa.array([], pa.string()), re.compile("a")).of_text.tolist() == []
 
 
-@pytest.mark.parametrize(("rows", "best"), [
-    # Thread 1: [0, 30) and [10, 40) = 40; thread 2: [0, 25) and [50, 75) = 50, though thread 1 has 60 in sum.
-    (((1, 0, 30, "s 1"), (2, 50, 75, "s 2"), (1, 10, 40, "s 2"), (2, 0, 25, "s 1")), (2, 50, 0, 2)),
-    # Of equal unions the lowest thread, though the other has more ranges and starts earlier.
-    *((((other, 0, 5, "s 1"), (other, 5, 10, "s 2"), (lowest, 10, 20, "s 1")), (lowest, 10, 10, 1)) for other,
-     lowest in ((7, 3), (7, -3), (-3, -7))),
-])  # fmt: skip
-def test_a_family_is_measured_on_the_thread_with_its_largest_union(rows, best):
-    assert facts(measured(ranges(*rows))) == [("s #", *best, 0, 0)]
-
-
 def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
     assert candidates(ranges(), TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
     assert measured(ranges((1, 0, 10, "s 1")), pattern="train") == []
@@ -117,19 +105,6 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
 ])  # fmt: skip
 def test_which_family_is_chosen(ranks, shifts, family):
     assert choose(ranks, shifts) == family
-
-
-def test_members_are_the_kept_ranges_of_the_best_thread_in_order_of_start():
-    # The third of thread 2 starts inside its fourth, the last with the longer first.
-    table = ranges(
-        (2, 0, 100, "other"), (2, 40, 60, "s 3"), (1, 0, 10, "s 1"), (2, 15, 35, "s 2"), (2, 10, 30, "s 1"),
-        (2, 40, 45, "s 4"),
-    )  # fmt: skip
-    families = TextFamilies.by_text(texts_of(table))
-    (best,) = (found for found in candidates(table, families, NO_OPERATIONS) if found.name == "s #")
-    found = members_of(table, families, best)
-    assert found.thread_id == 2
-    assert (found.rows.tolist(), found.starts.tolist(), found.ends.tolist()) == ([4, 1], [10, 40], [30, 60])
 
 
 OPERATORS = ["aten::to, seq = 4, op_id = 5", "{'mod': 'torch', 'op': 'conv2d'}", "c10d::allreduce_"]
@@ -200,7 +175,7 @@ def test_a_capture_is_one_cut_off_window_from_first_start_to_last_end():
     assert rows(capture_window(ops)) == [(0, 5, 70, False)]
 
 
-APART, KERNELS = members((0, 50), (100, 150)), (compute(20, 30, 10), compute(120, 150, 110))
+KERNELS = compute(20, 30, 10), compute(120, 150, 110)
 FOUR = members((0, 10), (10, 20), (20, 30), (30, 40))
 FIRST_TWO, FIRST_AND_THIRD = [(0, 20, 120, True), (1, 120, 150, False)], [(0, 20, 220, True), (2, 220, 230, False)]
 LAST = compute(220, 230, 210)
@@ -212,9 +187,6 @@ FAR = 2**60
     # Windows tile time from first kernel to first kernel: a launch at the start belongs; the device may lag behind.
     (THREE, (compute(20, 60, 10), compute(60, 90, 99), comm(120, 150, 100), compute(310, 380, 250)),
      [(0, 20, 120, True), (1, 120, 310, True), (2, 310, 380, False)]),
-    # From the kernel that starts first, not the one launched first.
-    (THREE, (compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190)),
-     [(0, 30, 130, True), (1, 130, 180, False)]),
     (members((FAR, FAR + 3), (FAR + 3, FAR + 6)), (compute(FAR + 1, FAR + 2, FAR), compute(FAR + 7, FAR + 9, FAR + 3)),
      [(0, FAR + 1, FAR + 7, True), (1, FAR + 7, FAR + 9, False)]),
     # Without any launch the host times are the windows; where only copies have launches there are none.
@@ -227,9 +199,6 @@ FAR = 2**60
     (THREE, (htod(5, 8, 1), memset(101, 102, 101), *KERNELS), FIRST_TWO),
     (THREE, (*KERNELS, dtod(140, 170, 199)), [(0, 20, 120, True), (1, 120, 170, False)]),
     (THREE, (*KERNELS, dtod(140, 160, 99), dtod(150, 170, 200), dtod(160, 180)), FIRST_TWO),
-    # Of kernels only those launched in the last step do, and the one that ends last.
-    (THREE, (compute(20, 30, 10), compute(220, 290, 210), compute(230, 280, 220), compute(400, 450, 300),
-     compute(460, 470)), [(0, 20, 220, True), (2, 220, 290, False)]),
     # A step without kernels counts in the window before it; the first one without makes the next incomplete.
     (THREE, (compute(20, 30, 10), dtod(110, 115, 110), LAST), FIRST_AND_THIRD),
     (THREE, (dtod(5, 8, 10), compute(120, 130, 110), LAST), [(1, 120, 220, False), (2, 220, 230, False)]),
@@ -240,12 +209,6 @@ FAR = 2**60
     # Step 2 starts after step 1, yet before window 0.
     (FOUR, (compute(50, 60, 5), compute(30, 40, 15), compute(45, 55, 25), compute(70, 80, 35)),
      [(0, 50, 70, True), (3, 70, 80, False)]),
-    # Work between two steps counts in the earlier window.
-    (APART, (compute(60, 90, 60), *KERNELS), FIRST_TWO),
-    (members((0, 100)), (compute(20, 30, 10), comm(25, 60, 20)), [(0, 20, 60, False)]),
-    # What has no launch, or one outside of all steps, shapes no window.
-    (THREE, (compute(1, 5), comm(110, 119), *KERNELS), FIRST_TWO),
-    (members((0, 10), (20, 30)), (compute(20, 60, 10), compute(60, 70, 35)), []),
 ])  # fmt: skip
 def test_windows_follow_the_kernels_that_steps_launch(step_ranges, ops, expected):
     assert rows(step_windows(step_ranges, operations(*ops))) == expected
