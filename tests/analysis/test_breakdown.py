@@ -123,10 +123,11 @@ def test_the_latency_is_the_shortest_time_from_a_launch_to_the_start_of_its_kern
 COLUMNS = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies")
 
 
-def copied(*ops, recorded=ALL, spans=((0, 1000),)):
-    """Return the figures of some windows."""
+def copied(*ops, in_backward=None, recorded=ALL, spans=((0, 1000),)):
+    """Return the figures of some windows; the flags are of the copies in order of launch."""
     made = operations(*ops)
-    found = grad_copies(made, windows(*spans), device_time(made), None, recorded)
+    flags = None if in_backward is None else np.array(in_backward, np.bool_)
+    found = grad_copies(made, windows(*spans), device_time(made), flags, recorded)
     assert tuple(found) == COLUMNS
     return listed(found)
 
@@ -153,6 +154,13 @@ SPARSE = run(16, step=2)  # launched at 1, 3, ... 31
 ])  # fmt: skip
 def test_copies_of_gradients_are_launched_one_after_the_other(ops, number):
     assert copied(*ops)["n_grad_copies"] == [number]
+
+
+@pytest.mark.parametrize("n_inside", [8, 3, 0])
+def test_copies_launched_outside_of_backward_ranges_do_not_count(n_inside):
+    # The run is one whatever the ranges; what of it lies in one counts.
+    flags = [True] * n_inside + [False] * (8 - n_inside)
+    assert copied(*run(8), in_backward=flags)["n_grad_copies"] == [n_inside]
 
 
 def test_the_gaps_between_them_count_up_to_20_us():

@@ -256,11 +256,8 @@ def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by(
 
 def all_to_alls(comm):
     called = COLLECTIVES.index("all_to_all")
-    return (
-        op(0, kind=SEND, comm=comm, n_bytes=8, called=called),
-        op(10, kind=SEND, comm=comm, n_bytes=4),
-        op(20, comm=comm, n_bytes=2),
-    )
+    sends = op(0, kind=SEND, comm=comm, n_bytes=8, called=called), op(10, kind=SEND, comm=comm, n_bytes=4)
+    return *sends, op(20, comm=comm, n_bytes=2)
 
 
 def test_what_ran_as_sends_and_receives_is_named_by_what_was_called():

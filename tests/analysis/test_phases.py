@@ -7,12 +7,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.phases import phase_codes, phase_ranges
+from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.analysis.summary import phase_summary
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
-from tests.build.make import members, ranges, texts_of
+from tests.build.make import ints, members, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 STEP = (0, 100)
@@ -85,6 +85,23 @@ def test_the_step_range_itself_is_no_phase_and_without_ranges_or_steps_there_is_
     batches = (1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch")
     assert found(of_steps=batches) == {"data": [(1, 120, 130)]}
     assert found(steps=members()) == found(steps=members(STEP, rows=()), of_steps=()) == {}
+
+
+@pytest.mark.parametrize(("launches", "spans", "phases"), [
+    # At a range's start it is in it, at its end it is not.
+    ((9, 10, 19, 20), {"forward": (10, 20)}, [None, "forward", "forward", None]),
+    # Of two that overlap, backward before forward before optimizer before data, whichever began first.
+    ((5, 15, 25), {"forward": (0, 20), "backward": (10, 30)}, ["forward", "backward", "backward"]),
+    ((5, 15, 25, 35), {"data": (0, 40), "optimizer": (10, 30), "forward": (20, 30)},
+     ["data", "optimizer", "forward", "data"]),
+    # One of no length holds nothing, whether others overlap or not.
+    ((9, 10, 11), {"forward": (10, 10), "backward": (10, 12)}, [None, "backward", "backward"]),
+    ((9, 10, 11), {"forward": (5, 20), "backward": (10, 10)}, ["forward"] * 3),
+])  # fmt: skip
+def test_which_phase_a_launch_is_in(launches, spans, phases):
+    of_phase = {name: phase(*((0, *span) for span in (spans.get(name),) if span)) for name in PHASES}
+    codes = phases_of_launches(of_phase, ints(*launches)).tolist()
+    assert [PHASES[code] if code >= 0 else None for code in codes] == phases
 
 
 ALL_TIMES = ("host_ns", "compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
