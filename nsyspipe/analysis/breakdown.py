@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 class DeviceTime:
     """Unions of a rank's operations, report time, ns."""
 
-    # C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets
-    compute: IntervalSet
-    comm: IntervalSet
-    memory: IntervalSet
+    compute: IntervalSet  # C of the definitions
+    comm: IntervalSet  # M
+    memory: IntervalSet  # P: memcpys and memsets
     hidden: IntervalSet  # ``C n M``
 
     def exposed(self, covered: IntervalSet) -> IntervalSet:
@@ -169,9 +168,8 @@ _LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time mean
 class Gaps:
     """The gaps between operations of one rank, in order of time, report time, ns."""
 
-    # where the last operation before ended, and where the next one starts
-    starts: Int64
-    ends: Int64
+    starts: Int64  # where the last operation before ended
+    ends: Int64  # where the next one starts
     # launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none
     launch: Int64
     # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
@@ -276,7 +274,6 @@ def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phas
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
     """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
-    # When any call was under way, cut where one ends and a later one goes on.
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     blocking = nonempty(np.maximum(starts, np.append(starts[:1], np.maximum.accumulate(ends)[:-1])), ends)
     if not len(blocking) or not len(waiting):

@@ -78,9 +78,8 @@ class DeviceClock:
     """The clock of one device against its host's."""
 
     offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
-    # the least and the most that the difference device - host can be; None where nothing says it
-    early_ns: int | None
-    late_ns: int | None
+    early_ns: int | None  # the least that the difference device - host can be; None where nothing says it
+    late_ns: int | None  # the most, likewise
 
     @property
     def span_ns(self) -> int | None:

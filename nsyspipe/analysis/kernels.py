@@ -126,13 +126,10 @@ def kernels_table(
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    # Without communication between them, compute kernels mostly stand in order, which is cheap to look up.
     rows = np.flatnonzero(~operations.is_comm)
     starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]
     before = comm.counts_up_to(starts)  # intervals that began by the kernel's start
-    # Either the last of them is still under way, or another begins before the kernel ends.
-    last_end = np.append(np.iinfo(np.int64).min, comm.ends)[before]
-    next_start = np.append(comm.starts, np.iinfo(np.int64).max)[before]
+    last_end, next_start = np.append(UNKNOWN, comm.ends)[before], np.append(comm.starts, NEVER)[before]
     hit = np.flatnonzero((last_end > starts) | (next_start < ends))
     return rows[hit], comm.lengths(starts[hit], ends[hit])
 
@@ -159,8 +156,7 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-_GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-_LARGEST_TABLE = 2**22  # ids are looked up in a table up to this size, above it by bisection
+_GRAPH, _NAMELESS, _LARGEST_TABLE = "CUDA graph", "(no name)", 2**22  # ids above that are looked up by bisection
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:

@@ -176,15 +176,13 @@ class SlowestLink:
     """The slowest of the links of a run."""
 
     kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
-    # the first edge of that kind with the least nominal bandwidth
-    from_rank: int
+    from_rank: int  # of the first edge of that kind with the least nominal bandwidth
     to_rank: int
     nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind
     text: str  # what it crosses, in words
-    # edges that the text holds for; edges of which no line says what they use; all
-    n_links: int
-    n_unknown: int
-    n_edges: int
+    n_links: int  # edges that the text holds for
+    n_unknown: int  # of which no line says what they use
+    n_edges: int  # all
     is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
 
     @property

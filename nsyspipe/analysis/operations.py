@@ -129,8 +129,7 @@ class RankSteps:
     shift_ns: int  # added to report time to get aligned time
     has_launches: bool  # whether any operation of the process has a launch
     is_one_window: bool  # whether the capture is the only window, which holds all operations
-    # the step ranges: thread, host times, and step numbers
-    thread_id: int
+    thread_id: int  # of the step ranges, as are the next three
     starts: Int64
     ends: Int64
     numbers: Int64

@@ -82,9 +82,8 @@ class Candidate:
     union_ns: int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     first_start_ns: int  # start of its first member, report time
     n_members: int  # ranges of that thread that do not start inside an earlier one
-    # kernels launched inside the members; kernels with a launch
-    n_launched_inside: int
-    n_launched: int
+    n_launched_inside: int  # kernels launched inside the members
+    n_launched: int  # kernels with a launch
     # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
     # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
@@ -239,8 +238,7 @@ class Windows:
     """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
 
     member: Int64  # index of each window's step range among the rank's members
-    # report time, ns
-    starts: Int64
+    starts: Int64  # report time, ns, as is the next
     ends: Int64
     is_complete: Flags  # false for the last window, and for a first one whose step began before the capture
 

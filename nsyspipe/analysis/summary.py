@@ -129,11 +129,9 @@ class Evenness:
     n_steps: int
     mean: float
     median: float
-    # |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median
-    is_uneven: bool
+    is_uneven: bool  # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
     is_median_nobodys: bool  # whether no step is within 10 % of the median
-    # medians of the shorter and of the longer steps, where they are of two kinds; None else
-    levels: tuple[float, float] | None = None
+    levels: tuple[float, float] | None = None  # medians of shorter and longer steps, where they are of two kinds
     n_long: int | None = None  # how many are longer; None without levels
     period: int | None = None  # every so many steps comes one of the rarer kind; None where they come irregularly
 
@@ -188,14 +186,12 @@ class HostFigures:
     is_alone: bool  # whether its report holds no other process with steps
     n_steps: int  # with an end
     n_open: int  # those whose range was never closed
-    # of `host_ns`; of an even number floored. None without a closed step, as all of the following.
-    median_ns: int | None
+    median_ns: int | None  # of `host_ns`, floored; None without a closed step, as all of the following
     slowest_step: int | None  # the longest (tie: the lowest number)
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
     other_ns: int | None  # median of what is in no phase; None where the process has no phase at all
-    # median of the time from the end of a step to the start of the next one; None with fewer than two steps
-    between_ns: int | None
+    between_ns: int | None  # median from the end of a step to the start of the next; None with fewer than two
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:

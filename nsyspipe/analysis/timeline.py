@@ -27,8 +27,7 @@ NO_SEQ = -1
 class Pieces:
     """Disjoint pieces of time in order, each with its operations."""
 
-    # of each piece, ns
-    starts: Int64
+    starts: Int64  # of each piece, ns, as is the next
     ends: Int64
     # of each operation that has a part in the window: its piece, a code of its name, the length of that part, and its
     # row of `collectives` (`NO_SEQ` for none)
@@ -218,7 +217,6 @@ def timeline(
         if rank in of_rank:
             window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
             is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
-            # Texts of all columns would be many to copy.
             own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
             lanes = comm_lanes(events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None)
             for category in ("compute", "memory"):
@@ -253,9 +251,9 @@ def _phases(
     codes, starts, ends = codes[order], starts[order], ends[order]
     group = joins(starts, ends, max_bars)
     n_bars, own = run_starts(group).size, own.take(pa.array(order))
-    # What they launched, clipped to the window.
-    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"]))
-    launched = launched.sort_by("launch_ns")
+    launched = (
+        events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
+    )
     rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
     begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
     return _bars(group, starts, ends) | {

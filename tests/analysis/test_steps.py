@@ -62,6 +62,17 @@ def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_i
     assert TextFamilies.by_option(pa.array([], pa.string()), re.compile("a")).of_text.tolist() == []
 
 
+@pytest.mark.parametrize(("rows", "best"), [
+    # Thread 1: [0, 30) and [10, 40) = 40; thread 2: [0, 25) and [50, 75) = 50, though thread 1 has 60 in sum.
+    (((1, 0, 30, "s 1"), (2, 50, 75, "s 2"), (1, 10, 40, "s 2"), (2, 0, 25, "s 1")), (2, 50, 0, 2)),
+    # Of equal unions the lowest thread, though the other has more ranges and starts earlier.
+    *((((other, 0, 5, "s 1"), (other, 5, 10, "s 2"), (lowest, 10, 20, "s 1")), (lowest, 10, 10, 1)) for other,
+     lowest in ((7, 3), (7, -3), (-3, -7))),
+])  # fmt: skip
+def test_a_family_is_measured_on_the_thread_with_its_largest_union(rows, best):
+    assert facts(measured(ranges(*rows))) == [("s #", *best, 0, 0)]
+
+
 def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
     assert candidates(ranges(), TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
     assert measured(ranges((1, 0, 10, "s 1")), pattern="train") == []
@@ -187,6 +198,9 @@ FAR = 2**60
     # Windows tile time from first kernel to first kernel: a launch at the start belongs; the device may lag behind.
     (THREE, (compute(20, 60, 10), compute(60, 90, 99), comm(120, 150, 100), compute(310, 380, 250)),
      [(0, 20, 120, True), (1, 120, 310, True), (2, 310, 380, False)]),
+    # From the kernel that starts first, not the one launched first.
+    (THREE, (compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190)),
+     [(0, 30, 130, True), (1, 130, 180, False)]),
     (members((FAR, FAR + 3), (FAR + 3, FAR + 6)), (compute(FAR + 1, FAR + 2, FAR), compute(FAR + 7, FAR + 9, FAR + 3)),
      [(0, FAR + 1, FAR + 7, True), (1, FAR + 7, FAR + 9, False)]),
     # Without any launch the host times are the windows; where only copies have launches there are none.
@@ -199,6 +213,9 @@ FAR = 2**60
     (THREE, (htod(5, 8, 1), memset(101, 102, 101), *KERNELS), FIRST_TWO),
     (THREE, (*KERNELS, dtod(140, 170, 199)), [(0, 20, 120, True), (1, 120, 170, False)]),
     (THREE, (*KERNELS, dtod(140, 160, 99), dtod(150, 170, 200), dtod(160, 180)), FIRST_TWO),
+    # Of kernels only those launched in the last step do, and the one that ends last.
+    (THREE, (compute(20, 30, 10), compute(220, 290, 210), compute(230, 280, 220), compute(400, 450, 300),
+     compute(460, 470)), [(0, 20, 220, True), (2, 220, 290, False)]),
     # A step without kernels counts in the window before it; the first one without makes the next incomplete.
     (THREE, (compute(20, 30, 10), dtod(110, 115, 110), LAST), FIRST_AND_THIRD),
     (THREE, (dtod(5, 8, 10), compute(120, 130, 110), LAST), [(1, 120, 220, False), (2, 220, 230, False)]),
