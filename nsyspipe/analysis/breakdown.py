@@ -123,9 +123,8 @@ def grad_copies(
     """Measure the copies between gradients and buckets in each window.
 
     They are DtoD copies in runs of at least eight, launched with nothing else between them (what is launched in the same
-    nanosecond comes after), inside a backward range where the rank has any. Returns one int64 per window: union, the part
-    beside neither compute nor comm, the union with the gaps of up to 20 us between two of one window, bytes and number of
-    those that start in it. None where copies or their kinds were not recorded.
+    nanosecond comes after), inside a backward range where the rank has any. The span is their union with gaps of up to 20 us
+    between two of one window. None where copies or their kinds were not recorded.
     """
     chosen = _in_runs(operations)
     if in_backward is not None:

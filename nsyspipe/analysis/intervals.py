@@ -81,13 +81,10 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Int64, ends: Int64) -> IntervalSet:
-    """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one.
-
-    Starts and ends are sorted independently: all that began has ended after the i-th smallest end if the next start lies behind it.
-    """
+    """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one."""
     if not starts.size:
         return EMPTY
-    # Operations of one stream are in order already, and looking costs a tenth of sorting.
+    # All that began has ended after the i-th smallest end if the next start lies behind it. Looking costs less than sorting.
     sorted_starts, sorted_ends = (times if is_sorted(times) else np.sort(times) for times in (starts, ends))
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
     return nonempty(sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)])

@@ -62,9 +62,8 @@ def window_sums(
 ) -> tuple[WindowSums, Int64, Int64]:
     """Sum kernels by row in each window that they start in, and over all: number and total duration, wherever they start.
 
-    A kernel counts in the window that holds its start, as `n_collectives` does, with its whole duration. At most 2^18 sums
-    are kept. With more windows times rows, the windows at either end, where steps are skipped or cut off, have their own
-    sums still, those between share theirs in runs of equal length.
+    At most 2^18 sums are kept: with more windows times rows, the windows at either end, where steps are skipped or cut off,
+    have their own sums still, those between share theirs in runs of equal length.
     """
     n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
     first = np.arange(n_windows)

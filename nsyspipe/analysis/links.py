@@ -27,8 +27,7 @@ Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
 def classify_transport(transport: str) -> str:
     """Return the kind of link that a transport of NCCL's is by itself.
 
-    Of ``p2p``, a GPU that reaches the other's memory, only the topology tells whether over NVLink or PCIe; between hosts
-    (MNNVL) and through a third GPU (indirect) NCCL does so over NVLink only.
+    Of ``p2p`` the topology tells whether over NVLink or PCIe; between hosts (MNNVL) and through a third GPU over NVLink only.
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
@@ -222,11 +221,10 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
     n_more = len(words) - _SHOWN  # A network has a transport per card
     transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
     by_path = f"the GPUs are connected by {path}" if path else ""
-    has_nvlink = path.startswith("NV")
-    although = f", although {by_path}" if has_nvlink else ""
+    although = f", although {by_path}" if path.startswith("NV") else ""
     match kind:
         case "nvlink":
-            return f"NVLink ({transport}{f' over {path}' if has_nvlink else ''})"
+            return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
             return f"direct access to GPU memory ({transport}); {_ASK_TOPOLOGY}"
         case "p2p_pcie":

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
-    """Return how many operations each host range launched, and the first start and last end of those (meaningless of none).
-
-    Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
-    """
+    """Return how many operations (sorted launch, start, end) each host range launched, their first start and last end."""
     counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
     last = -first
     for launch, begin, finish in operations:
@@ -176,10 +173,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none.
-
-    Where ranges of two phases overlap, the first phase in order has the launch.
-    """
+    """Return the first phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none."""
     starts = np.concatenate([one.starts for one in phases.values()])
     ends = np.concatenate([one.ends for one in phases.values()])
     codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])

@@ -50,10 +50,7 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
 
 
 def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
-    """Give each time to the operation that began first of those that run (of equal starts the longest).
-
-    One that lies within earlier ones gets no piece, and counts in the piece that it begins in.
-    """
+    """Give each time to the first to begin (of equal ones the longest); one within earlier ones counts in its piece."""
     rows, begin, finish, reached = _clipped(starts, ends, window)
     is_seen = finish > reached
     first = np.maximum(begin, reached)[is_seen]
@@ -104,10 +101,7 @@ def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
-    """Return the bar of each piece, from 0; pieces in order of start.
-
-    The gap before a piece is counted from the last end of all before it, and negative where it begins earlier.
-    """
+    """Return the bar of each piece, from 0, in order of start; gaps are from the last end of all before, maybe negative."""
     group = np.arange(starts.size)
     if starts.size <= max_bars:
         return group

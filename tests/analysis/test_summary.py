@@ -131,12 +131,12 @@ def warning(code):
 
 
 VERDICTS = [
-    *((HALF | more, {}) for more in ({}, {"wait_share": 0.05}, {"wait_share": 0.049})),
+    (HALF, {}), (HALF | {"wait_share": 0.05}, {}), (HALF | {"wait_share": 0.049}, {}),
     # Why nothing is said of backward is the reason.
-    *((LITTLE, options) for options in ({}, {"is_capture": True}, warning("no-launches"))),
+    (LITTLE, {}), (LITTLE, {"is_capture": True}), (LITTLE, warning("no-launches")),
     (figures(0.2, 0.0, hidden=1.0, backward=0.0), {}),
     # Whole graphs may hide some idle time.
-    *((COMPUTE, options) for options in ({}, warning("graphs-as-a-whole"))),
+    (COMPUTE, {}), (COMPUTE, warning("graphs-as-a-whole")),
     (figures(0.0, 0.0, compute=0.957), {}), (figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099), {}),
     (figures(None, None, n_steps=0), {}), (figures(None, None), {}), (figures(None, None), {"n_ranks": 0}),
 ]  # fmt: skip
