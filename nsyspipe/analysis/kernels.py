@@ -186,8 +186,7 @@ MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
-# Kernels are the same when their own name, grid and block are, and those of their neighbours: one
-# grid serves matrices of different depth, and the place in the model tells them apart.
+# The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
 _NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
 _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes

@@ -265,9 +265,8 @@ class _Gpu(NamedTuple):
     pcie: int | None
 
 
-# NVIDIA's data sheets and architecture white papers of the models, total NVLink bandwidth in brackets. The
-# first whose words stand in the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
-# in GH200 the CPU is reached over NVLink-C2C.
+# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose words stand in the name
+# counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief; GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
     _Gpu("P100", 1, 20 * _GB, 4, 3),  # 160 GB/s
     _Gpu("V100S?", 2, 25 * _GB, 6, 3),  # 300 GB/s

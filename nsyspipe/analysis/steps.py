@@ -114,10 +114,7 @@ class Members:
 def candidates(
     ranges: pa.Table, families: TextFamilies, operations: ProcessOperations, optimizer_launches: Int64 | None = None
 ) -> list[Candidate]:
-    """Measure every family on one rank: largest union first, ties by name.
-
-    `optimizer_launches` is when the kernels that update the weights were launched, sorted; None without any that is known.
-    """
+    """Measure every family on one rank: largest union first, ties by name; launches of known optimizers are sorted."""
     of_all, thread_of_all, starts_of_all, ends_of_all = _columns(ranges, families)
     can_be = np.array([families.is_named or not is_operator(name) for name in families.names] + [False])
     rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last

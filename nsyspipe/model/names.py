@@ -136,10 +136,8 @@ _LIBRARY_DOMAINS = (
     "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
     "libkvikio",
 )  # fmt: skip
-# Abbreviations as they are written; names in any case.
-_LIBRARY_DOMAIN = re.compile(
-    "|".join(re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
-)
+_ANY_CASE = (re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
+_LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
 # What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
 _OPERATOR = re.compile(
     r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
@@ -153,8 +151,7 @@ def step_number(text: str) -> int | None:
     """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
     found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
     digits = found[0].lstrip("0").zfill(1) if len(found) == 1 else ""
-    # Python refuses numbers of thousands of digits.
-    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP
+    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP  # Python refuses thousands
     return int(digits) if is_number else None
 
 

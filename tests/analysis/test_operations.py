@@ -47,15 +47,12 @@ def named(found):
 def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_nothing_is_another_collective():
     graph, unnamed = canonical.GRAPH_NAME_ID, kernel(1, 2, None, device=None, stream=None, correlation=None)
     comms = [kernel(1, 2, name, is_comm=True) for name in (2, 3, 9)]
-    found = operations(
-        [kernel(10, 20), kernel(5, 6, graph), unnamed, *comms], [copy(30, 40)], [copy(40, 50, n_bytes=8)]
-    )
+    kernels = kernel(10, 20), kernel(5, 6, graph), unnamed, *comms
+    found = operations(kernels, [copy(30, 40)], [copy(40, 50, n_bytes=8)])
     categories = [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
     assert [CATEGORIES[code] for code in found.category.tolist()] == categories
-    names = [
-        "at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)", "memcpy DtoD",
-    ]  # fmt: skip
-    assert named(found) == [*names, "memset"]
+    names = ["at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)"]
+    assert named(found) == [*names, "memcpy DtoD", "memset"]
     assert list(found.names) == sorted(found.names)
     assert found.n_bytes.tolist() == [*[UNKNOWN] * 6, 100, 8]
     gather, other = COLLECTIVES.index("all_gather"), COLLECTIVES.index("other")

@@ -42,11 +42,8 @@ def facts(found):
 
 
 def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped():
-    texts = [
-        "Batch 10", "aten::mm, seq = 7, op_id = 12", "a1b22c333", "step, seq 4", "", None, "Batch 9, seq = 4",
-        "batch 10",
-    ]  # fmt: skip
-    texts = pa.array(texts, pa.string())
+    texts = ["Batch 10", "aten::mm, seq = 7, op_id = 12", "a1b22c333", "step, seq 4", "", None, "Batch 9, seq = 4"]
+    texts = pa.array([*texts, "batch 10"], pa.string())
     expected = ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", None, "Batch #", "batch #"]
     assert normalise(texts).to_pylist() == expected
     families = TextFamilies.by_text(texts)
@@ -79,12 +76,10 @@ def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
 
 
 @pytest.mark.parametrize(("candidate", "qualifies"), [
-    (one(members=1), False),
-    (one(members=2), True),
-    (one(inside=2, launched=4), True),  # exactly half
-    (one(inside=1, launched=3), False),
-    (one(inside=0, launched=0), True),  # a rank without launches is not asked
-    (one(inside=0, launched=0, members=1), False),
+    (one(members=1), False), (one(members=2), True),
+    (one(inside=2, launched=4), True), (one(inside=1, launched=3), False),  # exactly half, and less
+    # A rank without launches is not asked.
+    (one(inside=0, launched=0), True), (one(inside=0, launched=0, members=1), False),
 ])  # fmt: skip
 def test_a_family_needs_two_members_and_half_of_the_launches(candidate, qualifies):
     assert candidate.qualifies is qualifies
