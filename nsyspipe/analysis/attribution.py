@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
-# What stands for null in `ProcessOperations.kernel_column`; no id and no packed shape is that low.
-UNKNOWN = np.iinfo(np.int64).min
+UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
 _RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")  # what few ask for
 # Correlation ids are looked up in a table by id, by their place where that table would be so many times longer than the rows.
@@ -92,10 +91,7 @@ class ProcessOperations:
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch: the process's earliest API call of that correlation id, else `NEVER`.
-
-    Works batch by batch on the columns as they were read: a million rows need no second copy.
-    """
+    """Return the host start of each operation's launch: the process's earliest API call of that correlation id, else `NEVER`."""
     found = np.full(operations.num_rows, NEVER)
     if launches is None or not launches.num_rows or not operations.num_rows:
         return found
@@ -127,8 +123,7 @@ def distinct(column: pa.ChunkedArray) -> Int64:
     bounds = pc.min_max(column).as_py()
     if bounds["min"] == bounds["max"]:
         return np.array([] if bounds["min"] is None else [bounds["min"]], np.int64)
-    values: Int64 = pc.unique(column).to_numpy()
-    return np.sort(values)
+    return np.sort(pc.unique(column).to_numpy())
 
 
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
@@ -176,16 +171,9 @@ def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, cop
     start, end, is_comm, launch = (values if order is None else values[order] for values in (*columns, kernel_launch))
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
-        kernel_start=start,
-        kernel_end=end,
-        kernel_launch=launch,
-        is_comm=is_comm,
-        copy_start=copies["start_ns"].to_numpy()[copy_order],
-        copy_end=copies["end_ns"].to_numpy()[copy_order],
-        copy_launch=copy_launch[copy_order],
-        copy_kind=pc.fill_null(copies["copy_kind"], -1).to_numpy()[copy_order],
-        copy_bytes=pc.fill_null(copies["bytes"], 0).to_numpy()[copy_order],
-        n_launched=int(np.searchsorted(launch, NEVER)),
-        kernel_order=order,
-        kernel_rows=kernels.select(_RARE_COLUMNS),
-    )
+        kernel_start=start, kernel_end=end, kernel_launch=launch, is_comm=is_comm,
+        copy_start=copies["start_ns"].to_numpy()[copy_order], copy_end=copies["end_ns"].to_numpy()[copy_order],
+        copy_launch=copy_launch[copy_order], copy_kind=filled(copies["copy_kind"], -1)[copy_order],
+        copy_bytes=filled(copies["bytes"], 0)[copy_order], n_launched=int(np.searchsorted(launch, NEVER)),
+        kernel_order=order, kernel_rows=kernels.select(_RARE_COLUMNS),
+    )  # fmt: skip

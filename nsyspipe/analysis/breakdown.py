@@ -1,7 +1,4 @@
-"""Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it.
-
-What exposed communication means stands here. Each gap is explained by the launch of the operation that ends it.
-"""
+"""Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it."""
 
 from __future__ import annotations
 
@@ -31,10 +28,9 @@ if TYPE_CHECKING:
 class DeviceTime:
     """Unions of a rank's operations, report time, ns."""
 
-    # C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets
-    compute: IntervalSet
-    comm: IntervalSet
-    memory: IntervalSet
+    compute: IntervalSet  # C of the definitions
+    comm: IntervalSet  # M
+    memory: IntervalSet  # P: memcpys and memsets
     hidden: IntervalSet  # ``C n M``
 
     def exposed(self, covered: IntervalSet) -> IntervalSet:
@@ -83,20 +79,12 @@ def breakdown(
     compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
     wall, exposed = windows.ends - windows.starts, comm_ns - overlap
     columns: dict[str, Int64 | None] = {
-        "wall_ns": wall,
-        "compute_ns": compute,
-        "comm_ns": comm_ns,
-        "exposed_comm_ns": exposed,
-        "exposed_memory_ns": exposed_memory,
-        "idle_ns": wall - compute - exposed - exposed_memory,
-        "dtod_ns": windows.covered(dtod),
-        "dtod_bytes": dtod_bytes,
-        "n_dtod": n_dtod,
-        "exposed_dtod_ns": windows.covered(device.exposed(dtod)),
-        "overlap_compute_ns": overlap,
-        "overlap_backward_ns": None,
-        "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
-    }
+        "wall_ns": wall, "compute_ns": compute, "comm_ns": comm_ns, "exposed_comm_ns": exposed,
+        "exposed_memory_ns": exposed_memory, "idle_ns": wall - compute - exposed - exposed_memory,
+        "dtod_ns": windows.covered(dtod), "dtod_bytes": dtod_bytes, "n_dtod": n_dtod,
+        "exposed_dtod_ns": windows.covered(device.exposed(dtod)), "overlap_compute_ns": overlap,
+        "overlap_backward_ns": None, "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
+    }  # fmt: skip
     if backward is not None:
         kernels = backward & ~comm
         of_backward = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
@@ -125,7 +113,6 @@ def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, 
 
 
 # Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
-
 _SHORTEST_RUN = 8
 _LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
 
@@ -136,9 +123,8 @@ def grad_copies(
     """Measure the copies between gradients and buckets in each window.
 
     They are DtoD copies in runs of at least eight, launched with nothing else between them (what is launched in the same
-    nanosecond comes after), inside a backward range where the rank has any. Returns one int64 per window: union, the part
-    beside neither compute nor comm, the union with the gaps of up to 20 us between two of one window, bytes and number of
-    those that start in it. None where copies or their kinds were not recorded.
+    nanosecond comes after), inside a backward range where the rank has any. The span is their union with gaps of up to 20 us
+    between two of one window. None where copies or their kinds were not recorded.
     """
     chosen = _in_runs(operations)
     if in_backward is not None:
@@ -153,12 +139,10 @@ def grad_copies(
     begins, stops = np.append(True, ~is_short), np.append(~is_short, True)
     spans = IntervalSet(covered.starts[begins[: len(covered)]], covered.ends[stops[: len(covered)]])
     columns: dict[str, Int64 | None] = {
-        "grad_copy_ns": windows.covered(covered),
-        "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
-        "grad_copy_span_ns": windows.covered(spans),
-        "grad_copy_bytes": n_bytes if recorded.sizes else None,
+        "grad_copy_ns": windows.covered(covered), "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
+        "grad_copy_span_ns": windows.covered(spans), "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
-    }
+    }  # fmt: skip
     return columns if recorded.kernels and recorded.memcpy and recorded.kinds else dict.fromkeys(columns)
 
 
@@ -175,20 +159,16 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     return in_runs
 
 
-# When a rank's devices do nothing, which operation ends each such gap, and why it came so late.
-
 PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
-# No launch takes longer to reach an idle device: a larger least time means that it never was idle.
-_LONGEST_LAUNCH_NS = 20_000
+_LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time means that it never was idle
 
 
 @dataclass(frozen=True)
 class Gaps:
     """The gaps between operations of one rank, in order of time, report time, ns."""
 
-    # where the last operation before ended, and where the next one starts
-    starts: Int64
-    ends: Int64
+    starts: Int64  # where the last operation before ended
+    ends: Int64  # where the next one starts
     # launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none
     launch: Int64
     # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
@@ -268,11 +248,10 @@ def idle_causes(
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
     dependency_ns = windows.covered(nonempty(ready, ends))
     columns |= {
-        "idle_input_ns": late_ns - waiting_ns,
-        "idle_dependency_ns": dependency_ns,
+        "idle_input_ns": late_ns - waiting_ns, "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
         "idle_between_steps_ns": windows.covered(late.intersect(between)),
-    }
+    }  # fmt: skip
     if calls is None:
         return columns, {}
     blocked, since = _blocked(late, waiting, calls)
@@ -280,10 +259,9 @@ def idle_causes(
     is_pause = launching.ends - launching.starts >= PAUSE_NS
     pauses = IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
     columns |= {
-        "idle_launch_ns": waiting_ns - blocked_ns,
-        "idle_blocked_ns": blocked_ns,
+        "idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns,
         "idle_pause_ns": windows.covered(pauses),
-    }
+    }  # fmt: skip
     return columns, _by_call(blocked, since, calls, windows)
 
 
@@ -295,7 +273,6 @@ def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phas
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
     """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
-    # When any call was under way, cut where one ends and a later one goes on.
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     blocking = nonempty(np.maximum(starts, np.append(starts[:1], np.maximum.accumulate(ends)[:-1])), ends)
     if not len(blocking) or not len(waiting):
@@ -305,9 +282,8 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     began = late.starts[owner]
     whole = blocking.contains(began)
     rest = IntervalSet(waiting.starts[~whole], waiting.ends[~whole]).intersect(blocking)
-    starts = np.concatenate((waiting.starts[whole], rest.starts))
-    ends = np.concatenate((waiting.ends[whole], rest.ends))
-    since = np.concatenate((began[whole], rest.starts))
+    parts = (waiting.starts, rest.starts), (waiting.ends, rest.ends), (began, rest.starts)
+    starts, ends, since = (np.concatenate((own[whole], more)) for own, more in parts)
     order = np.argsort(starts, kind="stable")
     return IntervalSet(starts[order], ends[order]), since[order]
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Int64
 
 
-# Collectives that no rank leaves before all have arrived.
-ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
 _MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
 
@@ -65,8 +64,7 @@ def clock_offsets(
 
 def floor_median(ordered: Int64) -> Int64:
     """Return the median along the last axis of sorted values; of an even number the mean, floored."""
-    size = ordered.shape[-1]
-    low, high = ordered[..., (size - 1) // 2], ordered[..., size // 2]
+    low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
     median: Int64 = low + (high - low) // 2
     return median
 
@@ -80,16 +78,13 @@ class DeviceClock:
     """The clock of one device against its host's."""
 
     offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
-    # the least and the most that the difference device - host can be; None where nothing says it
-    early_ns: int | None
-    late_ns: int | None
+    early_ns: int | None  # the least that the difference device - host can be; None where nothing says it
+    late_ns: int | None  # the most, likewise
 
     @property
     def span_ns(self) -> int | None:
         """How far apart the two ends are: the error of figures that compare device and host; None without both."""
-        if self.early_ns is None or self.late_ns is None:
-            return None
-        return max(self.late_ns - self.early_ns, 0)
+        return None if self.early_ns is None or self.late_ns is None else max(self.late_ns - self.early_ns, 0)
 
 
 AGREED = DeviceClock(0, None, None)
@@ -105,12 +100,10 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     late, third_lag = _least(lags)
     least, third_lead = _least(-leads)
     early = None if least is None else -least
-    offset = 0
     if late is not None and third_lag < -_TOLERANCE_NS:
-        offset = late - _LEAST_LATENCY_NS
-    elif early is not None and third_lead < -_TOLERANCE_NS:
-        offset = early + _LEAST_LATENCY_NS
-    return DeviceClock(offset, early, late)
+        return DeviceClock(late - _LEAST_LATENCY_NS, early, late)
+    is_late = early is not None and third_lead < -_TOLERANCE_NS
+    return DeviceClock((early or 0) + _LEAST_LATENCY_NS if is_late else 0, early, late)
 
 
 def _least(values: Int64) -> tuple[int | None, int]:
@@ -126,8 +119,7 @@ def device_clocks(
 ) -> dict[int | None, DeviceClock]:
     """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
 
-    A wait that began while another thread was in a call is left out, as that may have launched something that was not
-    waited for. `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
+    `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
@@ -145,7 +137,7 @@ def device_clocks(
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
-    """Tell which waits began while no other thread was in a call."""
+    """Tell which waits began while no other thread was in a call, which may have launched what was not waited for."""
     began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
     times = np.sort(began)
     around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
@@ -167,10 +159,7 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
 
 
 def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table) -> DeviceClock:
-    """Compare one device's clock by its operations, and the calls that waited for it.
-
-    Rows are launch, start, end and of kernels stream; columns operations in order of launch.
-    """
+    """Compare one device's clock by operations (launch, start, end, of kernels stream), and calls that waited for it."""
     begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
     lags = np.concatenate((np.minimum.reduceat(kernels[1], begins) - kernels[0][begins], copies[1] - copies[0]))
     blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))

@@ -1,4 +1,8 @@
-"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth."""
+"""The communication operations of each rank, which of different ranks are one collective, and what those say.
+
+A kernel and its call share no id, but an order: each call comes before its launch, inside the call's own range or, when calls
+are grouped, in the ``ncclGroupEnd`` behind them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import least_of, run_starts, sums_of
+from nsyspipe.analysis.attribution import NEVER, filled
+from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.model import canonical
+from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.table import Flags, Float64, Int64
+
+    Messages = NDArray[np.void]
 
 
 UNGROUPED = -1
@@ -115,18 +128,12 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         is_last, late_by, wait = own_start == last, last - second_last, last - own_start
         is_skewed = last - first > np.maximum(first_error, last_error)
         values = {
-            "is_matched": True,
-            "collective_id": n_before + np.arange(len(rows))[:, np.newaxis],
-            "n_ranks": rows.shape[1],
-            "first_start_ns": first,
-            "last_start_ns": last,
-            "arrival_skew_ns": last - first,
-            "wait_ns": wait,
-            "transfer_ns": np.maximum(own_end - last, 0),
-            "late_by_ns": np.where(is_last, late_by, 0),
+            "is_matched": True, "collective_id": n_before + np.arange(len(rows))[:, np.newaxis], "n_ranks": rows.shape[1],
+            "first_start_ns": first, "last_start_ns": last, "arrival_skew_ns": last - first, "wait_ns": wait,
+            "transfer_ns": np.maximum(own_end - last, 0), "late_by_ns": np.where(is_last, late_by, 0),
             "is_significant": is_skewed,
             "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
-        }
+        }  # fmt: skip
         for name, value in values.items():
             columns[name][rows] = value
         n_before += len(rows)
@@ -150,10 +157,9 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
 
     Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
-    is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
     in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"])
-    rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
+    counts = pc.and_not(pc.greater(collectives["held_up_ns"], 0), in_pairs)  # a null does not
+    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(counts)
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
     sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])
@@ -165,3 +171,257 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     ratio = np.minimum(most / np.maximum(total, 1), 1.0)
     shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
     return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})
+
+
+NO_MEMBER = -1
+
+
+@dataclass(frozen=True)
+class CommKind:
+    """What the name of a communication kernel says; None where it says nothing."""
+
+    collective: str
+    datatype: str | None
+    algorithm: str | None
+
+
+@dataclass(frozen=True)
+class CommOperations:
+    """The communication of one rank: `canonical.COMM_OPERATIONS`, whose column ``kind`` counts the kinds."""
+
+    kinds: tuple[CommKind, ...]
+    table: pa.Table
+
+
+def comm_operations(
+    operations: ProcessOperations,
+    names: Mapping[int, str],
+    members: Members,
+    windows: Windows,
+    *,
+    payloads: pa.Table,
+    is_one_window: bool,
+) -> CommOperations:
+    """List the communication operations of one rank in order of start; `names` are texts by name id."""
+    rows = np.flatnonzero(operations.is_comm)
+    rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
+    start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
+    member = members_holding(members, windows, launch, start, is_one_window=is_one_window)
+    kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
+    collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
+    order = _stream_order(
+        np.where(launch == NEVER, start, launch),
+        member,
+        collective[kind] if kinds else kind,
+        *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
+    )
+    says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
+    table = canonical.COMM_OPERATIONS.table(
+        {
+            "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
+            "comm_id": pa.array(says["comm_id"], mask=~says["has_comm_id"]),
+            "seq_number": pa.array(says["seq"], mask=~says["has_seq"]),
+            "message_bytes": pa.array(says["message_bytes"], mask=~says["has_message_bytes"]),
+            "called": pa.array(all_to_all, mask=says["kind"] != ALL_TO_ALL),
+        }
+    )  # fmt: skip
+    return CommOperations(tuple(kinds), table)
+
+
+def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool) -> Int64:
+    """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
+
+    It holds its launch, or is that of the window that its start falls in. A capture that is the only window holds all.
+    """
+    if is_one_window:
+        return np.zeros(launch.size, np.int64)
+
+    def inside(ranges: Members | Windows, times: Int64) -> Int64:
+        at = np.searchsorted(ranges.starts, times, side="right") - 1
+        return np.where((at >= 0) & (times < np.append(ranges.ends, 0)[at]), at, NO_MEMBER)
+
+    member = inside(members, launch)
+    never = np.flatnonzero(launch == NEVER)
+    # The last place is that of no window.
+    member[never] = np.append(windows.member, NO_MEMBER)[inside(windows, start[never])]
+    return member
+
+
+def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
+    ids, index = np.unique(name_ids, return_inverse=True)
+    texts = [names.get(number, "") for number in ids.tolist()]
+    of_id = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
+    kinds = sorted(set(of_id), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
+    return kinds, np.array([kinds.index(one) for one in of_id], np.int64)[index]
+
+
+def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
+    """Return which (device, stream) of its collective each uses, in order of first launch in most steps.
+
+    A stream id means nothing elsewhere, but hosts launch in the same order on every rank; captures may begin inside a step.
+    """
+    if not collective.size:
+        return collective
+    codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
+    key = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
+    pairs, first, pair = np.unique(key, return_index=True, return_inverse=True)
+    of_pair, n_pairs = collective[first], pairs.size
+    # The places of the pairs of each step among its collective's: their mean, and that in the last step that has it.
+    inside = np.flatnonzero(member != NO_MEMBER)
+    cells, cell = np.unique(member[inside] * n_pairs + pair[inside], return_inverse=True)
+    begun = least_of(cell, used[inside], cells.size)
+    group = cells // n_pairs * (int(of_pair.max()) + 1) + of_pair[cells % n_pairs]
+    order = np.lexsort((cells % n_pairs, begun, group))
+    of_cell, places = cells[order] % n_pairs, places_in_runs(group[order])
+    number, last = np.bincount(of_cell, minlength=n_pairs), np.zeros(n_pairs, np.int64)
+    mean = np.where(number > 0, sums_of(of_cell, places, n_pairs) / np.maximum(number, 1), np.inf)
+    last[of_cell] = places  # steps come in order, so the last one stays
+    order = np.lexsort((first, least_of(pair, used, n_pairs), last, mean, of_pair))
+    numbers = np.empty(n_pairs, np.int64)
+    numbers[order] = places_in_runs(of_pair[order])
+    return numbers[pair]
+
+
+# Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
+_COLLECTIVES = (
+    "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
+)  # fmt: skip
+_ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
+SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
+ALL_TO_ALL = _COLLECTIVES.index("alltoall")
+_AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
+ANY, _NONE = -1, -2  # fits each kind; launches no kernel
+
+# What NCCL reported of calls or of kernels, as records; a value counts only where its flag is set.
+MESSAGE = np.dtype([
+    ("comm_id", np.int64), ("has_comm_id", np.bool_),  # communicator: 64 bits as a signed number
+    ("seq", np.int64), ("has_seq", np.bool_),  # NCCL's own number of the call; of calls that were fused, the first one's
+    ("message_bytes", np.int64), ("has_message_bytes", np.bool_),  # as NCCL reports it; of calls that were fused, the sum
+    ("kind", np.int64),  # number of the collective that was called, or `ANY`
+    ("is_receive", np.bool_),  # whether it was ncclRecv
+    ("start", np.int64), ("end", np.int64),  # host time of the call; the end of one that never ended is before all times
+])  # fmt: skip
+
+
+def calls_of(payloads: pa.Table) -> Messages:
+    """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
+
+    A group's call, or one without a name, fits any kind, and counts if it has a size or a number.
+    """
+    call = payloads["call"].combine_chunks()  # a null fits any kind
+    names = call.dictionary.to_pylist()
+    code = pc.fill_null(call.indices, len(names)).to_numpy()
+    calls: Messages = np.zeros(len(code), MESSAGE)
+    kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
+    calls["kind"] = kind
+    calls["is_receive"] = np.array([*("recv" in name.lower() for name in names), False])[code]
+    calls["start"], calls["end"] = filled(payloads["start_ns"]), filled(payloads["end_ns"], -NEVER)
+    for name in ("comm_id", "seq", "message_bytes"):
+        calls[name], calls[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
+    is_call = (kind >= 0) | ((kind == ANY) & (calls["has_message_bytes"] | calls["has_seq"]))
+    return calls.take(np.flatnonzero(is_call))
+
+
+def kernel_kinds(collectives: Iterable[str]) -> Int64:
+    """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
+    names = map(_bare, collectives)
+    return np.array([_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64)
+
+
+def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
+    """Tell whether each call may have launched the kernel beside it."""
+    fit: Flags = (call_kind == kernel_kind) | (call_kind == ANY) | (kernel_kind == ANY)
+    fit |= (kernel_kind == SEND_RECV) & np.isin(call_kind, _AS_SENDS)
+    return fit
+
+
+def _kind_of_call(text: str) -> int:
+    bare = _bare(text).removeprefix("nccl")
+    if not bare or bare.startswith("group"):
+        return ANY
+    bare = _ALIASES.get(bare, bare)
+    return _COLLECTIVES.index(bare) if bare in _COLLECTIVES else _NONE
+
+
+def _bare(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:
+    """Assign NCCL's payloads to the communication kernels of one process; one entry per kernel, in their order.
+
+    Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
+    together one to one, in order. One kernel behind several payloads of one communicator and one collective is NCCL's
+    fusion of a group: their sizes are summed. (Launched inside the last payload's own range, it is no group's but that
+    call's.) All else is ambiguous, a payload that names another collective than its kernel included: the kernels of that
+    block get nothing, like those without a launch or before any payload.
+
+    Sends and receives meet in one kernel: what is sent counts, and what is received only where that communicator sends
+    nothing in the block. A kernel whose launch is unknown may own any payload, so in a process that has one, nothing
+    counts as fused.
+
+    `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
+    """
+    calls = calls_of(payloads)
+    kernel = np.flatnonzero(launches < NEVER)
+    order = np.argsort(
+        np.concatenate((calls["start"], launches[kernel])), kind="stable"
+    )  # of equal times the call first
+    is_kernel = order >= calls.size
+    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
+    kernel, kernel_block = kernel[order[is_kernel] - calls.size], block[is_kernel]
+    call, call_block = order[~is_kernel], block[~is_kernel]
+    counts = _is_counted(calls[call], call_block)
+    call, call_block = call[counts], call_block[counts]
+    n_blocks = int(block[-1]) + 1 if block.size else 0
+    n_calls, n_kernels = (np.bincount(of, minlength=n_blocks) for of in (call_block, kernel_block))
+    # A row for each kernel: a call's, a fused group's, or the last, of which nothing is known.
+    source = np.full(launches.size, -1)
+
+    is_even = n_calls == n_kernels
+    even_call, is_own = call[is_even[call_block]], is_even[kernel_block]
+    even_kernel, even_block = kernel[is_own], kernel_block[is_own]
+    is_bad = np.zeros(n_blocks, np.bool_)
+    is_bad[even_block[~fits(calls["kind"][even_call], kinds[even_kernel])]] = True
+    source[even_kernel[~is_bad[even_block]]] = even_call[~is_bad[even_block]]
+
+    is_group = (n_calls > 1) & (n_kernels == 1)
+    call, kernel, ends = call[is_group[call_block]], kernel[is_group[kernel_block]], np.cumsum(n_calls[is_group])
+    last = call[ends - 1]
+    is_own = launches[kernel] < calls["end"][last]
+    own = is_own & fits(calls["kind"][last], kinds[kernel])
+    source[kernel[own]] = last[own]
+    fused, is_fused = _fused(calls[call], ends - n_calls[is_group], kinds[kernel])
+    if (launches < NEVER).all():
+        is_fused &= ~is_own
+        source[kernel[is_fused]] = calls.size + np.flatnonzero(is_fused)
+    unknown = np.zeros(1, MESSAGE)
+    unknown["kind"] = ANY
+    messages: Messages = np.concatenate((calls, fused, unknown))[source]
+    return messages
+
+
+def _is_counted(calls: Messages, block: Int64) -> Flags:
+    """Leave out what a communicator receives in a block in which it also sends."""
+    codes = np.unique(calls["comm_id"], return_inverse=True)[1] + 1
+    key = block * (codes.size + 1) + np.where(calls["has_comm_id"], codes, 0)
+    is_send = (calls["kind"] == SEND_RECV) & ~calls["is_receive"]
+    return ~(calls["is_receive"] & np.isin(key, key[is_send]))
+
+
+def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flags]:
+    """Sum up the calls from each of the first ones on, and tell which can be one fused group, of a kernel of that kind."""
+    kind, comm, n_bytes = calls["kind"], calls["comm_id"], calls["message_bytes"]
+    highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
+    lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
+    is_group = (highest == ANY) | (lowest == highest)
+    is_group &= fits(highest, kinds) & np.logical_and.reduceat(calls["has_comm_id"], firsts)
+    is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
+    fused = calls[firsts]
+    fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
+    fused["has_message_bytes"] = np.logical_and.reduceat(calls["has_message_bytes"], firsts)
+    fused["has_message_bytes"] &= (
+        np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
+    )  # no larger sum is believed
+    return fused, is_group

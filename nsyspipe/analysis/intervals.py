@@ -1,7 +1,4 @@
-"""Sets of half-open int64 nanosecond intervals, slices of sorted times, and runs of equal values in a column.
-
-All is exact (no float), vectorised, and O(n log n). Intervals without a length cover nothing and are dropped.
-"""
+"""Sets of half-open int64 nanosecond intervals, slices of sorted times, and runs of equal values: exact, O(n log n)."""
 
 from __future__ import annotations
 
@@ -28,9 +25,7 @@ class IntervalSet:
     @cached_property
     def _covered_before(self) -> Int64:
         """Covered length before each interval, and after the last: one longer than the set."""
-        covered = np.zeros(self.starts.size + 1, np.int64)
-        np.cumsum(self.ends - self.starts, out=covered[1:])
-        return covered
+        return np.append(0, np.cumsum(self.ends - self.starts))
 
     @property
     def total(self) -> int:
@@ -50,8 +45,7 @@ class IntervalSet:
         if np.ndim(times) == 1 and times.size > max(len(self), _FEW) and is_sorted(times):
             # Many times in order: look the few starts up among them instead.
             places = np.searchsorted(times, self.starts, side="left")
-            runs = np.diff(places, prepend=0, append=times.size)
-            return np.repeat(np.arange(len(self) + 1), runs)
+            return np.repeat(np.arange(len(self) + 1), np.diff(places, prepend=0, append=times.size))
         return np.searchsorted(self.starts, times, side="right")
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
@@ -60,8 +54,7 @@ class IntervalSet:
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        flags: Flags = self.lengths(times, times + 1) > 0
-        return flags
+        return self.lengths(times, times + 1) > 0
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by some time."""
@@ -69,8 +62,7 @@ class IntervalSet:
 
     def without(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in this set and not in the other, all between ``-2**62`` and ``2**62``."""
-        starts = np.concatenate(([-_FOREVER], other.ends))
-        return self.intersect(IntervalSet(starts, np.concatenate((other.starts, [_FOREVER]))))
+        return self.intersect(IntervalSet(np.append(-_FOREVER, other.ends), np.append(other.starts, _FOREVER)))
 
     def intersect(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in both sets: O(k log n) plus the size of the answer, k being the smaller set."""
@@ -89,19 +81,13 @@ EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Int64, ends: Int64) -> IntervalSet:
-    """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one.
-
-    Starts and ends are sorted independently: after the i-th smallest end everything that began has
-    ended exactly when the next start lies behind it.
-    """
+    """Merge intervals in any order (``ends >= starts``) into an `IntervalSet`; touching intervals become one."""
     if not starts.size:
         return EMPTY
-    # Operations of one stream are in order already, and looking costs a tenth of sorting.
+    # All that began has ended after the i-th smallest end if the next start lies behind it. Looking costs less than sorting.
     sorted_starts, sorted_ends = (times if is_sorted(times) else np.sort(times) for times in (starts, ends))
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
-    merged_starts = sorted_starts[np.concatenate(([0], gaps + 1))]
-    merged_ends = sorted_ends[np.concatenate((gaps, [starts.size - 1]))]
-    return nonempty(merged_starts, merged_ends)
+    return nonempty(sorted_starts[np.append(0, gaps + 1)], sorted_ends[np.append(gaps, starts.size - 1)])
 
 
 def union_of(*sets: IntervalSet) -> IntervalSet:
@@ -152,8 +138,7 @@ class Slices:
 
     def reduced(self, of: np.ufunc, values: Int64) -> Int64:
         """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
-        reduced: Int64 = of.reduceat(np.append(values, 0), self.edges)[::2]
-        return reduced
+        return of.reduceat(np.append(values, 0), self.edges)[::2]
 
     @property
     def edges(self) -> Int64:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     Hashes = NDArray[np.uint64]
 
 
-# What kernels of each name take in each window, kept small: which windows count is known only across ranks.
-
-# Sums kept of one rank, 20 bytes each. Above it, windows in the middle share theirs.
+# Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 
 
@@ -64,23 +62,18 @@ def window_sums(
 ) -> tuple[WindowSums, Int64, Int64]:
     """Sum kernels by row in each window that they start in, and over all: number and total duration, wherever they start.
 
-    A kernel counts in the window that holds its start, as `n_collectives` does, with its whole duration. At most 2^18 sums
-    are kept. With more windows times rows, the windows at either end, where steps are skipped or cut off, have their own
-    sums still, those between share theirs in runs of equal length.
+    At most 2^18 sums are kept: with more windows times rows, the windows at either end, where steps are skipped or cut off,
+    have their own sums still, those between share theirs in runs of equal length.
     """
     n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
     first = np.arange(n_windows)
     if n_windows > most:
-        at_edge = most // 4
-        size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
-        first = np.concatenate(
-            (first[:at_edge], first[at_edge : n_windows - at_edge : size], first[n_windows - at_edge :])
-        )
+        at_edge, end = most // 4, n_windows - most // 4
+        size = -(-(end - at_edge) // (most - 2 * at_edge))
+        first = np.concatenate((first[:at_edge], first[at_edge:end:size], first[end:]))
     edges = np.append(windows.starts[first], windows.ends[-1:])
     # The place before the first edge and the one after the last are outside of all windows.
-    cell = np.searchsorted(edges, starts, side="right")
-    cell *= n_rows
-    cell += row
+    cell = np.searchsorted(edges, starts, side="right") * n_rows + row
     size = (edges.size + 1) * n_rows
     number, total = np.bincount(cell, minlength=size), sums_of(cell, durations, size)
     inside = slice(n_rows, n_rows * (first.size + 1))
@@ -122,27 +115,20 @@ def kernels_table(
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
-        "n_kernels": number,
-        "total_ns": total,
-        "min_ns": least_of(row, duration, keys.size),
-        "max_ns": longest,
+        "n_kernels": number, "total_ns": total, "min_ns": least_of(row, duration, keys.size), "max_ns": longest,
         "overlapped_ns": sums_of(row[beside], covered, keys.size),
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
-        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size),
-        "free_ns": sums_of(row[slowed], free_ns, keys.size),
-    }
+        "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size), "free_ns": sums_of(row[slowed], free_ns, keys.size),
+    }  # fmt: skip
     return pa.table(columns), by_window
 
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    # Without communication between them, compute kernels mostly stand in order, which is cheap to look up.
     rows = np.flatnonzero(~operations.is_comm)
     starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]
     before = comm.counts_up_to(starts)  # intervals that began by the kernel's start
-    # Either the last of them is still under way, or another begins before the kernel ends.
-    last_end = np.append(np.iinfo(np.int64).min, comm.ends)[before]
-    next_start = np.append(comm.starts, np.iinfo(np.int64).max)[before]
+    last_end, next_start = np.append(UNKNOWN, comm.ends)[before], np.append(comm.starts, NEVER)[before]
     hit = np.flatnonzero((last_end > starts) | (next_start < ends))
     return rows[hit], comm.lengths(starts[hit], ends[hit])
 
@@ -169,8 +155,7 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-_GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-_LARGEST_TABLE = 2**22  # ids are looked up in a table up to this size, above it by bisection
+_GRAPH, _NAMELESS, _LARGEST_TABLE = "CUDA graph", "(no name)", 2**22  # ids above that are looked up by bisection
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
@@ -191,9 +176,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     return labels, np.where(ids[at] == name_ids, code[at], codes[_NAMELESS])
 
 
-# How much slower the same kernel runs while communication is under way: the one measure of it.
-
-# Kernels that were compared may stand for the others from this share of the time beside communication on.
+# Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
 LEAST_COMPARED = 0.25
 MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 _SAMPLE = 50_000  # so many kernels of a large report are compared
@@ -202,14 +185,11 @@ MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 # logarithm, and within how much of it that holds.
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
-# Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
-_ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
-# Kernels are the same when their own name, grid and block are, and those of their neighbours: one
-# grid serves matrices of different depth, and the place in the model tells them apart.
+_ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
+# The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
 _NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
 _ENOUGH = 3
-# Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
-_LARGEST_SPREAD = 0.5
+_LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
@@ -230,9 +210,7 @@ def kernel_slowdown(
 ) -> tuple[Int64, Int64, Int64]:
     """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
 
-    What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
-    100 us, one takes 110 beside communication, the other 105, half of it beside communication; both lost 10 %.
-    The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
+    What a kernel takes longer than its free equals, it lost while communication was under way. The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
 
     Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
     communication was under way, ns.
@@ -240,13 +218,12 @@ def kernel_slowdown(
     Returns the index of each kernel that ran beside communication, all or in part, and has equal ones that ran free; how much
     of it was beside communication; and what that would have taken free: covered - (duration - median of its free equals).
     """
-    nothing = (np.empty(0, np.int64),) * 3
     own = _mixed(_mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64))
     usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
     is_beside = covered[usable] > 0
     free, beside = usable[~is_beside], usable[is_beside]
     if not free.size or not beside.size:
-        return nothing
+        return (np.empty(0, np.int64),) * 3
     context = _in_context(own, free)
     order = np.lexsort((duration[free], context))
     context = context[order]
@@ -258,11 +235,9 @@ def kernel_slowdown(
     spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
     is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
     known, median = context[first][is_known], median[is_known]
-    if not known.size:
-        return nothing
     wanted = _in_context(own, beside)
-    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    chosen = known[at] == wanted
+    at = np.searchsorted(known, wanted)
+    chosen = (at < known.size) & (np.append(known, _MIX_1)[at] == wanted)
     kernel, equal = beside[chosen], median[at[chosen]]
     return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
 
@@ -298,15 +273,11 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     number = chosen.counts
     means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
     late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
-    delays: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
-    return delays
+    return np.rint(late * windows.slices(begun).counts).astype(np.int64)
 
 
 def compared_share(kernels: pa.Table) -> float:
-    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`; 1 at most.
-
-    Of a rank with more kernels than are compared, what was is taken for a sample of all.
-    """
+    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`, maybe a sample; 1 at most."""
     sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
     rows = sums.to_pylist()
     beside = sum(row["overlapped_ns_sum"] for row in rows)

@@ -1,7 +1,4 @@
-"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest.
-
-And what data sheets promise of these: an upper bound, since packets have headers.
-"""
+"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
 def classify_transport(transport: str) -> str:
     """Return the kind of link that a transport of NCCL's is by itself.
 
-    Of ``p2p``, a GPU that reaches the other's memory, only the topology tells whether over NVLink or PCIe; between hosts
-    (MNNVL) and through a third GPU (indirect) NCCL does so over NVLink only.
+    Of ``p2p`` the topology tells whether over NVLink or PCIe; between hosts (MNNVL) and through a third GPU over NVLink only.
     """
     head, _, rest = transport.partition("/")
     if head == "P2P":
@@ -85,9 +81,8 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
             start, end = ranks.get(edge.from_rank), ranks.get(edge.to_rank)
             if start is not None and end is not None:
                 transports.setdefault((start, end), (edge.transports, None))
-    return transports | {
-        (edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in comm.edges or ()
-    }
+    own = {(edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in comm.edges or ()}
+    return transports | own
 
 
 @dataclass(frozen=True)
@@ -167,8 +162,6 @@ def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[s
     return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
 
 
-# Which edge of the ring holds the others back, and what it crosses.
-
 _PATH_WORDS = {
     "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
     "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
@@ -182,15 +175,13 @@ class SlowestLink:
     """The slowest of the links of a run."""
 
     kind: str  # of `schema.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
-    # the first edge of that kind with the least nominal bandwidth
-    from_rank: int
+    from_rank: int  # of the first edge of that kind with the least nominal bandwidth
     to_rank: int
     nominal_bytes_per_s: float | None  # of that edge; null if it is not known of every edge of that kind
     text: str  # what it crosses, in words
-    # edges that the text holds for; edges of which no line says what they use; all
-    n_links: int
-    n_unknown: int
-    n_edges: int
+    n_links: int  # edges that the text holds for
+    n_unknown: int  # of which no line says what they use
+    n_edges: int  # all
     is_of_ring: bool  # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
 
     @property
@@ -217,16 +208,11 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     worst = min(of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
     text = _text(kind, worst)
     return SlowestLink(
-        kind=kind,
-        from_rank=worst["from_rank"],
-        to_rank=worst["to_rank"],
-        nominal_bytes_per_s=None if None in rates else worst["nominal_bytes_per_s"],
-        text=text,
-        n_links=sum(_text(kind, row) == text for row in of_kind),
-        n_unknown=len(rows) - len(known),
-        n_edges=len(rows),
-        is_of_ring=worst["comm_id"] is not None,
-    )
+        kind=kind, from_rank=worst["from_rank"], to_rank=worst["to_rank"],
+        nominal_bytes_per_s=None if None in rates else worst["nominal_bytes_per_s"], text=text,
+        n_links=sum(_text(kind, row) == text for row in of_kind), n_unknown=len(rows) - len(known),
+        n_edges=len(rows), is_of_ring=worst["comm_id"] is not None,
+    )  # fmt: skip
 
 
 def _text(kind: str, row: Mapping[str, Any]) -> str:
@@ -235,11 +221,10 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
     n_more = len(words) - _SHOWN  # A network has a transport per card
     transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
     by_path = f"the GPUs are connected by {path}" if path else ""
-    has_nvlink = path.startswith("NV")
-    although = f", although {by_path}" if has_nvlink else ""
+    although = f", although {by_path}" if path.startswith("NV") else ""
     match kind:
         case "nvlink":
-            return f"NVLink ({transport}{f' over {path}' if has_nvlink else ''})"
+            return f"NVLink ({transport}{f' over {path}' if although else ''})"
         case "p2p":
             return f"direct access to GPU memory ({transport}); {_ASK_TOPOLOGY}"
         case "p2p_pcie":
@@ -255,11 +240,10 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
             return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))
 
 
-# What data sheets promise of NVLink and PCIe, by GPU model; bytes per second and direction: half of what they call total.
-
+# What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
+# upper bound, since packets have headers.
 _GB = 1e9
-# GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits. PCI Express Base Specification
-# 3.0 to 6.0.
+# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
 _PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
 _PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
 
@@ -281,9 +265,8 @@ class _Gpu(NamedTuple):
     pcie: int | None
 
 
-# NVIDIA's data sheets and architecture white papers of the models, total NVLink bandwidth in brackets. The
-# first whose words stand in the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
-# in GH200 the CPU is reached over NVLink-C2C.
+# NVIDIA's data sheets and architecture white papers, total NVLink bandwidth behind. The first whose words stand in the name
+# counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief; GH200 reaches its CPU over NVLink-C2C.
 _GPUS = (
     _Gpu("P100", 1, 20 * _GB, 4, 3),  # 160 GB/s
     _Gpu("V100S?", 2, 25 * _GB, 6, 3),  # 300 GB/s
@@ -359,11 +342,9 @@ def _slower(names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed |
     speeds = []
     for name in names:
         matches = ((gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")) for gpu in _GPUS)
-        speed = next((speed_of(gpu, match[0]) for gpu, match in matches if match), None)
-        if speed is None:
-            return None
-        speeds.append(speed)
-    return min(speeds, default=None)
+        speeds.append(next((speed_of(gpu, match[0]) for gpu, match in matches if match), None))
+    known = [speed for speed in speeds if speed]
+    return min(known, default=None) if len(known) == len(speeds) else None
 
 
 def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
-from nsyspipe.analysis.communication import NO_MEMBER, members_holding
+from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
 from nsyspipe.analysis.kernels import kernel_labels
 from nsyspipe.analysis.phases import launched_in, phases_of_launches
 from nsyspipe.errors import DamagedReportError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Flags, Int64
 
 
-# In order of the alphabet.
-CATEGORIES = ("comm", "compute", "memory")
+CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
 COMM, _COMPUTE, _MEMORY = range(3)
 _NO_COLLECTIVE = -1
 
@@ -60,8 +59,7 @@ class DeviceOperations:
 
     def take(self, rows: Int64) -> DeviceOperations:
         """Return some of them, in that order."""
-        columns = {one.name: getattr(self, one.name)[rows] for one in fields(self)[:-1]}
-        return replace(self, **columns)
+        return replace(self, **{one.name: getattr(self, one.name)[rows] for one in fields(self)[:-1]})
 
     @cached_property
     def by_launch(self) -> Int64:
@@ -69,14 +67,9 @@ class DeviceOperations:
         return np.argsort(self.launch, kind="stable")
 
     def in_order(self, *more: Int64) -> Int64:
-        """Return the rows in order of start, then end, then every other column that a user sees, then `more`.
-
-        Rows that are equal in all of them may stand in any order.
-        """
-        keys = (
-            self.start, self.end, self.category, self.device_id, self.stream_id, self.correlation_id, self.launch,
-            self.name, self.n_bytes, *more,
-        )  # fmt: skip
+        """Return the rows in order of start, then end, then every other column that a user sees, then `more`."""
+        ids = self.device_id, self.stream_id, self.correlation_id
+        keys = (self.start, self.end, self.category, *ids, self.launch, self.name, self.n_bytes, *more)
         order = np.argsort(self.start, kind="stable")
         is_same = np.diff(self.start[order]) == 0
         places = np.flatnonzero(
@@ -113,18 +106,14 @@ def device_operations(
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
     return DeviceOperations(
-        start=joined("start_ns"),
-        end=joined("end_ns"),
-        launch=np.concatenate(launches),
+        start=joined("start_ns"), end=joined("end_ns"), launch=np.concatenate(launches),
         category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(n_memory, _MEMORY))),
         name=np.concatenate((place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))),
-        collective=collective,
-        device_id=joined("device_id"),
-        stream_id=joined("stream_id"),
+        collective=collective, device_id=joined("device_id"), stream_id=joined("stream_id"),
         correlation_id=joined("correlation_id"),
         n_bytes=np.concatenate((np.full(n_kernels, UNKNOWN), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
         names=tuple(names),
-    )
+    )  # fmt: skip
 
 
 NO_SEQ = -1
@@ -140,8 +129,7 @@ class RankSteps:
     shift_ns: int  # added to report time to get aligned time
     has_launches: bool  # whether any operation of the process has a launch
     is_one_window: bool  # whether the capture is the only window, which holds all operations
-    # the step ranges: thread, host times, and step numbers
-    thread_id: int
+    thread_id: int  # of the step ranges, as are the next three
     starts: Int64
     ends: Int64
     numbers: Int64
@@ -171,38 +159,28 @@ def events_table(
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
     return schema.EVENTS.table(
         {
-            "rank": np.full(len(operations), rank.rank),
-            "step": pa.array(step, mask=member == NO_MEMBER),
-            "phase": _words(phase, PHASES),
-            "category": _words(operations.category, CATEGORIES),
+            "rank": np.full(len(operations), rank.rank), "step": pa.array(step, mask=member == NO_MEMBER),
+            "phase": _words(phase, PHASES), "category": _words(operations.category, CATEGORIES),
             "name": _words(operations.name, operations.names),
-            "device_id": _nullable(operations.device_id),
-            "stream_id": _nullable(operations.stream_id),
-            "start_ns": start + rank.shift_ns,
-            "end_ns": operations.end + rank.shift_ns,
-            "dur_ns": operations.end - start,
+            "device_id": _nullable(operations.device_id), "stream_id": _nullable(operations.stream_id),
+            "start_ns": start + rank.shift_ns, "end_ns": operations.end + rank.shift_ns, "dur_ns": operations.end - start,
             "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
-            "correlation_id": _nullable(operations.correlation_id),
-            "bytes": _nullable(operations.n_bytes),
-            "collective": _words(operations.collective, COLLECTIVES),
-            "seq": _nullable(seq, NO_SEQ),
+            "correlation_id": _nullable(operations.correlation_id), "bytes": _nullable(operations.n_bytes),
+            "collective": _words(operations.collective, COLLECTIVES), "seq": _nullable(seq, NO_SEQ),
         }
-    )
+    )  # fmt: skip
 
 
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
-    """Return the place of each communication operation in its step, `NO_SEQ` for all others.
-
-    They are the first reading's one by one: both stand in order of start, then launch, then row.
-    """
+    """Return the place of each communication operation in its step, `NO_SEQ` for all others; as first read, one by one."""
     rows = np.flatnonzero(operations.category == COMM)
     rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
     times = (operations.start, rank.comm_starts), (operations.end, rank.comm_ends)
     if not all(np.array_equal(column[rows], first_read) for column, first_read in times):
         raise DamagedReportError(path, "has changed since it was first read", fix="leave it alone, and run this again")
-    found = np.full(len(operations), NO_SEQ)
-    found[rows] = rank.seqs
-    return found
+    seqs = np.full(len(operations), NO_SEQ)
+    seqs[rows] = rank.seqs
+    return seqs
 
 
 def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
@@ -223,16 +201,13 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
     nothing = counts == 0
     return schema.PHASE_RANGES.table(
         {
-            "rank": np.full(order.size, rank.rank),
-            "step": step[order],
-            "phase": _words(code[order], PHASES),
-            "start_ns": starts + rank.shift_ns,
-            "end_ns": ends + rank.shift_ns,
+            "rank": np.full(order.size, rank.rank), "step": step[order], "phase": _words(code[order], PHASES),
+            "start_ns": starts + rank.shift_ns, "end_ns": ends + rank.shift_ns,
             "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
             "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
             "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
         }
-    )
+    )  # fmt: skip
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
-    """Return how many operations each host range launched, and the first start and last end of those (meaningless of none).
-
-    Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
-    """
+    """Return how many operations (sorted launch, start, end) each host range launched, their first start and last end."""
     counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
     last = -first
     for launch, begin, finish in operations:
@@ -42,9 +39,6 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
             first[some] = np.minimum(first[some], own.reduced(np.minimum, begin))
             last[some] = np.maximum(last[some], own.reduced(np.maximum, finish))
     return counts, first, last
-
-
-NO_WINDOW = np.int64(-1)
 
 
 def phase_costs(
@@ -75,12 +69,10 @@ def phase_costs(
     )
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
-        "compute_ns": windows.covered(compute),
-        "comm_ns": windows.covered(comm),
+        "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),
         "device_ns": windows.covered(union_of(compute, comm, memory)),
-        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
-        "idle_ns": idle_ns,
-    }
+        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)), "idle_ns": idle_ns,
+    }  # fmt: skip
     n_launched = operations.kernels_launched_in(pieces.starts, pieces.ends).counts
     costs: dict[str, Int64 | None] = {
         "member": member,
@@ -96,7 +88,7 @@ def phase_costs(
     return costs
 
 
-NO_PHASE = -1
+NO_WINDOW, NO_PHASE = np.int64(-1), -1
 _DATA = PHASES.index("data")
 
 
@@ -125,8 +117,7 @@ class BetweenSteps:
 def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> BetweenSteps:
     """Find what the host does between the steps of one rank; without `canonical.HOST_CALLS` nothing is known to be quiet.
 
-    A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
-    does between two calls (an optimizer, copies of the batch), which launches come late for.
+    A range that holds a whole step (an epoch) does not count.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
@@ -140,9 +131,8 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     if calls is None:
         return BetweenSteps(data, EMPTY)
-    called = pc.equal(calls["thread_id"], members.thread_id)
-    called = pc.and_(called, pc.greater(calls["end_ns"], int(gaps.starts[0])))
-    called = calls.filter(pc.and_(called, pc.less(calls["start_ns"], int(gaps.ends[-1]))))
+    is_near = pc.and_(pc.greater(calls["end_ns"], int(gaps.starts[0])), pc.less(calls["start_ns"], int(gaps.ends[-1])))
+    called = calls.filter(pc.and_(pc.equal(calls["thread_id"], members.thread_id), is_near))
     busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
     free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
@@ -177,18 +167,13 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     for index, phase in enumerate(PHASES):
         own = rows[code[rows] == index]
         own = own[np.lexsort((-ends[own], starts[own]))]
-        is_outer = np.ones(own.size, np.bool_)
-        is_outer[1:] = ends[own][1:] > np.maximum.accumulate(ends[own])[:-1]
-        outer = own[is_outer]
+        outer = own[np.append(True, ends[own][1:] > np.maximum.accumulate(ends[own])[:-1])[: own.size]]
         found[phase] = PhaseRanges(member[outer], starts[outer], ends[outer])
     return found
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none.
-
-    Where ranges of two phases overlap, the first phase in order has the launch.
-    """
+    """Return the first phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none."""
     starts = np.concatenate([one.starts for one in phases.values()])
     ends = np.concatenate([one.ends for one in phases.values()])
     codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])

@@ -52,8 +52,7 @@ class TextFamilies:
     def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
         """Make one family of the texts that a pattern matches anywhere."""
         hits = [text is not None and pattern.search(text) is not None for text in texts.to_pylist()]
-        of_text = np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY).astype(np.int64)
-        return cls([STEP_OPTION], of_text, is_named=True)
+        return cls([STEP_OPTION], np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY), is_named=True)
 
 
 def normalise(texts: pa.StringArray) -> pa.StringArray:
@@ -62,8 +61,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
     >>> normalise(pa.array(["Batch 10", "aten::mm, seq = 7, op_id = 12"])).to_pylist()
     ['Batch #', 'aten::mm']
     """
-    bare = pc.replace_substring_regex(texts, SUFFIX_PATTERN, "")
-    return pc.replace_substring_regex(bare, DIGITS_PATTERN, "#")
+    return pc.replace_substring_regex(pc.replace_substring_regex(texts, SUFFIX_PATTERN, ""), DIGITS_PATTERN, "#")
 
 
 def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> tuple[tuple[str, int], ...]:
@@ -84,9 +82,8 @@ class Candidate:
     union_ns: int  # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     first_start_ns: int  # start of its first member, report time
     n_members: int  # ranges of that thread that do not start inside an earlier one
-    # kernels launched inside the members; kernels with a launch
-    n_launched_inside: int
-    n_launched: int
+    n_launched_inside: int  # kernels launched inside the members
+    n_launched: int  # kernels with a launch
     # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
     # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
@@ -117,10 +114,7 @@ class Members:
 def candidates(
     ranges: pa.Table, families: TextFamilies, operations: ProcessOperations, optimizer_launches: Int64 | None = None
 ) -> list[Candidate]:
-    """Measure every family on one rank: largest union first, ties by name.
-
-    `optimizer_launches` is when the kernels that update the weights were launched, sorted; None without any that is known.
-    """
+    """Measure every family on one rank: largest union first, ties by name; launches of known optimizers are sorted."""
     of_all, thread_of_all, starts_of_all, ends_of_all = _columns(ranges, families)
     can_be = np.array([families.is_named or not is_operator(name) for name in families.names] + [False])
     rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last
@@ -142,14 +136,10 @@ def candidates(
         own = own[outermost(starts[own], ends[own])]
         span = IntervalSet(starts[own], ends[own])
         candidate = Candidate(
-            name=families.names[code],
-            thread_id=int(threads[int(keys[index]) % threads.size]),
-            union_ns=int(unions[index]),
-            first_start_ns=int(span.starts[0]),
-            n_members=own.size,
-            n_launched_inside=int(launched[own].sum()),
-            n_launched=operations.n_launched,
-        )
+            name=families.names[code], thread_id=int(threads[int(keys[index]) % threads.size]),
+            union_ns=int(unions[index]), first_start_ns=int(span.starts[0]), n_members=own.size,
+            n_launched_inside=int(launched[own].sum()), n_launched=operations.n_launched,
+        )  # fmt: skip
         if candidate.is_large and optimizer_launches is not None and not families.is_named:
             n_updates = Slices.within(optimizer_launches, span.starts, span.ends).counts
             other = (thread_of_all == candidate.thread_id) & (of_all != code)
@@ -208,8 +198,7 @@ def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]
 def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
-    Nothing tells a rank from other processes here (candidates are by report, then process), so a family need not qualify on
-    all of them: the one that qualifies in most reports wins, of several what `choose` would take.
+    The one that qualifies in most reports wins (nothing tells ranks from other processes), of several what `choose` takes.
     """
     reports_of: dict[str, list[tuple[Candidate, int]]] = {}
     for at, report in enumerate(reports):
@@ -246,8 +235,7 @@ class Windows:
     """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
 
     member: Int64  # index of each window's step range among the rank's members
-    # report time, ns
-    starts: Int64
+    starts: Int64  # report time, ns, as is the next
     ends: Int64
     is_complete: Flags  # false for the last window, and for a first one whose step began before the capture
 
@@ -294,8 +282,7 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
         return _windows(with_kernels, with_kernels, 0)
     slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
     first_start = slices.reduced(np.minimum, operations.kernel_start[: operations.n_launched])
-    later = np.ones(first_start.size, np.bool_)
-    later[1:] = first_start[1:] > np.maximum.accumulate(first_start)[:-1]
+    later = np.append(True, first_start[1:] > np.maximum.accumulate(first_start)[:-1])
     member, starts = with_kernels[later], first_start[later]
     last = int(member[-1])
     last_end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
@@ -336,11 +323,9 @@ def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, s
         return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
     n_skipped = min(1, complete.size - 1) if skip_first is None else skip_first
     if n_skipped >= complete.size:
-        raise OptionError(
-            f"--skip-first {n_skipped}",
-            f"leaves no step: {complete.size} are complete on every rank",
-            fix=f"--skip-first {complete.size - 1}, or capture more steps",
-        )
+        fix = f"--skip-first {complete.size - 1}, or capture more steps"
+        why = f"leaves no step: {complete.size} are complete on every rank"
+        raise OptionError(f"--skip-first {n_skipped}", why, fix=fix)
     return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
 
 
@@ -351,9 +336,6 @@ def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
     if ((numbers >= first) & (numbers <= last)).any():
         return
     lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (None, None)
-    raise OptionError(
-        f"steps {first}:{last}",
-        "no rank has such a step",
-        found="no steps at all" if lowest is None else f"steps {lowest} to {highest}",
-        fix=None if lowest is None else f"--perfetto-steps {lowest}:{highest}",
-    )
+    found = "no steps at all" if lowest is None else f"steps {lowest} to {highest}"
+    fix = None if lowest is None else f"--perfetto-steps {lowest}:{highest}"
+    raise OptionError(f"steps {first}:{last}", "no rank has such a step", found=found, fix=fix)

@@ -67,8 +67,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
 
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
-    chosen, transferring = steps.filter(steps["in_summary"]), _transferring(collectives)
-    rows = []
+    chosen, transferring, rows = steps.filter(steps["in_summary"]), _transferring(collectives), []
     for rank in ranks["rank"].to_pylist():
         own, of_rank = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
         wall = own["wall_ns"].to_numpy()
@@ -118,11 +117,8 @@ def _divide(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-# Whether one number can stand for the steps: mean, median, and the pattern where steps are of two kinds.
-
 _NEAR, _HALF = 0.1, 0.5
-# Two levels: the gap between them is so many times the spread within; fewer where they come regularly.
-_GAP, _REGULAR_GAP = 4.0, 2.5
+_GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fewer where they come regularly
 _LEAST_OF_A_LEVEL = 2
 
 
@@ -133,11 +129,9 @@ class Evenness:
     n_steps: int
     mean: float
     median: float
-    # |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median
-    is_uneven: bool
+    is_uneven: bool  # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
     is_median_nobodys: bool  # whether no step is within 10 % of the median
-    # medians of the shorter and of the longer steps, where they are of two kinds; None else
-    levels: tuple[float, float] | None = None
+    levels: tuple[float, float] | None = None  # medians of shorter and longer steps, where they are of two kinds
     n_long: int | None = None  # how many are longer; None without levels
     period: int | None = None  # every so many steps comes one of the rarer kind; None where they come irregularly
 
@@ -179,8 +173,6 @@ def period_of(is_long: Flags) -> int | None:
     return period if is_whole else None
 
 
-# What the steps of each process cost on its host.
-
 MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
@@ -192,18 +184,14 @@ class HostFigures:
     report: str
     pid: int
     is_alone: bool  # whether its report holds no other process with steps
-    # steps with an end, and those whose range was never closed
-    n_steps: int
-    n_open: int
-    # of `host_ns`; of an even number floored. None without a closed step, as all of the following.
-    median_ns: int | None
-    # the longest step (tie: the lowest number)
-    slowest_step: int | None
+    n_steps: int  # with an end
+    n_open: int  # those whose range was never closed
+    median_ns: int | None  # of `host_ns`, floored; None without a closed step, as all of the following
+    slowest_step: int | None  # the longest (tie: the lowest number)
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
     other_ns: int | None  # median of what is in no phase; None where the process has no phase at all
-    # median of the time from the end of a step to the start of the next one; None with fewer than two steps
-    between_ns: int | None
+    between_ns: int | None  # median from the end of a step to the start of the next; None with fewer than two
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
@@ -221,8 +209,7 @@ def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, Ho
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
     """Return the processes with the least and the most backward, `MUCH_RATIO` of a step apart, of steps of equal length.
 
-    Ranks that wait for each other do so in backward, where they communicate: then all steps take equally long, and the
-    rank that is waited for has the shortest backward.
+    Ranks wait for each other in backward, where they communicate: who is waited for has the shortest.
     """
     closed = [one for one in figures if one.median_ns is not None]
     if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in closed):
@@ -255,19 +242,14 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
     others = [row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)]
     steps = ((before, after) for before, after in pairwise(rows) if before["is_complete"])
     return HostFigures(
-        rank=rows[0]["rank"],
-        report=rows[0]["report"],
-        pid=rows[0]["pid"],
-        is_alone=is_alone,
-        n_steps=len(closed),
-        n_open=len(rows) - len(closed),
+        **{name: rows[0][name] for name in ("rank", "report", "pid")}, is_alone=is_alone,
+        n_steps=len(closed), n_open=len(rows) - len(closed),
         median_ns=_floored_median([row["host_ns"] for row in closed]),
-        slowest_step=slowest["step"] if slowest else None,
-        slowest_ns=slowest["host_ns"] if slowest else None,
+        slowest_step=slowest["step"] if slowest else None, slowest_ns=slowest["host_ns"] if slowest else None,
         phase_ns={phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES},
         other_ns=_floored_median(others),
         between_ns=_floored_median([after["host_start_ns"] - before["host_end_ns"] for before, after in steps]),
-    )
+    )  # fmt: skip
 
 
 def _floored_median(values: Sequence[int | None]) -> int | None:

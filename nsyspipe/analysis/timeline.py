@@ -27,8 +27,7 @@ NO_SEQ = -1
 class Pieces:
     """Disjoint pieces of time in order, each with its operations."""
 
-    # of each piece, ns
-    starts: Int64
+    starts: Int64  # of each piece, ns, as is the next
     ends: Int64
     # of each operation that has a part in the window: its piece, a code of its name, the length of that part, and its
     # row of `collectives` (`NO_SEQ` for none)
@@ -51,10 +50,7 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
 
 
 def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
-    """Give each time to the operation that began first of those that run (of equal starts the longest).
-
-    One that lies within earlier ones gets no piece, and counts in the piece that it begins in.
-    """
+    """Give each time to the first to begin (of equal ones the longest); one within earlier ones counts in its piece."""
     rows, begin, finish, reached = _clipped(starts, ends, window)
     is_seen = finish > reached
     first = np.maximum(begin, reached)[is_seen]
@@ -92,11 +88,9 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     counts = np.bincount(owner, minlength=run_starts(group).size)
     seqs = np.full(counts.size, NO_SEQ)
     seqs[owner] = pieces.seqs
-    return _bars(group, pieces.starts, pieces.ends) | {
-        "n_operations": counts,
-        "name": longest_names(owner, pieces.names, pieces.lengths),
-        "seq": np.where(counts == 1, seqs, NO_SEQ),
-    }
+    name = longest_names(owner, pieces.names, pieces.lengths)
+    bars = {"n_operations": counts, "name": name, "seq": np.where(counts == 1, seqs, NO_SEQ)}
+    return _bars(group, pieces.starts, pieces.ends) | bars
 
 
 def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
@@ -107,10 +101,7 @@ def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
-    """Return the bar of each piece, from 0; pieces in order of start.
-
-    The gap before a piece is counted from the last end of all before it, and negative where it begins earlier.
-    """
+    """Return the bar of each piece, from 0, in order of start; gaps are from the last end of all before, maybe negative."""
     group = np.arange(starts.size)
     if starts.size <= max_bars:
         return group
@@ -125,8 +116,7 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
     order = np.lexsort((keys, -sums_of(index, lengths, keys.size), keys // width))
-    most: Int64 = keys[order[run_starts(keys[order] // width)]] % width
-    return most
+    return keys[order[run_starts(keys[order] // width)]] % width  # type: ignore[no-any-return]
 
 
 def _times(table: pa.Table) -> tuple[Int64, Int64]:
@@ -136,10 +126,9 @@ def _times(table: pa.Table) -> tuple[Int64, Int64]:
 def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
     """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
     texts = column.cast(pa.string())
-    words = pc.unique(texts).sort()
-    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
-    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
-    return codes.to_numpy().astype(np.int64), words
+    words = pc.unique(texts).drop_null().sort()
+    codes = pc.fill_null(pc.index_in(texts, value_set=words), len(words))
+    return codes.to_numpy().astype(np.int64), pa.concat_arrays([words, pa.nulls(1, pa.string())])
 
 
 def comm_lanes(
@@ -164,11 +153,8 @@ def comm_lanes(
     if is_wait_known:
         waited = union(waits.starts, waits.ends).intersect(times)
         bars["wait_ns"] = waited.lengths(bars["start_ns"], bars["end_ns"])
-    return {
-        "comm": (bars, names),
-        "exposed": (joined(pieces_outside(comm, compute), max_bars), names),
-        "wait": (joined(waits, max_bars), wait_names),
-    }
+    exposed = joined(pieces_outside(comm, compute), max_bars)
+    return {"comm": (bars, names), "exposed": (exposed, names), "wait": (joined(waits, max_bars), wait_names)}
 
 
 MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
@@ -225,7 +211,6 @@ def timeline(
         if rank in of_rank:
             window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
             is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
-            # Texts of all columns would be many to copy.
             own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
             lanes = comm_lanes(events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None)
             for category in ("compute", "memory"):
@@ -260,9 +245,9 @@ def _phases(
     codes, starts, ends = codes[order], starts[order], ends[order]
     group = joins(starts, ends, max_bars)
     n_bars, own = run_starts(group).size, own.take(pa.array(order))
-    # What they launched, clipped to the window.
-    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"]))
-    launched = launched.sort_by("launch_ns")
+    launched = (
+        events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
+    )
     rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
     begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
     return _bars(group, starts, ends) | {

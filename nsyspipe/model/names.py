@@ -37,7 +37,7 @@ _OPTIMIZERS = {
     "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "lamb", "lars", "lion", "muon", "nadam",
     "novograd", "optimizer", "radam", "rmsprop", "rprop", "sgd", "shampoo", "sophia",
 }  # fmt: skip
-# A word of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
+# Words of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
 _CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 
@@ -59,20 +59,17 @@ def collective_of(name: str) -> str:
     >>> collective_of("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
     'reduce_scatter'
     """
-    found = _COLLECTIVE.search(name)
-    return _LOWER[found[0].lower()] if found else OTHER
+    return _LOWER[found[0].lower()] if (found := _COLLECTIVE.search(name)) else OTHER
 
 
 def datatype_of(name: str) -> str | None:
     """Return the element type in a communication kernel's name, ``f32``; None when it says none."""
-    found = _DATATYPE.search(name)
-    return _DATATYPES[found[1]] if found else None
+    return _DATATYPES[found[1]] if (found := _DATATYPE.search(name)) else None
 
 
 def algorithm_of(name: str) -> str | None:
     """Return algorithm and protocol in a communication kernel's name, ``RING_LL``; None when it says none."""
-    found = _ALGORITHM.search(name)
-    return found[1] if found else None
+    return found[1] if (found := _ALGORITHM.search(name)) else None
 
 
 def is_optimizer(name: str) -> bool:
@@ -121,10 +118,7 @@ def _without_brackets(name: str) -> tuple[str, str]:
     return "".join(outside), "".join(inside)
 
 
-# The NVTX vocabulary: how range texts are normalised, and which names mean a phase or no step at all.
-
-# In order of precedence: a text that matches several is the first.
-PHASE_PATTERNS: dict[str, str] = {
+PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
     "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
     "optimizer": r"(?i)\boptim",
@@ -142,10 +136,8 @@ _LIBRARY_DOMAINS = (
     "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
     "libkvikio",
 )  # fmt: skip
-# Abbreviations as they are written; names in any case.
-_LIBRARY_DOMAIN = re.compile(
-    "|".join(re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
-)
+_ANY_CASE = (re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
+_LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
 # What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
 _OPERATOR = re.compile(
     r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
@@ -159,8 +151,7 @@ def step_number(text: str) -> int | None:
     """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
     found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
     digits = found[0].lstrip("0").zfill(1) if len(found) == 1 else ""
-    # Python refuses numbers of thousands of digits.
-    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP
+    is_number = 0 < len(digits) <= len(str(_LARGEST_STEP)) and int(digits) <= _LARGEST_STEP  # Python refuses thousands
     return int(digits) if is_number else None
 
 
@@ -182,9 +173,6 @@ def is_operator(family: str) -> bool:
 def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
     """Return the first phase whose pattern matches a normalised text, or None."""
     return next((phase for phase in PHASES if patterns[phase].search(family)), None)
-
-
-# Any name from a trace or a file system may hold any bytes at all, until it is made fit to show.
 
 
 def printable(text: str) -> str:

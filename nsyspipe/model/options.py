@@ -30,16 +30,11 @@ class Reading:
     @classmethod
     def from_text(cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None) -> Reading:
         """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all."""
-
-        def compiled(option: str, text: str | None) -> re.Pattern[str] | None:
-            return None if text is None else compile_pattern(option, text)
-
-        is_capture = step == NO_STEPS
         texts = {phase: phases.get(phase) or text for phase, text in PHASE_PATTERNS.items()}
         return cls(
-            compiled("--step", None if is_capture else step),
-            is_capture,
-            compiled("--comm-kernel", comm_kernel),
+            None if step in {None, NO_STEPS} else compile_pattern("--step", step or ""),
+            step == NO_STEPS,
+            None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
             {phase: compile_pattern(f"--{phase}", text) for phase, text in texts.items()},
         )
 
@@ -52,12 +47,9 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
             return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
-        where = "" if position is None else f" at position {position}"
-        raise OptionError(
-            f"{option} {text!r}",
-            f"not a regular expression: {getattr(error, 'msg', error)}{where}",
-            fix="Python syntax; escape ( ) [ ] . with a backslash to match them as they are",
-        ) from error
+        why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
+        fix = "Python syntax; escape ( ) [ ] . with a backslash to match them as they are"
+        raise OptionError(f"{option} {text!r}", f"not a regular expression: {why}", fix=fix) from error
 
 
 def parse_findings(value: str) -> int | None:

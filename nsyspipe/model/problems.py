@@ -159,14 +159,10 @@ def problem(
     return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
 
 
-# Which facts a report holds, or would hold if there had been anything to record.
-
-
 @dataclass(frozen=True)
 class Recorded:
-    """False means that there was something, and the report lacks it."""
+    """Which facts a report holds; false means that there was something, and the report lacks it."""
 
-    # the operations themselves
     kernels: bool = True
     names: bool = True  # what kernels are called, without which communication cannot be told from compute
     memcpy: bool = True

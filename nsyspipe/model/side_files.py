@@ -25,8 +25,7 @@ class CapturedRank:
     status: int | None = None  # with which its program ended
     problem: str | None = None
     gpu_name: str | None = None
-    # whether its report was whole before the program was ended, so that its status says nothing of the capture
-    is_complete: bool | None = None
+    is_complete: bool | None = None  # whether its report was whole before the program was ended, whatever its status
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class RunCapture:
     captured_at_utc: str | None = None
     # what is known to be harmless; other values are hashed (``hmac:``), or ``***`` where they were not by us
     command: list[str] | None = None
-    # what tells hashes by one key from those by another: ``capture`` for a key of this capture alone
-    hash_key: str | None = None
+    hash_key: str | None = None  # which key made the hashes: ``capture`` for one of this capture alone
     git_commit: str | None = None
     git_is_dirty: bool | None = None
     torch_version: str | None = None
@@ -66,16 +64,14 @@ class Sidecar:
     # than a text with numbers
     step_pattern: str | None = None
     family: str | None = None
-    # files of its directory, not looked at yet
-    log_names: tuple[str, ...] = ()
+    log_names: tuple[str, ...] = ()  # files of its directory, not looked at yet, as is the next
     topology_name: str | None = None
 
 
 @dataclass(frozen=True, order=True)
 class Edge:
-    """What NCCL set up from one rank to another."""
+    """What NCCL set up from one rank of a communicator to another."""
 
-    # ranks in the communicator
     from_rank: int
     to_rank: int
     # as NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ. The sender's
@@ -103,8 +99,7 @@ class Communicator:
 
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
     n_ranks: int
-    # ranks whose process logged, sorted; fewer than `n_ranks` when files are missing
-    members: tuple[CommMember, ...] = ()
+    members: tuple[CommMember, ...] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
     # ranks in ring order by channel; rank 0 logs them. A ring that was cut is left out.
     rings: dict[int, tuple[int, ...]] | None = None
     n_channels: int | None = None  # channels of collectives

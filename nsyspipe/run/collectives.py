@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
-from nsyspipe.analysis.communication import NO_MEMBER, CommKind
+from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
-from nsyspipe.analysis.communication import CommOperations, comm_operations
+from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, grouped_lengths, union
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches

@@ -7,7 +7,7 @@ import pytest
 
 from nsyspipe.analysis import breakdown as module
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
@@ -21,13 +21,8 @@ KERNEL_FIGURES = [
 ]  # fmt: skip
 
 # compute [0, 40); comm [30, 60); a DtoD copy [35, 70); a memset [80, 90).
-MIXED = (
-    compute(0, 30, 1),
-    compute(20, 40, 2),
-    comm(30, 60, 3),
-    dtod(35, 70, 4, n_bytes=64),
-    memset(80, 90, 5, n_bytes=7),
-)
+KERNELS = compute(0, 30, 1), compute(20, 40, 2), comm(30, 60, 3)
+MIXED = *KERNELS, dtod(35, 70, 4, n_bytes=64), memset(80, 90, 5, n_bytes=7)
 # Exposed: communication in [40, 60); copies in [60, 70) and [80, 90), DtoD of them in the first; hidden [30, 40).
 MIXED_PARTS = {
     "wall_ns": 100, "compute_ns": 40, "comm_ns": 30, "exposed_comm_ns": 20, "exposed_memory_ns": 20, "idle_ns": 20,
@@ -36,9 +31,8 @@ MIXED_PARTS = {
 }  # fmt: skip
 
 
-def columns(spans, *ops, backward=None, recorded=ALL):
-    flags = None if backward is None else np.array(backward, np.bool_)
-    found = breakdown(rows := operations(*ops), windows(*spans), flags, recorded, device_time(rows))
+def columns(spans, *ops, recorded=ALL):
+    found = breakdown(rows := operations(*ops), windows(*spans), None, recorded, device_time(rows))
     assert list(found) == list(MIXED_PARTS)
     return listed(found)
 
@@ -60,19 +54,6 @@ def row(*ops, span=(0, 100), **options):
 ])  # fmt: skip
 def test_every_figure_of_a_window_with_all_kinds_of_operations_and_null_where_it_was_not_recorded(recorded, nulls):
     assert row(*MIXED, recorded=recorded) == MIXED_PARTS | dict.fromkeys(nulls)
-
-
-# compute [10, 20) and [20, 30), comm [0, 50), which is no compute even if it is of backward.
-THREE = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
-
-
-@pytest.mark.parametrize(("ops", "backward", "overlap"), [
-    (THREE, [False, True, True], 10), (THREE, [False, False, True], 0), (THREE, [True, True, False], 20),
-    # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
-    ((compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9)), [True, False, False], 10),
-])  # fmt: skip
-def test_overlap_with_backward_counts_backward_compute_only(ops, backward, overlap):
-    assert row(*ops, backward=backward)["overlap_backward_ns"] == overlap
 
 
 def test_no_windows_have_no_figures():
@@ -124,15 +105,6 @@ UNIFIED = compute(0, 10, 1), unified(20, 25), unified(30, 32), memset(40, 42, 33
 ])  # fmt: skip
 def test_where_gaps_are_and_what_ends_them(ops, expected):
     assert gaps(*ops) == expected
-
-
-@pytest.mark.parametrize(("ops", "expected"), [
-    # Kernels by launch: [20, 30) at 3, [0, 5) at 4; copies: [40, 45) at 1, [50, 55) at 2.
-    ((dtod(50, 55, 2), compute(0, 5, 4), htod(40, 45, 1), comm(20, 30, 3)), [0, 2, 3]),
-    (UNIFIED, [2, 2, 2, 1]),
-])  # fmt: skip
-def test_what_ends_a_gap_is_counted_kernels_first_each_kind_in_order_of_launch(ops, expected):
-    assert idle_gaps(operations(*ops)).operation.tolist() == expected
 
 
 @pytest.mark.parametrize(("ops", "expected"), [
@@ -321,10 +293,3 @@ THRICE = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
 ])  # fmt: skip
 def test_blocked_time_is_told_by_call(blocking, spans, by_call):
     assert listed(causes(FIRST, LAST, blocking=blocking, spans=spans)[1]) == by_call
-
-
-def test_idle_time_belongs_to_the_phase_of_the_operation_that_ends_the_gap():
-    # Gaps [10, 20) of phase 0, [30, 40) of none, [50, 60) of phase 1; the second window begins at 55.
-    gaps = idle_gaps(operations(*(compute(at, at + 10, at - 1) for at in (0, 20, 40, 60))))
-    found = phase_idle(gaps, windows((5, 55), (55, 70)), np.array([0, -1, 1], np.int8), 3)
-    assert [one.tolist() for one in found] == [[10, 0], [5, 5], [0, 0]]

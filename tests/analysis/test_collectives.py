@@ -7,9 +7,9 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from nsyspipe.analysis import collectives as module
 from nsyspipe.analysis.clock import ClockOffset
-from nsyspipe.analysis.collectives import NOBODY, UNGROUPED, bus_factor, held_up_by_step, match, waiting, whole_message
-from nsyspipe.analysis.communication import NO_MEMBER
+from nsyspipe.analysis.collectives import NO_MEMBER, NOBODY, UNGROUPED, held_up_by_step, match, waiting
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, CrossRank, collectives_table, comm_rows, step_bytes
@@ -148,11 +148,11 @@ WHOLE = ("all_reduce", "broadcast", "reduce", "send_recv", "other")
 @pytest.mark.parametrize("collective", [*PER_RANK, *WHOLE])
 def test_the_message_is_the_whole_array_and_bus_bandwidth_algorithm_bandwidth_times_nccl_tests_factor(collective):
     # NCCL reports the part of one rank where each has a part: 100 bytes of 4 ranks, 7 of 2.
-    found = whole_message(collective, ints(100, 7, 0), ints(4, 2, 8)).tolist()
+    found = module.whole_message(collective, ints(100, 7, 0), ints(4, 2, 8)).tolist()
     assert found == ([400, 14, 0] if collective in PER_RANK else [100, 7, 0])
     # 2 (n - 1) / n of 1, 2, 4, 8 ranks, (n - 1) / n, or 1.
     factors = {"all_reduce": [0, 1, 1.5, 1.75], **{name: [0, 0.5, 0.75, 0.875] for name in PER_RANK}}
-    assert bus_factor(collective, np.array([1.0, 2, 4, 8])).tolist() == factors.get(collective, [1] * 4)
+    assert module.bus_factor(collective, np.array([1.0, 2, 4, 8])).tolist() == factors.get(collective, [1] * 4)
 
 
 def across_of(*ranks):
@@ -256,11 +256,8 @@ def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by(
 
 def all_to_alls(comm):
     called = COLLECTIVES.index("all_to_all")
-    return (
-        op(0, kind=SEND, comm=comm, n_bytes=8, called=called),
-        op(10, kind=SEND, comm=comm, n_bytes=4),
-        op(20, comm=comm, n_bytes=2),
-    )
+    sends = op(0, kind=SEND, comm=comm, n_bytes=8, called=called), op(10, kind=SEND, comm=comm, n_bytes=4)
+    return *sends, op(20, comm=comm, n_bytes=2)
 
 
 def test_what_ran_as_sends_and_receives_is_named_by_what_was_called():

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.communication import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
+from nsyspipe.analysis.collectives import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import COMM_OPERATIONS, PAYLOADS
 from tests.build.make import comm, compute, ints, members, operations, windows
 
 TEXTS = {
-    1: "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-    2: "ncclDevKernel_AllGather_RING_LL",
-    3: "ncclKernel_AllReduce_RING_LL_Sum_float",
-    4: "my_ring",
-}
+    1: "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2: "ncclDevKernel_AllGather_RING_LL",
+    3: "ncclKernel_AllReduce_RING_LL_Sum_float", 4: "my_ring",
+}  # fmt: skip
 STEPS = members((0, 100), (150, 250))
 WINDOWS = windows((10, 130), (130, 260))
 
@@ -80,10 +78,8 @@ def test_names_that_say_the_same_are_one_kind_and_without_a_known_name_another()
 ])  # fmt: skip
 def test_streams_are_numbered(uses, orders):
     """Operations of (name id, device, stream), each after the other."""
-    ops = [
-        comm(10 * at, 10 * at + 5, at, name_id=name, device_id=device, stream_id=stream)
-        for at, (name, device, stream) in enumerate(uses)
-    ]
+    names = ("name_id", "device_id", "stream_id")
+    ops = [comm(10 * at, 10 * at + 5, at, **dict(zip(names, use, strict=True))) for at, use in enumerate(uses)]
     assert found(*ops).table["stream_order"].to_pylist() == orders
     late = comm(10, 20, 9, name_id=1, stream_id=5), comm(30, 40, 1, name_id=1, stream_id=6)  # by launch, not by start
     assert found(*late).table["stream_order"].to_pylist() == [1, 0]

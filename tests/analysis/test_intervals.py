@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, grouped_lengths, outermost, union
@@ -35,15 +34,6 @@ def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_hold
     assert pairs(TWO.without(always.without(TWO))) == pairs(TWO)
     assert union_of([(-(2**61), 2**61 + 1)]).total == 2**62 + 1
     assert (len(EMPTY), EMPTY.total, lengths([], 3), lengths([], 0)) == (0, 0, [0, 0, 0], [])
-
-
-@pytest.mark.parametrize("top", [2**60, 2**61 - 1, 2**61, 2**61 + 1, 2**62])
-@pytest.mark.parametrize("origin", [0, -1000])
-def test_groups_that_do_not_fit_on_one_axis_are_still_exact(top, origin):
-    # Spans near 2**61 leave room for two groups at a time, larger ones for one.
-    nines = [(4, top - 7, top), (4, top - 9, top - 3), (3, origin, origin + 5), (3, origin + 2, origin + 9)]
-    rows = [*nines[:2], (0, origin, top), (1, origin, origin + 1), *nines[2:]]
-    assert lengths(rows, 6) == [top - origin, 1, 0, 9, 9, 0]
 
 
 SPANS = st.lists(st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])), max_size=8)
@@ -94,7 +84,7 @@ def test_picks_equal_going_through_them_one_by_one(spans):
 
 
 @quick
-@given(st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4), st.sampled_from([0, 2**60, 2**61]))
+@given(st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4), st.sampled_from([-1000, 0, 2**60, 2**61 - 1, 2**62]))
 def test_lengths_of_groups_equal_counting_each_group(groups, far):
     rows = [(group, start, end) for group, spans in groups for start, end in spans]
     rows.append((3, far, far + 1))  # only to widen the span

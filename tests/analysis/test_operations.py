@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.attribution import UNKNOWN
-from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
+from nsyspipe.analysis.operations import CATEGORIES, device_operations
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.operations import _in_whole_steps
@@ -47,15 +47,12 @@ def named(found):
 def test_kernels_memcpys_and_memsets_stand_side_by_side_and_a_name_that_says_nothing_is_another_collective():
     graph, unnamed = canonical.GRAPH_NAME_ID, kernel(1, 2, None, device=None, stream=None, correlation=None)
     comms = [kernel(1, 2, name, is_comm=True) for name in (2, 3, 9)]
-    found = operations(
-        [kernel(10, 20), kernel(5, 6, graph), unnamed, *comms], [copy(30, 40)], [copy(40, 50, n_bytes=8)]
-    )
+    kernels = kernel(10, 20), kernel(5, 6, graph), unnamed, *comms
+    found = operations(kernels, [copy(30, 40)], [copy(40, 50, n_bytes=8)])
     categories = [*["compute"] * 3, *["comm"] * 3, *["memory"] * 2]
     assert [CATEGORIES[code] for code in found.category.tolist()] == categories
-    names = [
-        "at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)", "memcpy DtoD",
-    ]  # fmt: skip
-    assert named(found) == [*names, "memset"]
+    names = ["at::relu", "CUDA graph", "(no name)", "ncclDevKernel_AllGather_RING_LL", "nccl", "(no name)"]
+    assert named(found) == [*names, "memcpy DtoD", "memset"]
     assert list(found.names) == sorted(found.names)
     assert found.n_bytes.tolist() == [*[UNKNOWN] * 6, 100, 8]
     gather, other = COLLECTIVES.index("all_gather"), COLLECTIVES.index("other")
@@ -82,11 +79,6 @@ def test_operations_stand_by_start_then_end_then_every_other_column():
     # Of those that are equal otherwise what is given decides.
     equal = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
     assert equal.in_order(ints(2, 1)).tolist() == [1, 0]
-
-
-def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
-    starts, ends = ints(0, 5, 10, 10, 15, 20, 20), ints(10, 11, 10, 12, 15, 20, 30)
-    assert overlapping_rows(starts, ends, (10, 20)).tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("span", "wide"), [

@@ -28,8 +28,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.clock import ALIGNING, clock_offsets
-from nsyspipe.analysis.collectives import match, waiting
-from nsyspipe.analysis.communication import CommKind
+from nsyspipe.analysis.collectives import CommKind, match, waiting
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from nsyspipe.analysis.communication import CommKind, CommOperations
+from nsyspipe.analysis.collectives import CommKind, CommOperations
 from nsyspipe.model import canonical
 from nsyspipe.run.gather import Rank
 

@@ -18,15 +18,8 @@ def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     assert (collective_of(""), kernel_label("")) == ("other", "")
 
 
-def test_a_collective_is_found_in_any_case_and_the_longest_name_wins():
-    assert collective_of("NCCLKERNEL_REDUCESCATTER_RING") == "reduce_scatter"
-    assert collective_of("mscclAllReduceKernel") == "all_reduce"
-
-
-def test_a_datatype_that_is_part_of_a_word_is_none():
-    assert datatype_of("ncclDevKernel_AllReduce_Sum_f32x4") is None
-    assert datatype_of("ncclDevKernel_AllReducef32") is None
-
-
-def test_every_collective_has_one_name():
+def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_is_a_whole_word():
+    found = map(collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
+    assert list(found) == ["reduce_scatter", "all_reduce"]
+    assert {*map(datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
     assert len(set(COLLECTIVES)) == len(COLLECTIVES) == 8

@@ -17,7 +17,7 @@ TEXT = r"""steps by rank, start_ns: One row per (rank, step): where the time
 """
 
 
-def test_a_table_is_read_as_it_is_written():
+def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_unknown_unit():
     found = table(TEXT)
     assert (found.name, found.key) == ("steps", ("rank", "start_ns"))
     assert found.doc == "One row per (rank, step): where the time of a step goes."
@@ -26,13 +26,7 @@ def test_a_table_is_read_as_it_is_written():
         Column("share", pa.float64(), "ratio", "comm / wall", "derived", nullable=True),
         Column("value", pa.float64(), "the metric's", "its value", nullable=True),
     )
-
-
-def test_a_table_may_have_no_key():
     assert table("calls: One row per call.\n    call text its name").key == ()
-
-
-def test_a_unit_without_a_type_is_a_mistake():
     with pytest.raises(KeyError, match="parsec"):
         table("way: One row.\n    length parsec how far")
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.property.oracle import median
-
-# A run across ranks: step ranges and kernels of each rank, on the clock of its report.
+from tests.property.oracle import median, ticks
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,6 @@ def communicates(run: Run) -> bool:
 
 
 TELL_CLOCKS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-
-
-# --- steps of one rank ----------------------------------------------------------------------------
 
 
 def launched_in(rank: Rank, step) -> list[Kernel]:
@@ -122,9 +117,6 @@ def communicator_of(rank: Rank, kernel: Kernel) -> str:
 
     streams = sorted({k.stream for k in same}, key=order)
     return f"{kernel.collective}/{streams.index(kernel.stream)}"
-
-
-# --- across ranks ---------------------------------------------------------------------------------
 
 
 def matched_collectives(run: Run) -> dict[tuple[int, str, int], list[Kernel]]:
@@ -231,14 +223,11 @@ def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
         return all(error is not None and size > error for error in concerned)
 
     return {
-        "n_ranks": len(starts),
-        "arrival_skew_ns": last - first,
-        "wait_ns": last - starts[number],
-        "transfer_ns": max(kernel.end + move[number] - last, 0),
-        "late_by_ns": late_by,
+        "n_ranks": len(starts), "arrival_skew_ns": last - first, "wait_ns": last - starts[number],
+        "transfer_ns": max(kernel.end + move[number] - last, 0), "late_by_ns": late_by,
         "is_significant": exceeds(last - first, first, last),
         "is_late_significant": late_by > 0 and exceeds(late_by, second_last, last),
-    }
+    }  # fmt: skip
 
 
 def steps(run: Run) -> list[dict[str, object]]:
@@ -247,19 +236,16 @@ def steps(run: Run) -> list[dict[str, object]]:
     found = []
     for number, rank in enumerate(run.ranks):
         own = [row for row in rows if row["rank"] == number]
-        waiting = {
-            t
-            for row in own
-            if row["is_matched"]
-            for t in range(row["start_ns"], min(row["start_ns"] + row["wait_ns"], row["end_ns"]))
-        }
+        waited = [
+            (row["start_ns"], row["start_ns"] + row["wait_ns"], row["end_ns"]) for row in own if row["is_matched"]
+        ]
+        waiting = ticks((first, min(until, end)) for first, until, end in waited)
         for step, *window, _ in windows(rank):
             start, end = (one + move[number] for one in window)
             is_known = all(row["is_matched"] for row in own if row["step"] == step)
             is_known = is_known and len(run.ranks) > 1 and has_common_clock(run)
             wait = sum(start <= t < end for t in waiting) if is_known else None
-            times = {"start_ns": start, "end_ns": end, "wait_ns": wait}
-            found.append({"rank": number, "step": step, **times})
+            found.append({"rank": number, "step": step, "start_ns": start, "end_ns": end, "wait_ns": wait})
     return found
 
 
@@ -281,10 +267,9 @@ def held_up_alone(run: Run, rows: list[dict[str, object]]) -> dict[int, int]:
     for row in steps(run):
         length = row["end_ns"] - row["start_ns"]
         walls[row["step"]] = min(length, walls.get(row["step"], length))
-    delays = {(row["step"], row["id"]): [] for row in rows if row["collective"] != "send_recv"}
+    delays = {}
     for row in rows:
-        if (row["step"], row["id"]) in delays:
-            delays[row["step"], row["id"]].append(row)
+        delays.setdefault((row["step"], row["id"]), []).append(row)
     by_step: dict[int, list[tuple[list[int], int]]] = {}
     for (step, _), taking_part in delays.items():
         last = max(row["start_ns"] for row in taking_part)

@@ -76,9 +76,8 @@ def kernels(process: Process) -> list[Op]:
 
 def users(process: Process) -> list[Range]:
     """Return the ranges of no library."""
-    return [
-        r for r in process.ranges if not (r.domain or "").startswith(LIBRARY_DOMAINS) and not r.text.startswith("MPI_")
-    ]
+    own = [r for r in process.ranges if not (r.domain or "").startswith(LIBRARY_DOMAINS)]
+    return [r for r in own if not r.text.startswith("MPI_")]
 
 
 def members_on(process: Process, family: str) -> list[Range]:
@@ -107,12 +106,9 @@ def launched_in(member: Range, op: Op) -> bool:
 def is_part_of_a_step(process: Process, family: str) -> bool:
     """Tell whether a family is layers or micro-batches."""
     members = members_on(process, family)
-    updates = [
-        op for op in process.ops if op.category == "compute" and op.launch is not None and OPTIMIZER.search(op.name)
-    ]
-    if not updates:
-        return False
-    if 2 * sum(any(launched_in(m, op) for op in updates) for m in members) >= len(members):
+    computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
+    updates = [op for op in computes if OPTIMIZER.search(op.name)]
+    if not updates or 2 * sum(any(launched_in(m, op) for op in updates) for m in members) >= len(members):
         return False
     return any(
         sum(other.start <= m.start and m.end <= other.end for m in members) >= 2
@@ -250,23 +246,17 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
     host = phase_ranges(process, family, "backward")
     has_launch = any(op.launch is not None for op in kernels(process))
-    backward = ticks(
-        (op.start, op.end)
-        for op in process.ops
-        if op.category == "compute" and op.launch is not None and any(a <= op.launch < b for _, a, b in host)
-    )
+    computes = [op for op in process.ops if op.category == "compute" and op.launch is not None]
+    backward = ticks((op.start, op.end) for op in computes if any(a <= op.launch < b for _, a, b in host))
     rows = []
     for index, start, end, complete in windows(process, family):
         window = set(range(start, end))
         copies = [op for op in process.ops if op.category == "dtod" and start <= op.start < end]
         rows.append({
-            "member": index, "start_ns": start, "end_ns": end, "is_complete": complete,
-            "wall_ns": len(window),
-            "compute_ns": len(compute & window),
-            "comm_ns": len(comm & window),
-            "exposed_comm_ns": len((comm - compute) & window),
+            "member": index, "start_ns": start, "end_ns": end, "is_complete": complete, "wall_ns": len(window),
+            "compute_ns": len(compute & window), "comm_ns": len(comm & window),
+            "exposed_comm_ns": len((comm - compute) & window), "idle_ns": len(window - compute - comm - memory),
             "exposed_memory_ns": len((memory - compute - comm) & window),
-            "idle_ns": len(window - compute - comm - memory),
             "dtod_ns": len(dtod & window), "dtod_bytes": sum(op.n_bytes for op in copies), "n_dtod": len(copies),
             "exposed_dtod_ns": len((dtod - compute - comm) & window),
             "overlap_compute_ns": len(comm & compute & window),

@@ -40,9 +40,6 @@ def phase_of(op: Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
     return next((role for role in ROLES if holds(spans[role], op.launch)), None)
 
 
-# --- idle ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Gap:
     start: int
@@ -88,11 +85,8 @@ def between_steps(process: Process, family: str | None) -> tuple[list, list]:
     members = members_on(process, family) if family else []
     data, quiet = [], []
     for before, after in itertools.pairwise(members):
-        own = [
-            one
-            for one in process.ranges
-            if one.thread == before.thread and not any(one.start <= m.start and m.end <= one.end for m in members)
-        ]
+        own = [one for one in process.ranges if one.thread == before.thread]
+        own = [one for one in own if not any(one.start <= m.start and m.end <= one.end for m in members)]
         gap = range(before.end, after.start)
         data += [(max(one.start, before.end), min(one.end, after.start)) for one in own if role_of(one) == "data"]
         calls = [(one.start, one.end) for one in process.calls]
@@ -147,9 +141,8 @@ def idle_causes(process: Process, family: str | None) -> list[dict[str, int | No
         causes = [cause(process, tick, data) for tick in idle]
         names = ("input", "launch", "blocked", "dependency", "unknown")
         row: dict[str, int | None] = {f"idle_{name}_ns": causes.count(name) for name in names}
-        row["idle_between_steps_ns"] = sum(
-            cause(process, tick, data) == "input" and holds(quiet, tick) for tick in idle
-        )
+        input_ticks = [tick for tick in idle if cause(process, tick, data) == "input"]
+        row["idle_between_steps_ns"] = sum(holds(quiet, tick) for tick in input_ticks)
         row["idle_pause_ns"] = sum(pauses.count(tick) for tick in idle)
         if not can_block:  # no call of the API was recorded
             row |= {"idle_launch_ns": None, "idle_blocked_ns": None, "idle_pause_ns": None}
@@ -157,15 +150,11 @@ def idle_causes(process: Process, family: str | None) -> list[dict[str, int | No
     return rows
 
 
-# --- gradient copies -----------------------------------------------------------------------
-
-
 def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     """Return the figures of the copies of gradients in each window."""
     backward = roles(process, family)["backward"]
-    launched = sorted(
-        (op for op in process.ops if op.category == "dtod" and op.launch is not None), key=lambda op: op.launch or 0
-    )
+    launched = [op for op in process.ops if op.category == "dtod" and op.launch is not None]
+    launched.sort(key=lambda op: op.launch or 0)
     others = [op.launch for op in process.ops if op.category != "dtod" and op.launch is not None]
     runs: list[list[Op]] = []
     for op in launched:
@@ -188,9 +177,6 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
             "grad_copy_span_ns": max(own, default=-1) + 1 - min(own, default=0),  # no two are 20 us apart
         })  # fmt: skip
     return rows
-
-
-# --- phases --------------------------------------------------------------------------------
 
 
 def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[str, int | None]]:
@@ -224,9 +210,6 @@ def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[s
                 }  # fmt: skip
             found[index, role] = row
     return found
-
-
-# --- kernels -------------------------------------------------------------------------------
 
 
 def kernel_costs(

@@ -179,9 +179,6 @@ def write(found, folder: Path) -> None:
         build(process, pid=1000 + rank).write(folder / f"r_{rank}.sqlite")
 
 
-# --- runs of several ranks ------------------------------------------------------------------------
-
-
 COLLECTIVES = {
     "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
     "all_gather": "ncclDevKernel_AllGather_RING_LL",

@@ -41,9 +41,8 @@ def rows_of(table, rank):
 
 def by_key(table, rank, *keys):
     """Return the rows of a rank by some of their columns, without them."""
-    return {
-        tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in KEYS} for row in rows_of(table, rank)
-    }
+    rows = rows_of(table, rank)
+    return {tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in KEYS} for row in rows}
 
 
 def summary_members(run, rank, numbers):
@@ -92,9 +91,8 @@ def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(pr
     found = by_key(run.kernels(), 0, "phase", "name")
     numbers = oracle.numbers([process], family)[0]
     expected = oracle_costs.kernel_costs(process, family, summary_members(run, 0, numbers))
-    assert {key: row for key, row in found.items() if row["n_slowed"]} == {
-        key: row for key, row in expected.items() if row["n_slowed"]
-    }
+    slowed, of_oracle = ({key: row for key, row in one.items() if row["n_slowed"]} for one in (found, expected))
+    assert slowed == of_oracle
 
 
 def moved(process, by, random):
@@ -116,9 +114,8 @@ def moved(process, by, random):
 def test_row_order_and_time_shift_change_nothing(process, random):
     def rows(one, by=0):
         run, _ = loaded([one])
-        steps = [
-            row | {"start_ns": row["start_ns"] - by, "end_ns": row["end_ns"] - by} for row in run.steps().to_pylist()
-        ]
-        return steps, run.phases().to_pylist()
+        steps = run.steps().to_pylist()
+        times = [{name: row[name] - by for name in ("start_ns", "end_ns")} for row in steps]
+        return [row | own for row, own in zip(steps, times, strict=True)], run.phases().to_pylist()
 
     assert rows(moved(process, 2**60, random), 2**60) == rows(process)

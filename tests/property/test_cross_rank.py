@@ -100,9 +100,6 @@ def check_places(rows, expected):
             assert [row["start_ns"] for row in rest] == sorted(row["start_ns"] for row in rest)
 
 
-# --- what must not matter -------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @examples(10)
 @given(runs(), st.integers(0, 3), st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])))

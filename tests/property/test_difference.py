@@ -30,10 +30,9 @@ def negated(value):
 @settings(max_examples=10, deadline=None)
 def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
     with tempfile.TemporaryDirectory() as folder:
-        runs = [
-            plain_run(Path(folder) / str(at), one, world_size=None, start=10**18 + at * 10**12)
-            for at, one in enumerate(captures)
-        ]
+        places = [(Path(folder) / str(at), 10**18 + at * 10**12) for at in range(len(captures))]
+        each = zip(places, captures, strict=True)
+        runs = [plain_run(path, one, world_size=None, start=start) for (path, start), one in each]
         one, other = Side("a", tuple(runs[:-1])), Side("b", (runs[-1],))
         there, back = diff(one, other, force=force), diff(other, one, force=force)
         for row, turned in zip(there.metrics.to_pylist(), back.metrics.to_pylist(), strict=True):

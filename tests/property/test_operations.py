@@ -51,19 +51,13 @@ def expected_events(process, family, numbers, shift):
         return next((numbers[i] for i, start, end in holding if start <= time < end), None)
 
     return [
-        (
-            op.start + shift,
-            op.end + shift,
-            step(op),
-            oracle_costs.phase_of(op, spans),
-            "memory" if op.category in MEMORY else op.category,
-            MEMORY.get(op.category) or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
-            shifted(op.launch, shift),
-            {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
-            "all_reduce" if op.category == "comm" else None,
-        )
+        (op.start + shift, op.end + shift, step(op), oracle_costs.phase_of(op, spans),
+         "memory" if op.category in MEMORY else op.category,
+         MEMORY.get(op.category) or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
+         shifted(op.launch, shift), {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
+         "all_reduce" if op.category == "comm" else None)
         for op in process.ops
-    ]
+    ]  # fmt: skip
 
 
 def expected_ranges(process, family, numbers, shift):
@@ -121,9 +115,8 @@ def check_parts(run, whole, choose):
     """Compare one step and a span of several, which `choose` takes from those that there are, with parts of all."""
     steps = run.steps()
     numbers = sorted(set(steps["step"].to_pylist()))
-    for first, last in (
-        {(one := choose(numbers), one), tuple(sorted((choose(numbers), choose(numbers))))} if numbers else ()
-    ):
+    spans = {(one := choose(numbers), one), tuple(sorted((choose(numbers), choose(numbers))))} if numbers else ()
+    for first, last in spans:
         got = tables(run, (first, last))
         for rank in whole:
             assert got[rank] == part(whole, steps, rank, first, last)
@@ -202,9 +195,8 @@ def check_sums(row, bars):
 def check_seqs(whole, collectives):
     """Check that each operation of a step has a row of its own in `collectives`, with the same values."""
     names = ("rank", "step", "seq", "start_ns", "end_ns", "collective")
-    found = [
-        row for events, _ in whole.values() for row in rows(events.filter(pc.equal(events["category"], "comm")), *names)
-    ]
+    comms = [events.filter(pc.equal(events["category"], "comm")) for events, _ in whole.values()]
+    found = [row for events in comms for row in rows(events, *names)]
     assert all((step is None) == (seq is None) for _, step, seq, *_ in found)
     assert sorted(row for row in found if row[1] is not None) == sorted(rows(collectives, *names))
 

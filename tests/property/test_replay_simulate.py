@@ -41,19 +41,13 @@ def programs(draw):
     work = np.cumsum(matrix(len(markers)), axis=0)
     begun = np.cumsum(matrix(len(markers), st.integers(0, 3)), axis=0)
     return Program(
-        kind=np.array([kind for kind, _ in markers]),
-        which=np.array([which for _, which in markers]),
+        kind=np.array([kind for kind, _ in markers]), which=np.array([which for _, which in markers]),
         places=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
-        step=np.zeros(n_collectives, np.int64),
-        lag_ns=matrix(n_collectives),
-        transfer_ns=matrix(n_collectives),
-        n_bytes=np.full(n_collectives, np.nan),
-        chain=np.zeros(n_collectives, np.int64),
-        is_gradient=np.ones(n_collectives, np.bool_),
-        begin_ns=matrix(1)[0],
-        late_beside_ns=matrix(n_collectives)[:, 0],
-        longer_beside=matrix(n_collectives)[:, 0] / 50,
-    )
+        step=np.zeros(n_collectives, np.int64), lag_ns=matrix(n_collectives), transfer_ns=matrix(n_collectives),
+        n_bytes=np.full(n_collectives, np.nan), chain=np.zeros(n_collectives, np.int64),
+        is_gradient=np.ones(n_collectives, np.bool_), begin_ns=matrix(1)[0],
+        late_beside_ns=matrix(n_collectives)[:, 0], longer_beside=matrix(n_collectives)[:, 0] / 50,
+    )  # fmt: skip
 
 
 def one_by_one(program, slowing):

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 from hypothesis import given, strategies as st
 
-from nsyspipe.analysis.timeline import representative_step, timeline
+from nsyspipe.analysis.timeline import MAX_BARS, representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.model.table import TableSchema
 from tests.conftest import examples
@@ -102,6 +102,15 @@ def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_kno
         for row in oracle.lanes(found, waiting, ranges, WINDOW, most, is_wait_known=is_known)
     ]
     assert table.to_pylist() == [{key: row[key] for key in schema.TIMELINE.names} for row in expected]
+
+
+def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
+    # 5000 kernels of 100 ns, every 200.
+    found = [oracle.Op(200 * at + at % 7, 200 * at + at % 7 + 100, "compute", "a") for at in range(5000)]
+    tables = events(found, 5), schema.PHASE_RANGES.empty()
+    table = timeline(windows((5, STEP, 0, 10**6, True)), schema.COLLECTIVES.empty(), [(5, *tables)], STEP)
+    assert table.num_rows == MAX_BARS
+    assert (sum(table["busy_ns"].to_pylist()), sum(table["n_operations"].to_pylist())) == (500_000, 5000)
 
 
 @examples(60)

@@ -69,9 +69,8 @@ def join(bars: list[Bar], most: int) -> list[Bar]:
         gaps = [(bars[i + 1].start - max(one.end for one in bars[: i + 1]), i) for i in range(len(bars) - 1)]
         _, at = min(gaps)
         one, other = bars[at], bars[at + 1]
-        bars[at : at + 2] = [
-            Bar(one.ticks + other.ticks, one.start, max(one.end, other.end), one.operations + other.operations)
-        ]
+        end, operations = max(one.end, other.end), one.operations + other.operations
+        bars[at : at + 2] = [Bar(one.ticks + other.ticks, one.start, end, operations)]
     return bars
 
 
@@ -180,6 +179,5 @@ def lanes(
     for row, bar in zip(rows, found["comm"], strict=False):  # comm comes first
         row["exposed_ns"] = len(set(bar.ticks) - compute)
         row["wait_ns"] = len(set(bar.ticks) & waiting) if is_wait_known else None
-    return sorted(
-        rows + phases(ops, ranges, window, most), key=lambda row: (row["lane"], row["start_ns"], row["end_ns"])
-    )
+    rows += phases(ops, ranges, window, most)
+    return sorted(rows, key=lambda row: (row["lane"], row["start_ns"], row["end_ns"]))
