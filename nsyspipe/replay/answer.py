@@ -102,41 +102,81 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one combination of changes would bring; its figures are None where the question is refused."""
+    """What one combination of changes would bring.
 
-    id: str  # stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination
-    label: str  # the same in words
-    # What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, always a number.
+    Attributes
+    ----------
+    id
+        Stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination.
+    label
+        The same in words.
+    knobs
+        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, a number
+        however it was given.
+    step_time_ns
+        Predicted step time; None where the question is refused.
+    low_ns, high_ns
+        Least and most that it may be; None likewise.
+    throughput_steps_per_s
+        1e9 / step_time_ns.
+    gain_pct
+        100 x (captured - predicted) / captured step time: positive is faster.
+    assumptions
+        What the answer rests on, a sentence each.
+    refused
+        Why there is no answer; None if there is one.
+    finding
+        Id of the run's finding that advises this one change; None where there is none, and for several changes.
+    finding_saving_ns
+        What that finding says could be gained at most, ns per step; None where it has no bound.
+    """
+
+    id: str
+    label: str
     knobs: Mapping[str, float | str | bool]
-    step_time_ns: float | None = None  # predicted
-    low_ns: float | None = None  # the least that it may be
-    high_ns: float | None = None  # and the most
-    throughput_steps_per_s: float | None = None  # 1e9 / step_time_ns
-    gain_pct: float | None = None  # 100 x (captured - predicted) / captured step time: positive is faster
-    assumptions: tuple[str, ...] = ()  # what the answer rests on, a sentence each
-    refused: str | None = None  # why there is no answer; None if there is one
-    finding: str | None = None  # the run's finding that advises this one change; None without, and for several changes
-    finding_saving_ns: float | None = None  # what it says could be gained at most per step; None where it has no bound
+    step_time_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    throughput_steps_per_s: float | None = None
+    gain_pct: float | None = None
+    assumptions: tuple[str, ...] = ()
+    refused: str | None = None
+    finding: str | None = None
+    finding_saving_ns: float | None = None
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer to `whatif`."""
+    """The answer to `whatif`.
+
+    Attributes
+    ----------
+    run_id, label
+        Of the run.
+    n_steps
+        Steps that the answer rests on.
+    step_time_ns
+        Captured step time: of each summary step the largest window over ranks, then the median; None without any.
+    limit_step_time_ns
+        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other link, bucket or
+        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
+        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
+    identity_error_pct
+        Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
+    scenarios
+        One per question; a menu has the largest gain first, refused ones last.
+    problems
+        Rows of `schema.PROBLEMS`, and what the replay adds.
+    """
 
     run_id: str
-    label: str  # of the run
-    n_steps: int  # that the answer rests on
-    # Captured step time: of each summary step the largest window over ranks, then the median; None without any.
+    label: str
+    n_steps: int
     step_time_ns: float | None
-    # The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other
-    # link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where
-    # nothing can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
     limit_step_time_ns: float | None
-    identity_error_pct: (
-        float | None
-    )  # of the step that differs most, replayed with nothing changed; None if not replayed
-    scenarios: tuple[Scenario, ...]  # one per question; a menu has the largest gain first, refused ones last
-    problems: tuple[Mapping[str, Any], ...]  # rows of `schema.PROBLEMS`, and what the replay adds
+    identity_error_pct: float | None
+    scenarios: tuple[Scenario, ...]
+    problems: tuple[Mapping[str, Any], ...]
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
