@@ -61,7 +61,16 @@ def test_directories_of_the_name_are_made_but_not_below_a_file(tmp_path, capsys)
     assert (tmp_path / "x_0.sqlite").is_dir()
 
 
-def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back():
+@pytest.fixture
+def heard():
+    """Hear signals that end a program, also where pytest was started without, as by nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back(heard):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
     with catching_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
