@@ -162,7 +162,11 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(counts)
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
-    sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])
+    sums = (
+        rows.group_by(keys, use_threads=False)
+        .aggregate([("held_up_ns", "sum")])
+        .sort_by([(key, "ascending") for key in keys])
+    )
     held_up = sums["held_up_ns_sum"].to_numpy()
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
     total = sums_of(step, held_up, numbers.size)

@@ -278,7 +278,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
 
 def compared_share(kernels: pa.Table) -> float:
     """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`, maybe a sample; 1 at most."""
-    sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
+    sums = kernels.group_by("rank", use_threads=False).aggregate(
+        [("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")]
+    )
     rows = sums.to_pylist()
     beside = sum(row["overlapped_ns_sum"] for row in rows)
     compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)

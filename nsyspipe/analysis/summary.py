@@ -38,7 +38,7 @@ def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, 
 
 def step_times(steps: pa.Table) -> Int64:
     """Return each step's largest window over ranks, ns, in the order in which the steps began."""
-    longest = steps.group_by("step").aggregate([("wall_ns", "max"), ("start_ns", "min")])
+    longest = steps.group_by("step", use_threads=False).aggregate([("wall_ns", "max"), ("start_ns", "min")])
     times: Int64 = longest.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
     return times
 

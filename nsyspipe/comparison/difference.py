@@ -271,7 +271,11 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
     rows = table.run.collectives()
-    counts = rows.filter(rows["in_summary"]).group_by(["collective", "datatype"]).aggregate([([], "count_all")])
+    counts = (
+        rows.filter(rows["in_summary"])
+        .group_by(["collective", "datatype"], use_threads=False)
+        .aggregate([([], "count_all")])
+    )
     n_cells = table.n_steps * len(table.ranks)
     for row in counts.to_pylist():
         name = " ".join(filter(None, (row["collective"], row["datatype"])))

@@ -55,7 +55,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 
 def _by_kernel(evidence: Evidence) -> dict[str, float]:
     """Return the slowdown of the kernels that lose most by it."""
-    sums = evidence.kernels.group_by("name").aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
+    sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     rows = [(row["name"], row["slowed_ns_sum"], row["free_ns_sum"]) for row in sums.to_pylist() if row["free_ns_sum"]]
     rows.sort(key=lambda row: (row[2] - row[1], row[0]))
     return {name: slowed / free - 1 for name, slowed, free in rows[:_SHOWN_KERNELS]}

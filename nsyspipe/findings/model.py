@@ -282,7 +282,9 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
         return None
-    by_rank = sorted(steps.group_by("rank").aggregate([(column, "mean")])[f"{column}_mean"].to_pylist())
+    by_rank = sorted(
+        steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])[f"{column}_mean"].to_pylist()
+    )
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
         return IdleOf(column, middle, by_rank[-1], None, is_common=True)

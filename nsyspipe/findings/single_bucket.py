@@ -28,7 +28,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     if not rows.num_rows:
         return None
     rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
-    per_step = rows.group_by(["rank", "step"]).aggregate([("ns", "max"), ("ns", "count")])
+    per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("ns", "max"), ("ns", "count")])
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None

@@ -106,7 +106,7 @@ def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
     """Tell whether the largest single delay of a step is large enough, and often enough of the steps in which ranks meet."""
     rows = _but_pairs(evidence)
     rows = rows.filter(rows["is_late_significant"])
-    largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
+    largest = rows.group_by("step", use_threads=False).aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     wall = evidence.mean("wall_ns") or 0.0
     least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]
@@ -136,7 +136,7 @@ def _behind(evidence: Evidence, n_steps: int) -> dict[int, float]:
     rows = _but_pairs(evidence)
     rows = rows.filter(pc.greater(rows["wait_ns"], 0))  # the last is told of already
     rows = rows.append_column("late_ns", pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]))
-    by_step = rows.group_by(["rank", "step"]).aggregate([("late_ns", "max")])
+    by_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("late_ns", "max")])
     return _per_step(by_step, "late_ns_max", n_steps)
 
 
@@ -148,7 +148,7 @@ def _but_pairs(evidence: Evidence) -> pa.Table:
 
 def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
     """Sum a column by rank, and return that per step, the largest first."""
-    totals = rows.group_by("rank").aggregate([(column, "sum")]).to_pylist()
+    totals = rows.group_by("rank", use_threads=False).aggregate([(column, "sum")]).to_pylist()
     totals.sort(key=lambda row: (-row[f"{column}_sum"], row["rank"]))
     return {row["rank"]: row[f"{column}_sum"] / n_steps for row in totals}
 

@@ -341,9 +341,9 @@ def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
 
 def _comm_sizes(table: pa.Table) -> pa.Table:
     pairs = table.select(COMM_SIZES.names).drop_null()
-    pairs = pairs.filter(pc.greater(pairs["n_ranks"], 0)).group_by(COMM_SIZES.names).aggregate([])
+    pairs = pairs.filter(pc.greater(pairs["n_ranks"], 0)).group_by(COMM_SIZES.names, use_threads=False).aggregate([])
     keys = COMM_SIZES.names[:2]
-    sizes = pairs.group_by(keys).aggregate([("n_ranks", "min"), ("n_ranks", "count")])
+    sizes = pairs.group_by(keys, use_threads=False).aggregate([("n_ranks", "min"), ("n_ranks", "count")])
     sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by([(key, "ascending") for key in keys])
     return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
 
@@ -351,7 +351,7 @@ def _comm_sizes(table: pa.Table) -> pa.Table:
 def _comm_ranks(table: pa.Table) -> dict[int, CommRank]:
     names = ["process_id", "n_ranks", "rank"]
     seen: dict[int, set[tuple[int, int]]] = {}
-    for row in table.select(names).drop_null().group_by(names).aggregate([]).to_pylist():
+    for row in table.select(names).drop_null().group_by(names, use_threads=False).aggregate([]).to_pylist():
         seen.setdefault(row["process_id"], set()).add((row["n_ranks"], row["rank"]))
     ranks = {}
     for process, pairs in seen.items():

@@ -376,7 +376,9 @@ def stragglers_table(
     late = np.flatnonzero(late_by)
     order = late[np.lexsort((late, -late_by[late], step[late]))]
     largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
-    sums = in_figures.group_by("rank").aggregate([("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))])
+    sums = in_figures.group_by("rank", use_threads=False).aggregate(
+        [("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
+    )
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])

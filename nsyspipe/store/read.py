@@ -228,7 +228,7 @@ def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
     if not {"rank", "step"} <= {*table.column_names}:
         return
     keys = ["rank", "step"]
-    found = table.select(keys).filter(pc.is_valid(table["step"])).group_by(keys).aggregate([])
+    found = table.select(keys).filter(pc.is_valid(table["step"])).group_by(keys, use_threads=False).aggregate([])
     if found.join(steps.select(keys), keys, join_type="left anti").num_rows:
         raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
@@ -290,7 +290,7 @@ def _check_values(table: pa.Table, name: str) -> None:
 def _check_rows(table: pa.Table, name: str) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]
-    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
+    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
         if start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py():

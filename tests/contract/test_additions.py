@@ -63,8 +63,7 @@ ADDITIONS = {
         {
             "model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
             "analysis/breakdown.py": {
-                '        "wall_ns": wall,\n': '        "wall_ns": wall,\n'
-                '        "busy_ns": compute + (comm_ns - overlap) + exposed_memory,\n'
+                '        "wall_ns": wall,': '        "busy_ns": compute + exposed + exposed_memory, "wall_ns": wall,'
             },
         },
     ),

@@ -60,7 +60,7 @@ def rank_chart(
     ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
-    summed = steps.group_by("rank").aggregate([(name, "sum", options) for name in _SUMMED])
+    summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
     drawn = [
@@ -275,14 +275,16 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
     durations = pc.subtract(table["end_ns"], table["start_ns"])
     table = table.select([*_KIND, "rank", "wait_ns", *_MEASURED[1:]]).append_column(_MEASURED[0], durations)
     in_order = [(name, "ascending") for name in _KIND]
-    kinds = table.group_by(_KIND).aggregate([(_MEASURED[0], "mean")])
+    kinds = table.group_by(_KIND, use_threads=False).aggregate([(_MEASURED[0], "mean")])
     longest = kinds.sort_by([(f"{_MEASURED[0]}_mean", "descending"), *in_order]).slice(0, MOST_COLLECTIVES)
     table = table.join(longest.select(_KIND), _KIND, join_type="left semi")
     waits: dict[tuple[int, str], dict[int, float | None]] = {}
-    of_ranks = table.group_by([*_KIND, "rank"]).aggregate([("wait_ns", "list")])
+    of_ranks = table.group_by([*_KIND, "rank"], use_threads=False).aggregate([("wait_ns", "list")])
     for seq, kind, rank, wait in zip(*(of_ranks[name] for name in (*_KIND, "rank", "wait_ns_list")), strict=True):
         waits.setdefault((seq.as_py(), kind.as_py()), {})[rank.as_py()] = _median(wait)
-    measured = table.group_by(_KIND).aggregate([(name, "list") for name in _MEASURED]).sort_by(in_order)
+    measured = (
+        table.group_by(_KIND, use_threads=False).aggregate([(name, "list") for name in _MEASURED]).sort_by(in_order)
+    )
     rows = []
     for seq, kind, *lists in zip(*(measured[name] for name in measured.column_names), strict=True):
         medians = dict(zip(("duration", "transfer", "bytes", "busbw"), map(_median, lists), strict=True))

@@ -277,7 +277,7 @@ def kernel_table(kernels: pa.Table) -> Table | None:
     """Return the kernels with most time over all ranks and the whole capture, by phase; None without kernels."""
     if not kernels.num_rows:
         return None
-    of_names = kernels.group_by(["phase", "name"]).aggregate([(name, "sum") for name in _SUMMED])
+    of_names = kernels.group_by(["phase", "name"], use_threads=False).aggregate([(name, "sum") for name in _SUMMED])
     of_names = of_names.sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
     whole = pc.sum(kernels["total_ns"]).as_py()
     rows = of_names.slice(0, _SHOWN_KERNELS).to_pylist()

@@ -120,9 +120,9 @@ def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = Fa
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
-    sums = timeline.group_by(["rank", "lane"]).aggregate([("busy_ns", "sum")]).to_pylist()
+    sums = timeline.group_by(["rank", "lane"], use_threads=False).aggregate([("busy_ns", "sum")]).to_pylist()
     busy = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
-    ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"])
+    ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"], use_threads=False)
     ends = ends.aggregate([("start_ns", "min"), ("end_ns", "max")]).to_pylist()
     spans = {(row["rank"], row["name"]): (row["start_ns_min"], row["end_ns_max"]) for row in ends}
     ran, whole = {phase for _, phase in spans}, "capture" if is_capture else "step"
