@@ -63,13 +63,6 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
-def pytest_collection_modifyitems(items):
-    """Measure no coverage of tests that draw their examples: what these reach, they reach dozens of times."""
-    for item in items:
-        if getattr(item.obj, "is_hypothesis_test", False):
-            item.add_marker("no_cover")
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give the tests of a file to one worker, which makes what they share once, and all with a real nsys to one."""
