@@ -22,7 +22,7 @@ run_module=("${ours[@]}" "$launchers/run_module.py")
 
 # Filled by what the launchers call below.
 taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
-nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" train_args=()
+nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" module='' attach_steps='' train_args=()
 trace='' graphs='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
 timeout=3600 exit_timeout=600
 unset linger
@@ -33,6 +33,9 @@ common_options() {
 What is captured
   -o, --output NAME      begin of all file names, directories too
   --program FILE         the training program [launchers/train_vit.py]
+  -m, --module NAME      a module as the training program, as python3 -m runs it
+  --attach-steps A:B     capture the optimizer's steps A to B - 1 of a program that is not changed at all, from 1; the
+                         ranges step A and so on are added. --capture-range must be left as it is
   --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
   --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
   --cuda-graph-trace HOW node: each kernel in a CUDA graph, at a cost for each that may be significant, as nsys says;
@@ -80,7 +83,9 @@ parse_options() {
     taken=2
     case $word in
       -o | --output) name=$value ;;
-      --program) program=$value ;;
+      --program) program=$value module='' ;;
+      -m | --module) module=$value ;;
+      --attach-steps) attach_steps=$value ;;
       --trace) trace=$value ;;
       --cuda-graph-trace) graphs=$value ;;
       --capture-range) range=$value ;;
@@ -137,6 +142,11 @@ check_options() {
   fi
   : "${trace:=cuda,nvtx,nccl,osrt}" "${range:=cudaProfilerApi}"
   case $range in cudaProfilerApi | nvtx | none) ;; *) die "--capture-range $range: unknown" "cudaProfilerApi, nvtx or none" ;; esac
+  if [ -n "$attach_steps" ]; then
+    [[ $attach_steps =~ ^([1-9][0-9]{0,8}):([1-9][0-9]{0,8})$ && ${BASH_REMATCH[1]} -lt ${BASH_REMATCH[2]} ]] ||
+      die "--attach-steps $attach_steps: not A:B with 1 <= A < B" "--attach-steps 50:70 captures 20 steps after 50 of warm-up"
+    [ "$range" != none ] || die "--attach-steps with --capture-range none: one says when to begin, the other at once" "leave one out"
+  fi
   case ${graphs:=node} in node | graph) ;; *) die "--cuda-graph-trace $graphs: unknown" "node or graph" ;; esac
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
@@ -164,9 +174,12 @@ nsys_command() {
 
 # rank_command NSYS_WORDS...: the words that torchrun starts for each rank, in the array rank_words.
 rank_command() {
-  local start=("${run_module[@]}") inside=(env PYTHONPATH="$program_path")
+  local start=("${run_module[@]}") inside=(env PYTHONPATH="$program_path") trains=("$program")
+  # There sitecustomize.py counts the steps.
+  [ -z "$attach_steps" ] || inside=(env PYTHONPATH="$launchers/attach:$program_path" NSYSPIPE_ATTACH_STEPS="$attach_steps")
+  [ -z "$module" ] || trains=(-m "$module")
   [ "$own_path" != "$users_path" ] || start=("$python" -P "$launchers/run_module.py")
-  rank_words=("${start[@]}" nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "$program" "${train_args[@]}")
+  rank_words=("${start[@]}" nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "${trains[@]}" "${train_args[@]}")
 }
 
 find_torchrun() {
@@ -207,9 +220,9 @@ run_job() {
     return
   fi
   [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
-  exec "${run_module[@]}" nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
+  exec "${run_module[@]}" nsyspipe.capture.job --name="$name" --program="${module:-${program##*/}}" --nproc="$nproc" \
     --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} \
-    ${ranks:+--ranks="$ranks"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
+    ${ranks:+--ranks="$ranks"} ${attach_steps:+--attach-steps="$attach_steps"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
 }
 
 absolute() { case $1 in /*) printf %s "$1" ;; *) printf %s "$PWD/$1" ;; esac; }

@@ -196,8 +196,11 @@ compare_all() {
 }
 
 parse_options "$@"
-if [ -n "$ranks$range$force$no_export$no_profile${nsys_args[*]}" ] || [ "$program" != "$launchers/train_vit.py" ]; then
-  die "sweep.sh: an option that its runs do not take" "see --help; start baseline.sh or ddp.sh with it"
+not_taken=${module:+--module}${attach_steps:+ --attach-steps}${ranks:+ --ranks}${range:+ --capture-range}${force:+ --force}
+not_taken+=${no_export:+ --no-export}${no_profile:+ --no-profile}${nsys_args[*]:+ --nsys-arg}
+[ "$program" = "$launchers/train_vit.py" ] || not_taken+=" --program"
+if [ -n "$not_taken" ]; then
+  die "sweep.sh: its runs do not take ${not_taken# }" "see --help; start baseline.sh or ddp.sh with it"
 fi
 check_python
 : "${name:=study}"
@@ -239,7 +242,7 @@ if "${ours[@]}" -c 'import adbc_driver_sqlite, pyarrow, sqlalchemy' 2>/dev/null;
   for label in "${labels[@]}"; do analyze_one "$label"; done
   compare_all
 else
-  echo "note: $python lacks what the analysis needs (pip install nsyspipe); copy $name and go on with --analyze-only" >&2
+  echo "note: $python lacks what the analysis needs (pip install ${launchers%/*}); copy $name and go on with --analyze-only" >&2
 fi
 run "${ours[@]}" "$launchers/sweep_table.py" "$name" "${labels[@]}"
 [ "$status" = 0 ] || failed+=(table)

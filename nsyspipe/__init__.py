@@ -12,17 +12,19 @@ from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from nsyspipe.api import compare, diff, load
+    from nsyspipe.comparison.difference import Side
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.replay.answer import whatif
     from nsyspipe.report import export
     from nsyspipe.run.run import Run
 
-__all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "export", "load", "whatif"]
+__all__ = ["NsyspipeError", "Run", "Side", "__version__", "compare", "diff", "export", "load", "whatif"]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
     "Run": "nsyspipe.run.run",
+    "Side": "nsyspipe.comparison.difference",
     "compare": "nsyspipe.api",
     "diff": "nsyspipe.api",
     "export": "nsyspipe.report.export",
@@ -39,3 +41,7 @@ def __getattr__(name: str) -> object:
 
     module = importlib.import_module(_HOMES[name])
     return getattr(module, name, module)  # `export` is a module itself
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -23,6 +23,8 @@ def main() -> None:
     sys.path[:] = import_path()
     # A thread for each core is of no use here, and where memory is limited they end the process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Typer reads options with pydantic, which else looks through all that is installed for plugins, and runs them.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         _catch_signals()
         from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with

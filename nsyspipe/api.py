@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.comparison import gate
-from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, parse_skip_first
 from nsyspipe.nsys.find_reports import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
-from nsyspipe.store.layout import is_saved
+from nsyspipe.store.layout import ids_by_time, is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +23,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
 
-    AnySide = Side | Run | str | os.PathLike[str]
+    AnySide = Side | Run | Sequence[Run | str] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,6 +50,7 @@ def load(
     optimizer: str | None = None,
     data: str | None = None,
     comm_kernel: str | None = None,
+    steps: int | None = None,
     skip_first: int | str = AUTO,
     rank_map: Mapping[str, int] | str | None = None,
     jobs: int | None = None,
@@ -69,7 +70,10 @@ def load(
         runs, ``run_id`` says which), whose run has its figures already: of the options it takes `label` only.
         An ``.nsys-rep`` file is exported first, by nsys, into a cache.
     step
-        Regular expression for the texts of NVTX step ranges; None detects the family.
+        Regular expression for the texts of NVTX step ranges; ``"repetition"`` takes what launches repeat, ``"none"`` the
+        capture as a whole. None detects the family of ranges, and falls back on repetition.
+    steps
+        How many whole steps were captured, one more or less, to find them by repetition.
     backward, forward, optimizer, data
         Regular expressions for phase names; None keeps the default.
     comm_kernel
@@ -104,7 +108,10 @@ def load(
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options: dict[str, object] = patterns | {"skip_first": None if skip_first == AUTO else skip_first}
+        options: dict[str, object] = patterns | {
+            "steps": steps,
+            "skip_first": None if skip_first == AUTO else skip_first,
+        }
         options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
         named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
         if len(arguments) > 1:
@@ -119,9 +126,9 @@ def load(
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
-        reading=Reading.from_text(**patterns),
+        reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
-        rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
+        rank_map=None if rank_map is None else parse_rank_map(rank_map),
         jobs=jobs,
         label=label,
         run_id=run_id,
@@ -153,8 +160,8 @@ def diff(
     Parameters
     ----------
     baseline, candidate
-        A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
-        glob, a directory, a saved run. They are read at once.
+        A `nsyspipe.Run`; several captures of one configuration, as a list of runs or a `nsyspipe.Side`, which has a
+        label too; or what `nsyspipe.load` takes: a path, a glob, a directory, a saved run. They are read at once.
     min_effect_pct
         Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
     confidence
@@ -197,7 +204,7 @@ def diff(
 
 
 def compare(
-    runs: Iterable[AnySide] | Mapping[str, AnySide],
+    runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str],
     *,
     sort: str | None = None,
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
@@ -216,8 +223,8 @@ def compare(
     Parameters
     ----------
     runs
-        In any number, the reference first: each a `Side` (several captures of one configuration), a `nsyspipe.Run`,
-        or what `nsyspipe.load` takes. As a mapping, labels are its keys.
+        In any number, the reference first: each as in `diff`. As a mapping, labels are its keys. A store stands for
+        all of its runs, the oldest first.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
     min_effect_pct, confidence, force, min_effect
@@ -255,12 +262,18 @@ def compare(
     return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
 
 
-def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
+def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[str]) -> tuple[Side, ...]:
     """Return sides whose labels differ: of equal ones the later get a number."""
+    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+
     if isinstance(runs, Mapping):
         sides = [Side(label, _as_side(run).runs) for label, run in runs.items()]
-    elif isinstance(runs, str):
-        raise OptionError(repr(runs), "is one run, not a list of them", fix="compare([RUN, RUN])")
+    elif isinstance(runs, str | os.PathLike):
+        place = os.fspath(runs)
+        ids = ids_by_time(Path(place)) if is_saved(Path(place)) else []
+        if len(ids) <= 1:
+            raise OptionError(repr(place), "is one run, not a list of them", fix="compare([RUN, RUN])")
+        sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:
         sides = [_as_side(run) for run in runs]
     labels: dict[str, Side] = {}
@@ -274,7 +287,16 @@ def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
 
 def _as_side(side: AnySide) -> Side:
     """Return a side for what a caller names: a side, a run, or what `load` takes."""
+    from nsyspipe.comparison.difference import Side  # noqa: PLC0415 - one run needs none
+
     if isinstance(side, Side):
         return side
-    run = side if isinstance(side, Run) else load(side)
-    return Side(run.header.label, (run,))
+    if isinstance(side, Run | str | os.PathLike):
+        run = side if isinstance(side, Run) else load(side)
+        return Side(run.header.label, (run,))
+    runs = tuple(one for one in side if isinstance(one, Run))
+    if len(runs) != len(side) or not runs:
+        raise OptionError(
+            "a list", "is not of runs", fix="load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
+        )
+    return Side(runs[0].header.label, runs)

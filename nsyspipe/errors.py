@@ -5,14 +5,52 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
+_VALUED = (
+    "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
+    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "perfetto-steps", "rank-map",
+    "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
+)  # fmt: skip
+_FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
+_RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-steps": "steps"}
+# A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
+_OPTION = re.compile(
+    r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
+    rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/]*(?<![.,:])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|(?<=run-id )(?!with\b)[\w.+-]+))?"
+)
+
+
+def in_python(text: str) -> str:
+    """Return a text of an error with the options of commands as parameters of the API: ``--rank-map`` is ``rank_map=``."""
+
+    def parameter(option: re.Match[str]) -> str:
+        if option["command"]:
+            return option["command"]
+        if option["store"]:
+            return f"nsyspipe.export.parquet(run, STORE{', events=True' if option['events'] else ''})"
+        if option["jobs"] or option["flag"]:
+            return f"jobs={option['jobs']}" if option["jobs"] else f"{option['flag'].replace('-', '_')}=True"
+        name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
+        if value is None:
+            return name if text[option.end() :].startswith(":") else f"{name}="
+        if first_last := re.fullmatch(r"(\d+):(\d+)", value):
+            return f"{name}=({first_last[1]}, {first_last[2]})"
+        is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(r"[\d.,]+", value)
+        return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
+
+    return _OPTION.sub(parameter, text)
+
+
 class NsyspipeError(Exception):
-    """Base of all errors that nsyspipe raises on purpose.
+    """Base of all errors that nsyspipe raises on purpose; as text it says all in the words of the Python API.
 
     Parameters
     ----------
@@ -37,9 +75,12 @@ class NsyspipeError(Exception):
         return functools.partial(type(self), found=self.found, fix=self.fix), (self.subject, self.problem)
 
     def lines(self) -> list[str]:
-        """Return the message as the terminal shows it, without the word ``error``."""
+        """Return the message as the terminal shows it, without the word ``error``: in the words of the commands."""
         extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
-        return [str(self), *extra]
+        return [f"{self.subject}: {self.problem}", *extra]
+
+    def __str__(self) -> str:
+        return in_python("\n".join(self.lines()))
 
 
 class InputError(NsyspipeError):
@@ -112,9 +153,9 @@ def shortage(error: BaseException) -> InputError | None:
     number = error.errno if isinstance(error, OSError) else None
     is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
     if is_memory or any(words in str(error) for words in _NO_MEMORY):
-        fix = "fewer at once (-j 1, or jobs=1 from Python), or more memory"
+        fix = "fewer at once (-j 1), or more memory"
         return InputError("analysis", "no memory was left, or a limit (ulimit -v) allows no more", fix=fix)
     if number in {errno.EMFILE, errno.ENFILE}:
-        fix = "ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python"
+        fix = "ulimit -n 1024, or fewer at once: -j 1"
         return InputError("analysis", f"no more files can be opened at once ({os.strerror(errno.EMFILE)})", fix=fix)
     return None

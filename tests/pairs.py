@@ -23,17 +23,9 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 __all__ = [
-    "MORE_CHANGES",
-    "ONE_CHANGE",
-    "PAIRS",
-    "SAMPLES_BY_NAME",
-    "Captures",
-    "Measured",
-    "Pair",
-    "measured",
-    "reports",
-    "table",
-]
+    "MORE_CHANGES", "ONE_CHANGE", "PAIRS", "SAMPLES_BY_NAME", "Captures", "Measured", "Pair", "measured",
+    "reports", "table",
+]  # fmt: skip
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 

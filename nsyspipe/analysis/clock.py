@@ -16,16 +16,17 @@ from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.analysis.intervals import run_starts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.table import Flags, Int64
+    from nsyspipe.model.table import Flags, Float64, Int64
 
 
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
+_SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
 _MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
 
 
@@ -35,6 +36,7 @@ class ClockOffset:
 
     offset_ns: int
     error_ns: int | None  # spread of the differences it rests on; None when there are fewer than three
+    part: int = 0  # collectives compare the clocks of one part, with those of other parts they say nothing
 
 
 def clock_offsets(
@@ -44,22 +46,109 @@ def clock_offsets(
 
     The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
     its clock: offset and error are 0. `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
+
+    Where communicators join different reports (tensor groups inside each node, data groups across), there is such a median
+    for each set of reports that meet: most calls may be of one that says nothing of the other nodes. The offsets are those
+    that fit all sets best, by least squares, apart from the median report; the error is the largest of the sets' spreads
+    and of what does not fit.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
     corrections = [ClockOffset(0, None)] * n_reports
-    if not matched:
+    ties = [tie for place, meeting in enumerate(_meetings(matched, ends, report)) for tie in _ties(place, *meeting)]
+    if not ties:
         return corrections
-    middles = [floor_median(np.sort(ends[rows], axis=1))[:, np.newaxis] for rows in matched]
-    difference = np.concatenate([(ends[rows] - middle).ravel() for rows, middle in zip(matched, middles, strict=True)])
-    owner = np.concatenate([report[rows].ravel() for rows in matched])
-    for number in range(n_reports):
-        own = np.sort(difference[owner == number])
-        if own.size >= _ENOUGH:
-            offset = int(floor_median(own))
-            error = round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - offset)))))
-            corrections[number] = ClockOffset(offset if abs(offset) > error else 0, error)
+    places, reports, medians, spreads = (np.array(column, np.int64) for column in zip(*ties, strict=True))
+    parts = _parts(places, reports, n_reports)
+    offsets, misfits = np.zeros(n_reports, np.int64), np.zeros(medians.size, np.int64)
+    offsets[reports] = medians
+    if np.unique(places).size > 1:
+        fitted, misfits = _fitted(places, reports, medians, n_reports)
+        for part in np.unique(parts[reports]).tolist():
+            own = np.unique(reports[parts[reports] == part])
+            offsets[own] = fitted[own] - floor_median(np.sort(fitted[own]))
+    errors = np.zeros(n_reports, np.int64)
+    np.maximum.at(errors, reports, np.maximum(spreads, misfits))
+    for number in np.unique(reports).tolist():
+        offset, error = int(offsets[number]), int(errors[number])
+        corrections[number] = ClockOffset(offset if abs(offset) > error else 0, error, int(parts[number]))
     return corrections
+
+
+def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tuple[Int64, Int64]]:
+    """Return the differences from the median end, and whose they are, of each set of reports that meet in collectives."""
+    meetings: dict[tuple[int, ...], list[tuple[Int64, Int64]]] = {}
+    for rows in matched:
+        if not rows.size:
+            continue
+        owner = report[rows]
+        difference = ends[rows] - floor_median(np.sort(ends[rows], axis=1))[:, np.newaxis]
+        members, which = owner[:1], np.zeros(len(rows), np.int64)
+        if (owner != members).any():
+            members, which = np.unique(owner, axis=0, return_inverse=True)
+        which = which.ravel()
+        order = np.argsort(which, kind="stable")
+        for reports, own in zip(members, np.split(order, run_starts(which[order])[1:]), strict=True):
+            meeting = meetings.setdefault(tuple(np.unique(reports).tolist()), [])
+            meeting.append((difference[own].ravel(), owner[own].ravel()))
+    return [
+        (np.concatenate([one for one, _ in parts]), np.concatenate([owner for _, owner in parts]))
+        for parts in meetings.values()
+    ]
+
+
+def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the place of the set, a report, its median difference and the spread, of reports with enough differences."""
+    order = np.lexsort((difference, owner))
+    firsts = run_starts(owner[order])
+    for rows in np.split(order, firsts[1:]):
+        own = difference[rows]
+        if own.size >= _ENOUGH:
+            median = int(floor_median(own))
+            yield (
+                place,
+                int(owner[rows[0]]),
+                median,
+                round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median))))),
+            )
+
+
+def _parts(places: Int64, reports: Int64, n_reports: int) -> Int64:
+    """Return a number for each report, the same for those that sets tie together, at one remove or more."""
+    parts = np.arange(n_reports)
+    while True:
+        least = np.full(int(places.max()) + 1, n_reports)
+        np.minimum.at(least, places, parts[reports])
+        before = parts.copy()
+        np.minimum.at(parts, reports, least[places])
+        if (parts == before).all():
+            return parts
+
+
+def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tuple[Int64, Int64]:
+    """Return offsets whose differences from a middle of each set are its medians as nearly as can be, and by how much not.
+
+    Least squares by conjugate gradients: each of few steps takes as long as there are ties, of which a report has a few.
+    """
+    column = np.concatenate((reports, n_reports + places))  # a tie is report - middle of the set
+    fit = np.zeros(int(column.max()) + 1)
+
+    def gradient(misfits: Float64) -> Float64:
+        return np.bincount(column, np.concatenate((misfits, -misfits)), fit.size).astype(np.float64)
+
+    rest = medians.astype(np.float64)
+    slope = direction = gradient(rest)
+    steepness = least = slope @ slope
+    for _ in range(fit.size):
+        if steepness <= _SOLVED * least:
+            break
+        change = direction[reports] - direction[n_reports + places]
+        length = steepness / (change @ change)
+        fit, rest = fit + length * direction, rest - length * change
+        slope = gradient(rest)
+        direction = slope + slope @ slope / steepness * direction
+        steepness = slope @ slope
+    return np.rint(fit[:n_reports]).astype(np.int64), np.rint(np.abs(rest)).astype(np.int64)
 
 
 def floor_median(ordered: Int64) -> Int64:

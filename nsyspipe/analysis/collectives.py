@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, filled
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.phases import launching_passes
+from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.phases import PhaseRanges
     from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.table import Flags, Float64, Int64
 
@@ -152,14 +155,13 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
 
-    Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
-    communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
+    That is `own_lateness`. Collectives of several communicators may be waited for at once, so a step counts at most its own
+    time, shared out in proportion.
 
     Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
-    in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    counts = pc.and_not(pc.greater(collectives["held_up_ns"], 0), in_pairs)  # a null does not
-    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(counts)
+    rows = own_lateness(collectives)
+    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
     sums = (
@@ -205,6 +207,7 @@ def comm_operations(
     *,
     payloads: pa.Table,
     is_one_window: bool,
+    backward: PhaseRanges | None = None,
 ) -> CommOperations:
     """List the communication operations of one rank in order of start; `names` are texts by name id."""
     rows = np.flatnonzero(operations.is_comm)
@@ -220,6 +223,11 @@ def comm_operations(
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
     says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    launched_in, micro_batch = launching_passes(member, launch, backward)
+    n_launched = np.append(0, np.cumsum(~operations.is_comm))  # compute kernels, in order of launch
+    begin = n_launched[np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))]
+    is_told = (member != NO_MEMBER) & (launch != NEVER) & (members.starts.size > 0)
+    n_before = n_launched[rows] - begin[np.where(is_told, member, NO_MEMBER)]
     all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
     table = canonical.COMM_OPERATIONS.table(
         {
@@ -228,6 +236,9 @@ def comm_operations(
             "seq_number": pa.array(says["seq"], mask=~says["has_seq"]),
             "message_bytes": pa.array(says["message_bytes"], mask=~says["has_message_bytes"]),
             "called": pa.array(all_to_all, mask=says["kind"] != ALL_TO_ALL),
+            "launched_in": pa.array(launched_in, mask=launched_in < 0),
+            "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
+            "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
         }
     )  # fmt: skip
     return CommOperations(tuple(kinds), table)

@@ -1,10 +1,10 @@
-"""What each kernel costs, by phase and name, over all and in each step; and how much slower it runs beside communication."""
+"""What each kernel costs, by phase and name, over all and in each step; how much slower it runs beside communication; and what costs most of all."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
+from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -301,3 +303,82 @@ def _mixed(values: Hashes) -> Hashes:
     values = (values ^ (values >> _SHIFT_1)) * _MIX_1
     values = (values ^ (values >> _SHIFT_2)) * _MIX_2
     return values ^ (values >> _SHIFT_3)
+
+
+# --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---
+
+Row = dict[str, Any]
+TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
+_OF_KERNELS = (
+    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
+)  # fmt: skip
+_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
+
+
+def costs(
+    kernels: pa.Table, collectives: pa.Table, traffic: pa.Table, steps: pa.Table, *, is_capture: bool
+) -> pa.Table:
+    """Return `schema.COSTS`; `steps` are the summary steps of all ranks.
+
+    A sum of which one part is null is null. Where a step's communication is not known (`comm_ns` null) there are no
+    collectives, and nothing is known to run beside them.
+    """
+    wall = pc.sum(steps["wall_ns"]).as_py()
+    n_steps = None if is_capture else steps.num_rows
+    is_known = not steps["comm_ns"].null_count
+    rows = [*_of_kernels(kernels, is_comm_known=is_known), *(_collectives(collectives, n_steps) if is_known else ())]
+    for row in rows:
+        row["calls_per_step"], row["time_ns_per_step"] = (_over(row[name], n_steps) for name in ("n_calls", "total_ns"))
+        row["step_share"] = _over(row["total_ns"], wall)
+    rows.sort(key=lambda row: -(row["total_ns"] or 0))
+    of_traffic = sorted(_traffic(traffic), key=lambda row: -(row["time_ns_per_step"] or 0))
+    return schema.COSTS.from_rows(sorted([*rows, *of_traffic], key=lambda row: TABLES.index(row["table"])))
+
+
+def _over(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None
+
+
+def _sums(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[Row]:
+    """Sum columns by keys, null where a part is, and count rows (``n``); sorted by keys."""
+    strict = pc.ScalarAggregateOptions(skip_nulls=False)
+    columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
+    sums = table.group_by(keys, use_threads=False).aggregate(columns).rename_columns([*keys, *names, "n"])
+    return sums.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
+
+
+def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
+    for row in _sums(kernels, ("name", "phase"), _OF_KERNELS):
+        has_beside = is_comm_known and not row["name"].lower().startswith("nccl")
+        yield {
+            "table": KERNELS, "name": row["name"], "phase": row["phase"],
+            "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],
+            "beside_comm_ratio": _over(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
+            "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1 if row["n_slowed"] and row["free_ns"] else None,
+        }  # fmt: skip
+
+
+def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
+    chosen = collectives.filter(collectives["in_summary"])
+    own = pc.subtract(chosen["end_ns"], chosen["start_ns"])
+    waited = pc.min_element_wise(chosen["wait_ns"], own, skip_nulls=False)
+    names = ("transfer_ns", "exposed_ns", *RATES.values())
+    columns = {"total_ns": own, "waited_ns": waited} | {name: chosen[name] for name in names}
+    kinds = {"name": chosen["collective"].cast(pa.string()), "size": chosen["message_bytes"]}
+    for row in _sums(pa.table(kinds | columns), [*kinds], [*columns]):
+        exposed, transfer = row["exposed_ns"], row["transfer_ns"]
+        yield {
+            "table": COLLECTIVES, "name": row["name"], "message_bytes": row["size"], "n_calls": row["n"],
+            "total_ns": row["total_ns"], "bytes_per_step": _over(row["message_bytes"], n_steps),
+            "exposed_ns_per_step": _over(exposed, n_steps),
+            "hidden_ns_per_step": _over(None if exposed is None else row["total_ns"] - exposed, n_steps),
+            "wait_ns_per_step": _over(row["waited_ns"], n_steps), "transfer_ns_per_step": _over(transfer, n_steps),
+            **{name: _over(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
+        }  # fmt: skip
+
+
+def _traffic(traffic: pa.Table) -> Iterator[Row]:
+    for row in traffic.to_pylist():
+        if row["rank"] is None:
+            named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
+            yield named | {name: row[name] for name in _OF_TRAFFIC}

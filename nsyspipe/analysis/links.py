@@ -47,11 +47,11 @@ def links(
     hosts: Mapping[int, str | None] = MappingProxyType({}),
     pids: Collection[int] = (),
 ) -> tuple[pa.Table, list[int]]:
-    """Say for each edge of the largest communicator what it crosses: `schema.LINKS`, sorted by its key.
+    """Say for each edge of the communicator of most hosts, of those the largest, what it crosses: `schema.LINKS`, sorted by its key.
 
     With it the indices of GPUs that ranks run on and the topology lacks, sorted. Of the log's communicators those with a
-    process among `pids` count, if any; then the largest, then the first. Edges are those of the rings, or all that NCCL
-    connected when no ring was logged. A transport that another communicator logged for the same two GPUs holds for this one
+    process among `pids` count, if any; then that of most hosts, then the largest, then the first. Edges are those of the rings, or all that NCCL
+    connected when no ring was logged, and those of trees between hosts. A transport that another communicator logged for the same two GPUs holds for this one
     too. With neither, one row per pair of GPUs of a host, of which nothing says that it is used: transport null, kind
     unknown.
 
@@ -67,8 +67,16 @@ def links(
     if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
         pairs = (pair for pair in combinations(seats.gpus, 2) if seats.are_together(pair) and seats.path(pair))
         return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs]), absent
+    of_trees = comm.tree_edges()
+    edges = sorted({*edges, *(edge for edge in of_trees if not seats.are_together(edge))})
+    users = {"ring": comm.ring_edges() or (), "tree": of_trees}
     words = _transports(log, comm)
-    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges]), absent
+    rows = [
+        _row(comm.comm_id, edge, words.get(edge, ((), None)), seats)
+        | {"algorithms": ", ".join(name for name, own in users.items() if edge in own) or None}
+        for edge in edges
+    ]
+    return LINKS.from_rows(rows), absent
 
 
 def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
@@ -120,7 +128,7 @@ def _seats(
     """Choose the communicator that counts, and say where its ranks sit."""
     comms = log.communicators if log else ()
     ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
-    comm = max(ours or comms, key=lambda comm: comm.n_ranks, default=None)
+    comm = max(ours or comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
     if comm and n_ranks not in {None, comm.n_ranks}:
         shared = set(names.values())
         names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
@@ -146,7 +154,7 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
     speed = _speed(kind, words, path, [seats.names.get(rank) for rank in pair])
     row = (comm_id, *pair, ", ".join(words) or None, n_channels, path, kind, *(speed or (None, None)))
-    return dict(zip(LINKS.names, row, strict=True))
+    return dict(zip(LINKS.names[: len(row)], row, strict=True))
 
 
 def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]) -> Speed | None:

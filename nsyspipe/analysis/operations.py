@@ -133,6 +133,7 @@ class RankSteps:
     starts: Int64
     ends: Int64
     numbers: Int64
+    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
     windows: Windows  # their windows on the device
     is_chosen: Flags  # by step range: whether its ranges are asked for
     span: tuple[int, int] | None  # device time ``[first, last)`` whose operations are asked for; None asks for all

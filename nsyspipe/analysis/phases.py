@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, sums_of, union, union_of
+from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.breakdown import DeviceTime
     from nsyspipe.analysis.steps import Members, TextFamilies, Windows
     from nsyspipe.model.table import Flags, Int64
+
+
+def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
+    """Let ranges that end with the launch of a kernel hold the device-to-device copies launched before the next kernel.
+
+    Backward passes that only kernels tell of end so: DDP copies gradients out of its buckets behind the last one.
+    """
+    launches = np.append(operations.kernel_launch[: operations.n_launched], NEVER)
+    copies = operations.copy_launch
+    copies = np.sort(copies[(operations.copy_kind == DTOD_KIND) & (copies != NEVER)])
+    number = np.searchsorted(copies, launches[np.searchsorted(launches, ranges.ends)])
+    last_end = np.append(-NEVER, copies + 1)[number]
+    return replace(ranges, ends=np.maximum(ranges.ends, last_end))
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
@@ -202,3 +216,25 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         earliest_end = np.append(np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max)
         contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
     return contains
+
+
+# What launched an operation of a step that has a backward pass.
+IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)
+
+
+def launching_passes(member: Int64, launch: Int64, backward: PhaseRanges | None) -> tuple[Int64, Int64]:
+    """Return the pass that launched each operation, and which of its step's backward ranges did; -1 for none.
+
+    Backward, forward before the last of its step's, or behind: forward of a second micro-batch comes after backward of the first.
+    """
+    passes = np.full(launch.size, -1)
+    if backward is None or not backward.starts.size:
+        return passes, passes
+    at = np.searchsorted(backward.starts, launch, side="right") - 1
+    inside = (at >= 0) & (launch < backward.ends[np.maximum(at, 0)])
+    last_start = np.full(max(int(member.max(initial=0)), int(backward.member.max())) + 1, -NEVER)
+    last_start[backward.member] = backward.starts  # in order of start
+    known = (member >= 0) & (launch != NEVER) & (last_start[np.maximum(member, 0)] != -NEVER)
+    outside = np.where(launch < last_start[np.maximum(member, 0)], IN_FORWARD, BEHIND_BACKWARD)
+    number = at - np.searchsorted(backward.member, backward.member[at])
+    return np.where(known, np.where(inside, IN_BACKWARD, outside), passes), np.where(known & inside, number, passes)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
+from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator, is_part_of_step
 
 if TYPE_CHECKING:
     import re
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"
+# Name of the family of steps that no range marks: what a rank's launches repeat.
+REPETITION = "--step repetition 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
 
@@ -178,6 +180,7 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         return STEP_OPTION
     by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
     shared = set.intersection(*map(set, by_name)) if by_name else set()
+    repeats, shared = REPETITION in shared, shared - {REPETITION}
     worth = {name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared}
     best = min(shared, key=lambda name: (worth[name], name), default=None)
     # Of equal ones the family that holds all ranges of the others on every rank.
@@ -185,7 +188,8 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         if not (tied := [name for name in held_by if worth[name] == worth[best]]):
             break
         best = min(tied)
-    return best
+    # What has no range, repeats; so does what has ranges of its backward passes only.
+    return REPETITION if repeats and (best is None or is_part_of_step(best)) else best
 
 
 def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]:

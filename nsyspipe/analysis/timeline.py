@@ -195,6 +195,7 @@ def timeline(
     - ``compute``, ``memory``: the operations; those that overlap are one bar.
     - ``comm``: the communication, painted. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
     - ``exposed``: what compute leaves of those times; each part counts as an operation.
+    - ``launch``: ``[launch, own start)`` of the operations that run in the window; those that overlap are one bar.
     - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, painted.
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
@@ -217,6 +218,11 @@ def timeline(
                 operations_of = events.filter(pc.equal(events["category"], category))
                 codes, words = coded(operations_of["name"])
                 lanes[category] = joined(merged_pieces(*_times(operations_of), codes, window), max_bars), words
+            runs = pc.and_(pc.less(events["start_ns"], window[1]), pc.greater(events["end_ns"], window[0]))
+            queued = events.filter(pc.and_(runs, pc.less(events["launch_ns"], events["start_ns"])))
+            codes, words = coded(queued["name"])
+            times = queued["launch_ns"].to_numpy(), queued["start_ns"].to_numpy()
+            lanes["launch"] = joined(merged_pieces(*times, codes, window), max_bars), words
             lanes["phase"] = _phases(events, ranges, step, window, max_bars)
             tables += [_table(step, rank, lane, *lanes[lane]) for lane in sorted(lanes)]
     return pa.concat_tables(tables).combine_chunks()

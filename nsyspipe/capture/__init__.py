@@ -11,19 +11,22 @@ In a training loop, three lines::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nsyspipe.capture.lightning import LightningCapture as LightningCapture
     from nsyspipe.capture.ranges import annotate, captured_steps, start_capture, stop_capture
+    from nsyspipe.capture.trainer import TrainerCapture as TrainerCapture
 
 __all__ = ["annotate", "captured_steps", "start_capture", "stop_capture"]
+# These need the library that calls them: only who names one has it.
+_CALLBACKS = {"LightningCapture": "lightning", "TrainerCapture": "trainer"}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in (*__all__, *_CALLBACKS):
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     # Imported on first use: what supervises a rank needs none of it.
-    from nsyspipe.capture import ranges  # noqa: PLC0415
-
-    return getattr(ranges, name)
+    return getattr(importlib.import_module(f"nsyspipe.capture.{_CALLBACKS.get(name, 'ranges')}"), name)

@@ -91,7 +91,7 @@ def judge(
     what = f"error: {job.program}: it ended well, but "
     if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
         loops = (one for rank in expected if (one := programs.get(rank)) and one.steps_asked)
-        why, *helps = _never_started(job.capture_range, next(loops, None))
+        why, *helps = _never_started(job, next(loops, None))
         lines = [f"{what}nothing was captured: {why}", *helps]
     else:
         lines = [f"{what}the set of reports is partial", found]
@@ -108,8 +108,15 @@ def cut_short(said: Program | None) -> str | None:
     """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
     if said is None or not 0 < said.n_captured_steps < said.steps_asked:
         return None
-    loop = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
-    return f"{said.n_captured_steps} of {said.steps_asked} steps were captured: {loop}"
+    return f"{said.n_captured_steps} of {said.steps_asked} steps were captured: {_loop(said)}"
+
+
+def _loop(said: Program) -> str:
+    """Return what came of a program's loops, over all its epochs."""
+    n = f"{said.n_steps} step{'s' * (said.n_steps != 1)}"
+    if said.epoch_steps:
+        n += " in one epoch" if said.epoch_steps >= said.n_steps else f" in epochs of {said.epoch_steps}"
+    return f"its loop ended after {n}, the warm-up is {said.warmup}"
 
 
 def _some(names: Sequence[str]) -> list[str]:
@@ -130,18 +137,26 @@ def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[
     return [f"  {line}" for line in (*_some(rows), fix)]
 
 
-def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
+def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
     """Return why nothing was captured, and lines that say what would help."""
     if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
         warmup = min(_SHORT_WARMUP, said.n_steps // 2)
         steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
-        why = f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}"
-        return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps"
+        why = _loop(said)
+        more = "wrap the loader of each epoch in it" if said.epoch_steps >= said.n_steps > 0 else "more steps"
+        if job.attach_steps:
+            return why, f"  fix: --attach-steps {max(warmup, 1)}:{max(warmup, 1) + steps}, or more steps"
+        return why, f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or {more}"
     if said is not None and said.n_captured_steps:
         fix = 'with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys'
         return f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it", f"  fix: {fix}"
+    if job.attach_steps:
+        return (
+            "no step of a torch.optim optimizer was seen (a compiled step, or one in a CUDA graph, is not)",
+            "  fix: --capture-range none --nsys-arg=--delay=60 --nsys-arg=--duration=20 captures 20 s after a minute, and ends the program",
+        )
     return (
-        _NEVER_BEGUN.get(capture_range, "nsys wrote no report"),
+        _NEVER_BEGUN.get(job.capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
         "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
     )

@@ -57,6 +57,7 @@ class Job:
     nsys: str | None  # None to run without a capture
     trace: tuple[str, ...]
     capture_range: str
+    attach_steps: str | None  # A:B where the program is captured unchanged; None where it begins its capture itself
     # limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
     # over; 0 for none, but nsys always has one
     timeout_s: float
@@ -129,6 +130,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--nsys")
     parser.add_argument("--trace", type=lambda text: tuple(text.split(",")) if text else (), default=())
     parser.add_argument("--capture-range", default="none")
+    parser.add_argument("--attach-steps")
     parser.add_argument("--timeout", dest="timeout_s", type=float, default=0)
     parser.add_argument("--exit-timeout", dest="exit_timeout_s", type=float, default=0)
     parser.add_argument("--linger", dest="linger_s", type=float)

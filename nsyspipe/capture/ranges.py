@@ -48,13 +48,13 @@ def backend() -> Backend:
 
 # What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
 CAPTURE_RANGE = "nsyspipe.capture"
-# How long the end of a capture waits for the device when the loop has broken off.
-_SETTLE_S, _POLL_S = 5.0, 0.001
+# How long the end of a capture waits for the device: when the loop has broken off; when nothing is known of the program.
+_SETTLE_S, _SETTLE_ALONE_S, _POLL_S = 5.0, 60.0, 0.001
 # How this process's capture stands: the handle is that of the capture's range without CUDA.
 _window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 
 
-def start_capture() -> None:
+def start_capture(*, is_alone: bool = False) -> None:
     """Begin the capture: every rank calls it at the same place; a second call does nothing.
 
     Waits for the device and, in a distributed job, for all ranks, before and after the start. Ranks
@@ -63,11 +63,14 @@ def start_capture() -> None:
 
     With CUDA it is ``cudaProfilerStart`` (``nsys profile --capture-range=cudaProfilerApi``), without
     it a range ``nsyspipe.capture``. A profiler that cannot be started is a warning, not an error.
+
+    Where nothing is known of the program, `is_alone`, no rank waits for another, and none for long.
     """
     if _window.is_open:
         return
     facts.announce()
-    meet()
+    wait = functools.partial(settle, is_alone=True) if is_alone else meet
+    wait()
     torch = loaded_torch()
     _window.is_open = True
     _window.has_cuda = torch is not None and torch.cuda.is_available()
@@ -76,10 +79,10 @@ def start_capture() -> None:
         _tell_profiler("start")
     else:
         _window.handle = backend().start(CAPTURE_RANGE)
-    meet()
+    wait()
 
 
-def stop_capture(*, is_cut_off: bool = False) -> None:
+def stop_capture(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     """End the capture, after the device has done what was launched; without a capture it does nothing.
 
     Where the loop broke off, `is_cut_off`, it waits a few seconds at most: other ranks may be gone.
@@ -88,7 +91,7 @@ def stop_capture(*, is_cut_off: bool = False) -> None:
         return
     _window.is_open = False
     atexit.unregister(stop_capture)
-    settle(is_cut_off=is_cut_off)
+    settle(is_cut_off=is_cut_off, is_alone=is_alone)
     if _window.has_cuda:
         _tell_profiler("stop")
     else:
@@ -108,16 +111,19 @@ def meet() -> None:
         settle()
 
 
-def settle(*, is_cut_off: bool = False) -> None:
-    """Wait until the device has done what was launched; after a break-off, for a few seconds at most."""
+def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
+    """Wait until the device has done what was launched; after a break-off, or alone, for a limited time."""
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_initialized():
         return
-    if not is_cut_off:
+    if not (is_cut_off or is_alone):
         torch.cuda.synchronize()
         return
     try:
-        event, deadline = torch.cuda.current_stream().record_event(), time.monotonic() + _SETTLE_S
+        event, deadline = (
+            torch.cuda.current_stream().record_event(),
+            time.monotonic() + (_SETTLE_S if is_cut_off else _SETTLE_ALONE_S),
+        )
         while not event.query() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
     except RuntimeError:
@@ -138,7 +144,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class annotate:  # noqa: N801 - reads as the statement and the decorator that it is
-    """A named NVTX range, as a context manager or a decorator.
+    """A named NVTX range, as a context manager or a decorator; around what ``torch.compile`` makes, never inside of it.
 
     One object may be entered many times, also within itself and on several threads; an exception
     ends the range and goes on. A decorated ``async`` function's range spans its awaits; within a
@@ -208,8 +214,8 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
-# Steps of this process, over all its loops: a second epoch goes on counting.
-_progress = SimpleNamespace(n_begun=0, is_done=False)
+# Steps of this process, over all its loops: a second epoch goes on counting, and with the capture.
+_progress = SimpleNamespace(n_begun=0, n_captured=0, is_open=False, is_done=False)
 _NO_ITEM: Any = object()
 
 
@@ -220,8 +226,10 @@ def captured_steps(
 
     N counts this process's steps from 0, warm-up included, over several loops too: wrap each
     epoch's loader. The item is fetched inside its step, in a range ``data``. The capture begins and
-    ends as `start_capture` and `stop_capture` say, also when the loop breaks off, raises, or runs
-    out of items; afterwards the steps are labelled only. All ranks of a job must use it alike.
+    ends as `start_capture` and `stop_capture` say, also when the loop breaks off or raises; afterwards
+    the steps are labelled only. Where an epoch runs out of items before, it goes on with the next one's,
+    and holds what lies between them; without a next one it ends with the program. All ranks of a job
+    must use it alike.
 
     Parameters
     ----------
@@ -264,15 +272,15 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
     with contextlib.suppress(TypeError):  # a generator, or a loader of a stream
         n_items = len(iterable)  # type: ignore[arg-type]
     begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
-    is_open, n_left = False, len(window)
+    item = None
     try:
         while not (is_last and _progress.is_done):
             # Past its stated length a loader has nothing, as a rule: no step begins for that.
             item = next(source, _NO_ITEM) if n_taken == n_items else None
             if item is _NO_ITEM:
                 return
-            if _progress.n_begun >= window.start and not _progress.is_done and not is_open:
-                is_open = True
+            if _progress.n_begun >= window.start and not _progress.is_done and not _progress.is_open:
+                _progress.is_open = True
                 begin()
             number, _progress.n_begun = _progress.n_begun, _progress.n_begun + 1
             with annotate("step", number):
@@ -284,15 +292,67 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
                 n_taken += 1
                 facts.n_steps += 1
                 yield item  # type: ignore[misc]
-            if is_open:
-                facts.n_captured_steps += has_capture
-                n_left -= 1
-                if not n_left:
-                    is_open, _progress.is_done = False, True
-                    end()
+            facts.n_captured_steps += has_capture and _progress.is_open
+            _progress.n_captured += _progress.is_open
+            if _progress.is_open and _progress.n_captured >= len(window):
+                _progress.is_open, _progress.is_done = False, True
+                end()
     finally:
-        if is_open:
-            _progress.is_done = True
+        if item is _NO_ITEM:
+            facts.epoch_steps = n_taken
+        elif _progress.is_open:
+            _progress.is_open, _progress.is_done = False, True
             end(is_cut_off=True)
         facts.loop_ended = is_last and _progress.is_done
         facts.write()
+
+
+class MarkedSteps:
+    """Steps of a loop that is somebody else's, by calls where they begin and end: ranges, and the capture of some.
+
+    Parameters
+    ----------
+    warmup, steps
+        As of `captured_steps`.
+    n_begun
+        How many have begun that nobody saw.
+    is_alone
+        As of `start_capture`.
+    """
+
+    def __init__(self, warmup: int, steps: int, *, n_begun: int = 0, is_alone: bool = False) -> None:
+        if warmup < n_begun or steps < 1:
+            message = f"needs warmup >= {n_begun} and steps >= 1, got warmup={warmup}, steps={steps}"
+            raise ValueError(message)
+        self._window, self._n_begun, self._is_alone = range(warmup, warmup + steps), n_begun, is_alone
+        self._step: Any = None
+        self._phase: Any = None
+        self.is_in_step = self.is_over = False
+
+    def begin(self) -> None:
+        """Begin a step, and the capture with the first of those to capture."""
+        facts.warmup, facts.steps_asked = self._window.start, len(self._window)
+        facts.announce()
+        if self._n_begun == self._window.start:
+            start_capture(is_alone=self._is_alone)
+        self._step, self.is_in_step = backend().start(f"step {self._n_begun}"), True
+        self._n_begun += 1
+
+    def phase(self, name: str | None) -> None:
+        """Begin a phase of the step, which ends the one before; None ends that only."""
+        if self._phase is not None:
+            backend().end(self._phase)
+        self._phase = backend().start(annotate(name).text) if name and self.is_in_step else None
+
+    def end(self) -> None:
+        """End the step, and the capture with the last of those to capture; without a step one that nobody saw begin."""
+        self.phase(None)
+        facts.n_steps = self._n_begun
+        if not self.is_in_step:
+            return
+        backend().end(self._step)
+        self.is_in_step = False
+        facts.n_captured_steps += self._n_begun - 1 in self._window
+        if self._n_begun == self._window.stop:
+            self.is_over = True
+            stop_capture(is_alone=self._is_alone)

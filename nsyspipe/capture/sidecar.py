@@ -119,7 +119,8 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
 
 _TOPOLOGY, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
-CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps, the warm-up is [0-9]+"
+_EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
+CUT_SHORT = rf"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"

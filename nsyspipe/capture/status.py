@@ -30,7 +30,10 @@ def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
 
 @dataclass
 class Program:
-    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none)."""
+    """What a training program says of itself and its loops: steps begun and captured, and as it asked for (0: none).
+
+    `epoch_steps` are those of the last loader that has run out of items.
+    """
 
     rank: int = 0
     local_rank: int | None = None
@@ -41,6 +44,7 @@ class Program:
     n_captured_steps: int = 0
     warmup: int = 0
     steps_asked: int = 0
+    epoch_steps: int = 0
     loop_ended: bool = False
     torch_version: str | None = None
     cuda_version: str | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli.inputs import opened_run
+from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import AnalysisOutputs, write_stdout
 from nsyspipe.model.options import parse_findings
@@ -14,14 +14,7 @@ from nsyspipe.model.options import parse_findings
 
 @with_options
 def analyze(
-    reports: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="REPORTS...",
-            help="Reports of one run (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; or a run "
-            "saved with --out.",
-        ),
-    ],
+    reports: Annotated[list[str], typer.Argument(metavar="REPORTS...", help=f"{ONE_RUN} Several paths are one run.")],
     *,
     reading: NamedRunOptions,
     outputs: AnalysisOutputs,
@@ -37,17 +30,18 @@ def analyze(
       nsyspipe analyze ddp-8gpu_*.sqlite
       nsyspipe analyze "ddp-8gpu_*.sqlite" --step '^iter' --skip-first 3
       nsyspipe analyze reports/ --json - | jq .summary.exposed_comm_share
+      nsyspipe analyze reports/ --top 10 --csv costs.csv
       nsyspipe analyze "ddp-8gpu_*.sqlite" --nccl-log "nccl_*.log" --topology topo.txt
       nsyspipe analyze a.sqlite b.sqlite --rank-map "a.sqlite=0,b.sqlite=1"
       nsyspipe analyze "ddp-8gpu_*.sqlite" --html run.html --out runs/ --label baseline
-      nsyspipe analyze runs/ --run-id baseline-1 --markdown -
+      nsyspipe analyze runs:baseline --markdown -
     """
     n_findings = parse_findings(reading.findings)
     outputs.check_run(reading.run_id)
     is_summary_asked = not (running.quiet or outputs.printed)
     with opened_run(reports, reading, running) as (run, stage):
         _ = run.steps()
-        outputs.write_run(run, stage)
+        outputs.write_run(run, stage, reading.top, quiet=running.quiet)
         if is_summary_asked:
             _ = run.findings()  # while there are processes that may read again
     if is_summary_asked:
@@ -55,7 +49,7 @@ def analyze(
 
         from nsyspipe.report.run import summary_text
 
-        write_stdout(summary_text(run, Console(), n_findings=n_findings))
+        write_stdout(summary_text(run, Console(), n_findings=n_findings, n_top=reading.top))
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
         typer.echo(f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True)

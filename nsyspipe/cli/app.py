@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -12,6 +13,7 @@ from nsyspipe.cli.comparison import compare, diff
 from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
+from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
@@ -28,8 +30,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (analyze, schema, doctor, dashboard, redact, convert, whatif, diff, compare):
-    app.command()(command)
+_COMMANDS: dict[Callable[..., None], str] = {  # in the order of work
+    doctor: "What this machine, or some reports, can answer, and what would add the rest.",
+    convert: "Export .nsys-rep reports to SQLite, several at once.",
+    analyze: "Where each step's time goes, and what to change first.",
+    diff: "Did a change help, or is it noise? A gate for CI.",
+    compare: "Which of several runs is best.",
+    whatif: "What other communication would bring, before it is made.",
+    dashboard: "One page over all saved runs: which got better or worse.",
+    redact: "Copies of reports without hosts, users and paths.",
+    schema: "What every table and column means.",
+}
+for command, in_a_line in _COMMANDS.items():
+    more = " 3 the gate failed; 4 it cannot be decided." if command is diff else ""
+    app.command(cls=Sectioned, short_help=in_a_line, epilog=EXIT_CODES + more)(command)
 
 
 def _print_version(value: bool) -> None:
@@ -48,17 +62,19 @@ def options(
 
     \b
     Examples:
+      nsyspipe doctor reports/                    what is missing, and the flag that adds it
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
-      nsyspipe analyze reports/ --json run.json   the same for programs
+      nsyspipe analyze reports/ --html run.html   the same as a page; --json for programs
       nsyspipe diff before/ after/                did it help, and is it noise
       nsyspipe compare ddp/ bucket25/ fsdp/       which of them is best, and why
+      nsyspipe whatif reports/                    what a change would bring
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
-      nsyspipe convert ddp-8gpu_*.nsys-rep        to SQLite, several at once
-      nsyspipe whatif reports/                    what a change would bring, before it is made
-      nsyspipe doctor reports/                    what is missing, and the flag that adds it
       nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means
       nsyspipe --install-completion               complete commands with Tab
+
+    A run is named alike everywhere: by its reports, a directory or a quoted glob of them, or, once it is saved
+    (analyze --out STORE), as STORE, STORE:ID or STORE:LABEL.
     """
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import opened_runs, parse_runs
+from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, opened_runs, parse_runs
 from nsyspipe.cli.options import (
+    INPUT,
+    OUTPUT,
     RuleOptions,
     RunningOptions,
     SeveralRunsOptions,
@@ -41,7 +43,7 @@ class GateOptions(RuleOptions):
     metric: list[str] | None = option(
         "What the verdict and the gate rest on, comma separated or several times: a regression of any, else what cannot "
         "be told of any, else an improvement. [default: step_time]",
-        "NAMES",
+        "NAME,...",
     )
 
     def settings(self) -> GateSettings:
@@ -60,17 +62,23 @@ class GateOptions(RuleOptions):
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
     """Declare the argument that names runs."""
-    kinds = (
-        "a quoted glob, a directory of reports, one report, or a run saved with --out (STORE, or STORE/runs/run_id=ID)"
-    )
-    more = f"LABEL= in front names it. Several captures of one {several}: repeat LABEL=REPORTS."
-    return typer.Argument(metavar=metavar, help=f"{which}: {kinds}; {more}")
+    more = f"Several captures of one {several}: repeat LABEL=REPORTS."
+    return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
+
+
+_AGAINST = (
+    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
+    "candidate: RUN, another label of the store, or the only other one if none is named."
+)
 
 
 @with_options
 def diff(
-    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument each", "side")],
+    runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument for each side", "side")],
     *,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)
+    ] = None,
     rule: GateOptions,
     outputs: ComparisonOutputs,
     reading: SeveralRunsOptions,
@@ -86,13 +94,14 @@ def diff(
     Examples:
       nsyspipe diff "before_*.sqlite" "after_*.sqlite"
       nsyspipe diff base=main/ bucket25=branch/ --json diff.json
-      nsyspipe diff runs/runs/run_id=main "new_*.sqlite" --fail-on regression
+      nsyspipe diff runs:main "new_*.sqlite" --fail-on regression
       nsyspipe diff a=day1/ a=day2/ b=day3/ b=day4/
+      nsyspipe diff --against main runs/ new=day1/ new=day2/
       nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
     """
     settings = rule.settings()
     outputs.check()
-    named = _two_sides(runs)
+    named = _two_sides(parse_runs(runs) if against is None else labelled_runs(against, *runs))
     path = file_of(settings, is_said=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
@@ -115,8 +124,7 @@ def _inputs(sides: Iterable[Side]) -> list[Path]:
     return [path for side in sides for run in side.runs for path in run.inputs]
 
 
-def _two_sides(arguments: list[str]) -> list[NamedRuns]:
-    named = parse_runs(arguments)
+def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     if len(named) == 2:  # noqa: PLR2004 - the sides
         return named
     from nsyspipe.report.words import few
@@ -129,21 +137,17 @@ def _two_sides(arguments: list[str]) -> list[NamedRuns]:
     )
 
 
-@dataclass(frozen=True)
-class SortOptions:
-    """In which order runs are shown."""
-
-    sort: str | None = option(
-        "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]",
-        "METRIC",
-    )
+_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
 @with_options
 def compare(
-    runs: Annotated[list[str], _runs("RUN RUN...", "One argument each, the reference first", "run")],
+    runs: Annotated[
+        list[str],
+        _runs("RUN...", "One argument for each run, the reference first (a store stands for all its runs)", "run"),
+    ],
     *,
-    order: SortOptions,
+    sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
     rule: RuleOptions,
     outputs: ScoreboardOutputs,
     reading: SeveralRunsOptions,
@@ -159,17 +163,17 @@ def compare(
     Examples:
       nsyspipe compare ddp/ bucket25/ fsdp/
       nsyspipe compare ddp="runs/ddp_*.sqlite" view="runs/view_*.sqlite" --sort step_time
-      nsyspipe compare study/runs/runs/run_id=* --html study.html --csv study.csv
+      nsyspipe compare runs/ --html study.html --csv study.csv
       nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
     """
     outputs.check()
-    rules, sort = rule.settled(), order.sort
+    rules = rule.settled()
     path = file_of(rules, is_said=running.quiet or bool(outputs.printed))
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
-    with opened_runs(parse_runs(runs), reading, running) as opened:
+    with opened_runs(parse_runs(runs, is_any_number=True), reading, running) as opened:
         from nsyspipe.api import compare as compared
         from nsyspipe.comparison.difference import Side
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats

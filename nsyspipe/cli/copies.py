@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nsyspipe.cli.inputs import refuse_saved_runs
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
+from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 
@@ -64,6 +67,7 @@ def convert(
     from nsyspipe.nsys.find_reports import find_captures
     from nsyspipe.nsys.programs import find
 
+    refuse_saved_runs(reports, "convert")
     sources = find_captures(reports)
     nsys = None if export.nsys is None else find(export.nsys)
     with progress(shown=running.is_shown) as stage:
@@ -94,14 +98,13 @@ class RedactOptions:
     force: bool = flag("Replace copies that are there already.")
 
 
-_IN = "One report (.sqlite), or a directory or quoted glob with all reports of a run."
-_OUT = "The copy of one report; for several a directory, in which they keep their names."
+_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
+_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
 
 
 @with_options
 def redact(
-    reports: Annotated[str, typer.Argument(metavar="IN", help=_IN)],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help=_OUT)],
+    paths: Annotated[list[str], typer.Argument(metavar="IN... OUT", help=f"{_IN} {_OUT}")],
     *,
     copying: RedactOptions,
     running: QuietOptions,
@@ -119,6 +122,10 @@ def redact(
     from nsyspipe.redact.redact import redact as run_redact
     from nsyspipe.report.redaction import redaction_text
 
+    if len(paths) == 1:
+        raise OptionError("redact", "needs a place for the copies", fix=f"nsyspipe redact {shlex.quote(paths[0])} OUT")
+    reports, out = paths[:-1], Path(paths[-1])
+    refuse_saved_runs(reports, "redact")
     with progress(shown=running.is_shown) as stage:
         done = run_redact(
             reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=stage("copying MiB")

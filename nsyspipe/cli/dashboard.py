@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from nsyspipe.cli.inputs import store_of
 from nsyspipe.cli.options import QuietOptions, flag, option, with_options
-from nsyspipe.cli.outputs import STDOUT, progress, write_stdout
+from nsyspipe.cli.outputs import STDOUT, open_page, progress, say_written, write_stdout
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.model.names import printable
 
@@ -25,12 +26,15 @@ class DashboardOptions:
         "beside FILE, or in STORE/pages/]",
         "DIR",
     )
+    open: bool = flag("Open the page in a browser.")
     force: bool = flag("Replace a FILE that is no dashboard; write all pages anew.")
 
 
 @with_options
 def dashboard(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")],
+    stores: Annotated[
+        list[str], typer.Argument(metavar="STORE", help="A directory that analyze --out wrote; all its runs are shown.")
+    ],
     *,
     page: DashboardOptions,
     running: QuietOptions,
@@ -45,10 +49,13 @@ def dashboard(
       nsyspipe dashboard runs/ -o site/index.html --pages site/pages
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
     """
+    store = store_of(stores)
     name = store.resolve().name or "runs"
     if page.out is None:
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{name}.html')}")
     target = None if page.out == STDOUT else Path(page.out)
+    if page.open and target is None:
+        raise OptionError("--open", "opens the page that is written", fix=f"-o {shlex.quote(f'{name}.html')} --open")
     if target is not None:
         from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
         from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
@@ -74,6 +81,7 @@ def dashboard(
         write_stdout(text)
         return
     write_text(target, text, [store], may_replace=lambda: True)
-    if not running.quiet:
-        runs = "1 run" if len(run_ids) == 1 else f"{len(run_ids)} runs"
-        typer.echo(printable(f"{runs} written to {target}"), err=True)
+    runs = f"{len(run_ids)} run{'s'[: len(run_ids) != 1]}"
+    say_written(f"{target} ({runs})", *([] if page.pages is None else [f"{page.pages}/"]), quiet=running.quiet)
+    if page.open:
+        open_page(target)

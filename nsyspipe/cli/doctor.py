@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import exports_of, with_logs
+from nsyspipe.cli.inputs import exports_of, refuse_saved_runs, with_logs
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import DoctorOutputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
@@ -52,6 +52,7 @@ def doctor(
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     outputs.check()
+    refuse_saved_runs(reports or [], "doctor")
     reports, logs = with_logs(reports or [], reading.nccl_log)
     if reports:
         inputs, document, blocks = _examined(reports, reading, logs, running.jobs)

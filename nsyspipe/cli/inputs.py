@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
-from nsyspipe.nsys.find_reports import RAW_SUFFIX, exported_reports, find_logs, find_named, split_logs
+from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.run.workers import PRELOAD, executor_for
-from nsyspipe.store.layout import is_saved, run_ids
+from nsyspipe.store.layout import argument_of, find_saved, ids_by_label, ids_by_time, is_one_run, is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.cli.options import NamedRunOptions, OneRunOptions, RunningOptions, SeveralRunsOptions
+    from nsyspipe.cli.options import OneRunOptions, RunningOptions, SeveralRunsOptions
     from nsyspipe.cli.outputs import Stage
     from nsyspipe.run.run import Run
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
     named = find_named(reports)
-    is_raw = any(path.suffix == RAW_SUFFIX for path in named)
+    is_raw = any(path.suffix in RAW_SUFFIXES for path in named)
     return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_raw else None)
 
 
@@ -40,10 +41,11 @@ def with_logs(reports: Sequence[str], logs: Sequence[str] | None) -> tuple[list[
 
 @contextlib.contextmanager
 def opened_run(
-    reports: Sequence[str], reading: NamedRunOptions, running: RunningOptions
+    arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
 ) -> Iterator[tuple[Run, Stage]]:
-    """Yield a run that is named by all its reports, and what starts a stage; the processes that read end with the context."""
-    options = reading.chosen("label", "run_id", "topology")
+    """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
+    options, (label, reports) = reading.chosen("label", "run_id", "topology"), parse_run(arguments)
+    options["label"] = options["label"] or label
     with progress(shown=running.is_shown) as stage:
         if any(is_saved(Path(report)) for report in reports):
             from nsyspipe.api import load
@@ -61,7 +63,22 @@ def opened_run(
             yield load(paths, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
 
 
+def store_of(arguments: Sequence[str]) -> Path:
+    """Return the one store that is named where all of its runs are meant; one of its runs, or others, are refused."""
+    first = Path(arguments[0])
+    store = find_saved(first)[0] if is_one_run(first) else first
+    if len(arguments) > 1 or store != first:
+        problem, fix = "not one store, of which all runs are shown", shlex.quote(os.path.relpath(store))
+        raise OptionError(shlex.join(arguments), problem, fix=fix)
+    return store
+
+
 LONGEST_LABEL = 100
+# What an argument may be, for help.
+ONE_RUN = (
+    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
+    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
+)
 
 
 @dataclass(frozen=True)
@@ -73,18 +90,73 @@ class NamedRuns:
     places: tuple[str, ...]
 
 
-def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
+def parse_run(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the label of the one run that all arguments name together, None without one, and where its reports are."""
+    labels, places = zip(*map(split_label, arguments), strict=True)
+    if len({*labels}) > 1:
+        raise OptionError(
+            shlex.join(arguments), "names several runs, where one is meant", fix=shlex.quote(arguments[0])
+        )
+    return labels[0], list(places)
+
+
+def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
-    path separator. A glob that matches nothing but saved runs stands for each of them.
+    path separator. A glob that matches nothing but saved runs stands for each of them; where any number is
+    welcome, so does a store. Ranks of one run, as a shell leaves of a glob, are refused.
     """
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
-        for one in _saved_runs(place) or [place]:
+        for one in _saved_runs(place, is_any_number=is_any_number) or [place]:
             groups.setdefault((number, one) if label is None else label, []).append(one)
+    reports = [place for label, place in map(split_label, arguments) if label is None]
+    if any(len(group) > 1 for group in words_of_runs(reports).values()):
+        from nsyspipe.run.ranks import check_several_runs
+
+        check_several_runs(reports)
     return [NamedRuns(key if isinstance(key, str) else None, tuple(places)) for key, places in groups.items()]
+
+
+def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
+    """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
+    store, asked = Path(place), f"--against {label}"
+    if not is_saved(store) or is_one_run(store):
+        fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
+    ids = ids_by_label(store)
+    if broken := ids.pop("", []):
+        raise OptionError(
+            asked, f"{argument_of(store, broken[0])} cannot be read, whatever its label is", fix="remove it"
+        )
+
+    def of_label(name: str) -> NamedRuns:
+        return NamedRuns(name, tuple(f"{place.rstrip('/')}:{run_id}" for run_id in ids[name]))
+
+    counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
+    if label not in ids:
+        is_id = any(label in of for of in ids.values())
+        by_id = f"nsyspipe diff {argument_of(store, label)} CANDIDATE" if is_id else None
+        problem = "is the id of a run, not a label" if is_id else f"{place} has no run of that label"
+        raise OptionError(asked, problem, found=counts, fix=by_id)
+    if others and (len(others) > 1 or others[0] not in ids or os.path.lexists(others[0])):
+        return [of_label(label), *parse_runs(others)]
+    candidates = [*others] or [name for name in ids if name != label]
+    if len(candidates) != 1:
+        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
+        fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
+        raise OptionError(asked, problem, found=counts, fix=fix)
+    return [of_label(label), of_label(candidates[0])]
+
+
+def refuse_saved_runs(arguments: Sequence[str], command: str) -> None:
+    """Refuse what is no report where only reports will do, and say what takes it."""
+    for argument in arguments:
+        if is_saved(Path(argument)):
+            fix = f"pass its reports; what it says: nsyspipe analyze {shlex.quote(argument)}"
+            raise OptionError(argument, f"is a saved run, and {command} takes reports", fix=fix)
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
@@ -104,8 +176,10 @@ def split_label(argument: str) -> tuple[str | None, str]:
     return label, place
 
 
-def _saved_runs(place: str) -> list[str]:
-    """Return the runs that a glob of saved runs matches; none if it is anything else."""
+def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
+    """Return the runs that a glob of saved runs matches, or that a store has; none if it is anything else."""
+    if is_any_number and len(ids := [] if "\0" in place else ids_by_time(Path(place))) > 1:
+        return [f"{place.rstrip('/')}:{run_id}" for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
     return found if all(is_saved(Path(one)) for one in found) else []
 
@@ -116,24 +190,21 @@ def _names_files(argument: str) -> bool:
     return os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
 
 
-_SHOWN = 6
-
 OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 
 @contextlib.contextmanager
 def opened_runs(
-    named: Sequence[NamedRuns], reading: OneRunOptions | SeveralRunsOptions, running: RunningOptions
+    named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
 ) -> Iterator[OpenedRuns]:
     """Yield all runs by their labels, read one after the other; the processes that read end with the context."""
-    options, topology = reading.chosen(), reading.topology
-    logs, maps = reading.nccl_log or [], [topology] if isinstance(topology, str) else topology or []
+    options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     _check_options(options, [*logs, *maps], is_any_report=bool(reports))
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     for place in sorted(saved):
-        _check_is_one(place)
+        find_saved(Path(place))  # refuses a store of several
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         paths = {
@@ -180,20 +251,6 @@ def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], R
         names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
         labels.append(next(name for name in names if name not in labels))
     return list(zip(labels, found, strict=True))
-
-
-def _check_is_one(place: str) -> None:
-    """Refuse a store of several runs, and say how one of them is named."""
-    ids = sorted(run_ids(Path(place)))
-    if len(ids) > 1:
-        n_more = len(ids) - _SHOWN
-        shown = ", ".join(ids[-_SHOWN:]) + (f" and {n_more} more" if n_more > 0 else "")
-        raise OptionError(
-            place,
-            f"holds {len(ids)} runs, where one is meant",
-            found=shown,
-            fix=str(Path(place) / "runs" / f"run_id={ids[-1]}"),
-        )
 
 
 def _check_options(options: dict[str, Any], files: Sequence[str], *, is_any_report: bool) -> None:

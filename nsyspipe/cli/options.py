@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from nsyspipe.comparison import gate
 from nsyspipe.comparison.gate import GateSettings
@@ -18,6 +19,39 @@ from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# The sections of a command's help, in the order of work.
+_SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", "Output", "Running")
+INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
+# Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
+_SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
+_ELSEWHERE = dict.fromkeys(("rank_map", "label", "run_id", "nccl_log", "topology"), INPUT)
+_ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
+
+
+class Sectioned(TyperCommand):
+    """A command whose help has its options in sections."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - of Typer or Click
+        """Return what stands behind the command's name."""
+        arguments = (one for one in self.params if one.param_type_name == "argument")
+        return [*(f"{one.metavar}" if one.required else f"[{one.metavar}]" for one in arguments), "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - of Typer or Click
+        """Write arguments, then the options by section."""
+        sections: dict[str, list[Any]] = {name: [] for name in ("Arguments", *_SECTION_NAMES)}
+        parameters: list[Any] = self.get_params(ctx)
+        for one in parameters:
+            if one.param_type_name == "argument":
+                sections["Arguments"].append((one.metavar, one.help))
+            elif record := one.get_help_record(ctx):
+                sections[getattr(one, "rich_help_panel", None) or RUNNING].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
 
 def option(
@@ -47,6 +81,7 @@ def with_options(command: Command) -> Command:
         kinds = get_type_hints(groups[name]) if name in groups else {}
         for one in members.get(name, ()):
             short, declared = one.metadata["option"]
+            declared = declared | {"rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))}
             shown = annotated[kinds[one.name], typer.Option(f"--{one.name.replace('_', '-')}", *short, **declared)]
             keyword = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(one.name, keyword, default=one.default, annotation=shown))
@@ -73,9 +108,11 @@ class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
     step: str | None = option(
-        "NVTX ranges that are the steps; none: the capture as a whole. [default: the family that holds the launches]",
-        "REGEX|none",
+        "NVTX ranges that are the steps; repetition: what launches repeat; none: the capture as a whole. "
+        "[default: the family that holds the launches, else repetition]",
+        "REGEX|repetition|none",
     )
+    steps: int | None = option("About how many whole steps were captured, to find them by repetition.", "N")
     backward: str | None = _phase("backward")
     forward: str | None = _phase("forward")
     optimizer: str | None = _phase("optimizer")
@@ -106,12 +143,17 @@ class OneRunOptions(ReadingOptions):
 
 @dataclass(frozen=True)
 class NamedRunOptions(OneRunOptions):
-    """How the reports of a run are read that is named, and how many findings are shown."""
+    """How the reports of a run are read that is named, and how much of it is shown."""
 
     label: str | None = option("Name of the run. [default: from the file names]", "TEXT")
     run_id: str | None = option("Identifier of the run. [default: from the capture]", "TEXT")
     findings: str = option(
         "How many findings to print; all adds the phases and the whole advice.", "N|all", default=str(DEFAULT_FINDINGS)
+    )
+    top: int | None = option(
+        "Print the N costliest kernels, collectives by kind and size, and communicators, in the Markdown too.",
+        "N",
+        least=1,
     )
 
 
@@ -152,9 +194,9 @@ class RuleOptions:
 
     fail_on: str | None = None
     min_effect: str | None = option(
-        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT"
+        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT|PCT%"
     )
-    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "P")
+    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
     metric: list[str] | None = None
 
     def settled(self, *names: str, **more: Any) -> GateSettings:  # noqa: ANN401 - as `GateSettings` has them

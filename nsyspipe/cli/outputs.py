@@ -17,6 +17,7 @@ import typer
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import printable
+from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ def print_error(error: NsyspipeError) -> None:
     """Print an error: one line that says it, then what was found and what fixes it."""
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     word = typer.style("error:", fg="red", bold=True) if is_coloured else "error:"
-    first, *rest = map(printable, error.lines())
+    lines = error.lines()
+    for made, source in SOURCES.items():  # as the user named it
+        lines = [line.replace(str(made), str(source)) for line in lines]
+    first, *rest = map(printable, lines)
     sys.stderr.write("\n".join([f"{word} {first}", *rest]) + "\n")
 
 
@@ -73,6 +77,20 @@ def give_up_stdout() -> None:
     """Send what is still buffered nowhere: whoever should have read it is gone."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say_written(*names: str, quiet: bool) -> None:
+    """Say on stderr which files were written."""
+    if names and not quiet:
+        typer.echo(printable(f"written: {', '.join(names)}"), err=True)
+
+
+def open_page(path: Path) -> None:
+    """Show a page in the browser of whoever is there."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        typer.echo(printable(f"no browser was found; open {path} in one"), err=True)
 
 
 # Called with (done, in all); and what starts a stage by its name.
@@ -124,6 +142,7 @@ class Outputs:
     html: str | None = _format("html")
     perfetto: str | None = None
     perfetto_steps: str | None = None
+    open: bool = flag("Open the page of --html in a browser.")
     force: bool = flag("Replace outputs of another run.")
 
     @property
@@ -140,6 +159,8 @@ class Outputs:
         """Refuse what cannot be written before any work is done."""
         from nsyspipe.report.files import check_directory
 
+        if self.open and self.html is None:
+            raise OptionError("--open", "opens the page that is written", fix="--html FILE --open")
         seen: dict[str, str] = {}
         named = self._named if self.out is None else {"out": self.out} | self._named
         for name, value in named.items():
@@ -169,6 +190,12 @@ class Outputs:
             write_stdout(texts[self.printed])
         elif not quiet:
             write_stdout(text_of(blocks))
+        self._say_written(quiet=quiet)
+
+    def _say_written(self, *more: str, quiet: bool) -> None:
+        say_written(*(value for value in self._named.values() if value != STDOUT), *more, quiet=quiet)
+        if self.open:
+            open_page(Path(str(self.html)))
 
     def _files(
         self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
@@ -253,11 +280,12 @@ class AnalysisOutputs(Outputs):
         self._steps()
         self.check()
 
-    def write_run(self, run: Run, stage: Stage) -> None:
-        """Write them all: what is printed comes last."""
+    def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
+        """Write them all, with so many of the costliest; what is printed comes last."""
         from nsyspipe.store.write import check_store, save
 
         formats = {name: FORMATS[name].make() for name in self._named}
+        shown = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
         # Nothing is written before it is known that all can be.
@@ -266,16 +294,22 @@ class AnalysisOutputs(Outputs):
             check_store(run, Path(self.out))
         if self.perfetto is not None or self.events:
             run.operations(steps)
+        if self.perfetto is not None and steps is None:
+            from nsyspipe.report.perfetto import large_trace
+
+            sys.stderr.write(f"{hint}\n" if (hint := large_trace(run)) else "")
         if self.out is not None:
             on_progress = stage("saving the run")
             save(run, Path(self.out), events=self.events, force=self.force, on_progress=on_progress)
         for name, opened in files.items():
             with opened() as file:
-                formats[name].write(run, file, steps, stage(f"writing {name}"))
+                formats[name].write(run, file, steps, stage(f"writing {name}"), **shown[name])
         if self.printed:
             printed = io.BytesIO()
-            formats[self.printed].write(run, printed, None, None)
+            formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
+        stores = [] if self.out is None else [f"{self.out.rstrip('/')}/ (run {run.header.run_id})"]
+        self._say_written(*stores, quiet=quiet)
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""

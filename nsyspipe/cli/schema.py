@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nsyspipe.cli.options import OUTPUT
 from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
@@ -18,10 +19,11 @@ def _complete_table(incomplete: str) -> list[str]:
 
 def schema(
     table: Annotated[
-        str | None, typer.Argument(help="One table; without it all of them.", autocompletion=_complete_table)
+        str | None,
+        typer.Argument(metavar="TABLE", help="One table; without it all of them.", autocompletion=_complete_table),
     ] = None,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print it as Markdown: the reference to link to.")
+        bool, typer.Option("--markdown", rich_help_panel=OUTPUT, help="Print it as Markdown: the reference to link to.")
     ] = False,
 ) -> None:
     """Print every table and column: type, unit, formula, source.

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.tables import IDLE_CAUSE_PARTS, KERNEL_CHANGES, STEP_TIME_PARTS
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +22,39 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Float64, Int64
     from nsyspipe.run.run import Run
 
+
+STEP_TIME_PARTS = table("""
+    difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly, in every column.
+
+    part          text       compute, exposed_comm, exposed_memory, idle
+    baseline_ns   float:ns?  mean over summary steps, of the baseline
+    candidate_ns  float:ns?  mean over summary steps, of the candidate
+    delta_ns      float:ns?  candidate - baseline
+""")
+
+IDLE_CAUSE_PARTS = table("""
+    difference_idle_causes by cause: One row per cause of idle time on the same ranks: they sum to the part idle exactly.
+
+    cause         text       input, launch, blocked, dependency, or other: no cause that both sides recorded
+    baseline_ns   float:ns?  mean over summary steps; null where a side did not record it, of the baseline
+    candidate_ns  float:ns?  mean over summary steps; null where a side did not record it, of the candidate
+    delta_ns      float:ns?  candidate - baseline
+""")
+
+KERNEL_CHANGES = table("""
+    difference_kernels by delta_ns_per_step, phase, name: One row per (phase, normalised name) that either side runs in a summary step, the largest |delta| first.
+
+    phase                  text?         phase that launched them; null outside of all
+    name                   text          as in kernels
+    status                 text          appeared, vanished, changed, or same: at most the minimum effect and 0.1 % of the step
+    baseline_ns_per_step   float:ns?     per rank and summary step: durations of those that start in its window, of the baseline
+    candidate_ns_per_step  float:ns?     per rank and summary step: durations of those that start in its window, of the candidate
+    delta_ns_per_step      float:ns?     candidate - baseline
+    baseline_n_per_step    float:count?  how many, likewise; 0 where none runs in a summary step
+    candidate_n_per_step   float:count?  the same of the candidate
+    baseline_mean_ns       float:ns?     mean duration of one; null where none runs there
+    candidate_mean_ns      float:ns?     the same of the candidate
+""")
 
 # The parts of the difference in step time: on the slowest rank of each step, summing exactly.
 
@@ -40,7 +73,7 @@ def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) ->
 
     Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest), in 1/1024 ns, rounded so
     that parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
-    `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
+    `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
     """
     sides = [_side_means(side) for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
@@ -225,7 +258,7 @@ def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable]
     for communication the same of communication and, for its number, of collectives.
 
     A kernel on both sides whose time changed by at most `min_effect` of the lesser is ``same``, unless that is more than
-    a thousandth of the step time (of the captures the least). Returned is `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
+    a thousandth of the step time (of the captures the least). Returned is `KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
     where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.model.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,54 @@ if TYPE_CHECKING:
     Test = Callable[[Sides], Iterator["Check"]]
 
 
+COMPARABILITY = table("""
+    difference_comparability by check: One row per reason to doubt the comparison; those that block make all verdicts inconclusive.
+
+    check      text  stable name
+    blocks     flag  no verdict without --force
+    baseline   text  what was found
+    candidate  text  what was found
+    message    text  both in one sentence
+""")
+
+CHECKS_OF_RUNS = table("""
+    scoreboard_checks by label, check: One row per reason to doubt a comparison: those that block are against the first, the others against the peer.
+
+    label            text  the run
+    against          text  what it was compared with
+    check            text  stable name
+    blocks           flag  no verdict without --force
+    reference_value  text  what was found there
+    value            text  what was found of the run
+    message          text  both in one sentence
+""")
+
+_PROBLEM = """
+    severity  text   error, warning, info
+    report    text?  where
+    rank      id?    where
+    message   text   what
+    fix       text?  what mends it
+"""
+
+PROBLEMS_OF_SIDES = table(f"""
+    difference_problems by side: The problems of the runs, as each says them.
+
+    side      text   baseline or candidate
+    run_id    text   capture
+    code      text   as in problems
+{_PROBLEM}
+""")
+
+PROBLEMS_OF_RUNS = table(f"""
+    scoreboard_problems by label: The problems of the runs, as each says them.
+
+    label     text   the run
+    run_id    text   its capture
+    code      text   as in problems; no-figures: no step has a window on every rank
+{_PROBLEM}
+""")
+
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
@@ -27,7 +77,7 @@ _SHOWN = 6
 
 
 class Check(NamedTuple):
-    """One reason to doubt a comparison: a row of `tables.COMPARABILITY`."""
+    """One reason to doubt a comparison: a row of `COMPARABILITY`."""
 
     check: str
     blocks: bool
@@ -81,14 +131,27 @@ def _runs(sides: Sides) -> list[Run]:
 def _same_capture(sides: Sides) -> Iterator[Check]:
     """Warn of a baseline that is the candidate: a gate on them always passes."""
     baseline, candidate = sides
-    for now in candidate.runs:
-        for before in baseline.runs:
-            # What no two captures share, under whatever run ids they were saved; the cheap first.
-            at = before.header.captured_at_utc
-            if at is not None and at == now.header.captured_at_utc and _work(before) == _work(now):
-                one, other = before.header.label, now.header.label
-                yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
-                return
+    for now, before in product(candidate.runs, baseline.runs):
+        if _is_same(before, now):
+            one, other = before.header.label, now.header.label
+            yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
+            return
+
+
+def _repeated_capture(sides: Sides) -> Iterator[Check]:
+    """Warn of captures that a side has twice: they say nothing of the spread between captures."""
+    words = [
+        ", ".join(now.header.run_id for before, now in combinations(side.runs, 2) if _is_same(before, now))
+        for side in sides
+    ]
+    if any(words):
+        yield _check("repeated-capture", "one capture under two run ids", [word or _NONE for word in words])
+
+
+def _is_same(before: Run, now: Run) -> bool:
+    """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
+    at = before.header.captured_at_utc
+    return at is not None and at == now.header.captured_at_utc and _work(before) == _work(now)
 
 
 def _work(run: Run) -> tuple[object, object]:
@@ -150,19 +213,30 @@ def _traced(run: Run) -> str:
     return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
 
 
+def _backward_from(run: Run) -> str:
+    codes = {code for code in run.problems["code"].to_pylist() if code.startswith("backward-by-")}
+    is_marked = "backward" in run.phases()["phase"].to_pylist()
+    return " and ".join(sorted(code.removeprefix("backward-by-") for code in codes)) or (
+        "ranges" if is_marked else _NONE
+    )
+
+
 def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if any(number < MIN_STEPS for side in numbers for number in side):
         texts = [" | ".join(map(str, side)) for side in numbers]
-        yield _check("few-steps", "too few summary steps", texts, after=f"; {MIN_STEPS} are the least, 20 are better")
+        yield _check(
+            "few-steps", "too few steps in the figures", texts, after=f"; {MIN_STEPS} are the least, 20 are better"
+        )
 
 
 # In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,
 # whatever the program did.
 _TESTS: tuple[Test, ...] = (
     _same_capture,
+    _repeated_capture,
     _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
     _alike(
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
@@ -181,7 +255,14 @@ _TESTS: tuple[Test, ...] = (
         "steps-from", "steps come from", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=_has_gpu, applies=_has_gpu,
     ),
-    _alike("step-family", "steps are", lambda run: repr(run.step_family) if run.step_family else "the whole capture"),
+    _alike(
+        "step-family", "steps are",
+        lambda run: repr(run.step_family) if run.step_family else "the whole capture" if run.is_capture else str(run.header.steps_from),
+    ),
+    _alike(
+        "backward-from", "backward is taken from", _backward_from,
+        applies=lambda runs: _NONE not in map(_backward_from, runs),
+    ),
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
     _profiler_overhead,

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import check_comparable, n_steps
+from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
-from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.model.table import table
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
+from nsyspipe.run.run import ShownInNotebooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,20 @@ if TYPE_CHECKING:
 
     # Topic, what, unit.
     Fact = tuple[str, str, str]
+
+
+CHANGES = table("""
+    difference_changes by topic, what: One row per fact around the runs that differs: numbers in the columns _value, words in the others.
+
+    topic            text              steps, collectives, copies, stragglers, link, versions, capture
+    what             text              the fact
+    unit             text?             of the numbers; null for words
+    baseline         text?             in words; null where it was not set
+    candidate        text?             the same of the candidate
+    baseline_value   float:the_row's?  as a number; mean of several captures
+    candidate_value  float:the_row's?  the same of the candidate
+    delta            float:the_row's?  candidate - baseline
+""")
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,8 @@ class Side:
 
 
 @dataclass(frozen=True)
-class RunDifference:
-    """What changed from a baseline to a candidate: tables with the schemas of `nsyspipe.comparison.tables`.
+class RunDifference(ShownInNotebooks):
+    """What changed from a baseline to a candidate, as tables.
 
     Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from itself by
     exactly 0.
@@ -73,7 +88,7 @@ class RunDifference:
 
     @cached_property
     def comparability(self) -> pa.Table:
-        """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
+        """`COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
         checks = check_comparable(self.baseline, self.candidate)
         return COMPARABILITY.from_rows([check._asdict() for check in checks])
 
@@ -94,7 +109,7 @@ class RunDifference:
 
     @cached_property
     def metrics(self) -> pa.Table:
-        """`tables.METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
+        """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
         blocking = [row["check"] for row in self.comparability.to_pylist() if row["blocks"]]
         is_blocked = blocking and not self.is_forced
         return metric_rows(
@@ -118,12 +133,12 @@ class RunDifference:
 
     @cached_property
     def step_time_parts(self) -> pa.Table:
-        """`tables.STEP_TIME_PARTS`: compute, exposed comm, exposed memory, idle; they sum to `mean_step_time` exactly."""
+        """`STEP_TIME_PARTS`: compute, exposed comm, exposed memory, idle; they sum to `mean_step_time` exactly."""
         return step_parts(*self._tables)[0]
 
     @cached_property
     def idle_causes(self) -> pa.Table:
-        """`tables.IDLE_CAUSE_PARTS`: the part idle by cause, summing to it exactly."""
+        """`IDLE_CAUSE_PARTS`: the part idle by cause, summing to it exactly."""
         return step_parts(*self._tables)[1]
 
     @cached_property
@@ -134,17 +149,17 @@ class RunDifference:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        """`tables.KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
+        """`KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
         return kernel_changes(*self._tables, min_effect=self.min_effect)
 
     @cached_property
     def changes(self) -> pa.Table:
-        """`tables.CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
+        """`CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
         return surroundings(*self._tables)
 
     @cached_property
     def problems(self) -> pa.Table:
-        """`tables.PROBLEMS_OF_SIDES`: the problems of each side's captures."""
+        """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
         rows = [
             {"side": name, "run_id": run.header.run_id, **row}
             for name, side in (("baseline", self.baseline), ("candidate", self.candidate))
@@ -192,7 +207,7 @@ _TOLD = (
 
 
 def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
-    """Return `tables.CHANGES`: the facts that differ between baseline and candidate, by topic.
+    """Return `CHANGES`: the facts that differ between baseline and candidate, by topic.
 
     Numbers are means over rank and summary step, and over a side's captures. Words of several captures that differ
     stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is. Values that
@@ -200,7 +215,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     """
     runs = [table.run for side in tables for table in side]
     counts = (", ".join(str(n_steps(table.run)) for table in side) for side in tables)
-    rows = list(_word_row("steps", "summary steps", *counts))
+    rows = list(_word_row("steps", "steps in the figures", *counts))
     if all(table.n_steps for side in tables for table in side):
         before, after = map(_numbers, tables)
         # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
@@ -336,5 +351,7 @@ def _straggler(table: StepTable) -> str | None:
         return None
     rows = table.run.judged_findings().to_pylist()
     late: dict[str, Any] = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), {})
+    if "node" in late:
+        return f"node {late['node']}"
     named = list(late.get("held_up_ns_per_step_by_rank", ()))
     return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "nobody"

@@ -30,7 +30,7 @@ _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate says, and the rows of `tables.METRIC_ROWS` that failed, or of which it is not sure."""
+    """What a gate says, and the rows of `METRIC_ROWS` that failed, or of which it is not sure."""
 
     fail_on: str
     exit_code: int

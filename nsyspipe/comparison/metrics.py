@@ -8,8 +8,8 @@ import numpy as np
 
 from nsyspipe.analysis.summary import evenness
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
-from nsyspipe.comparison.tables import METRIC_ROWS
 from nsyspipe.model.figures import METRICS, NEITHER
+from nsyspipe.model.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,38 @@ if TYPE_CHECKING:
     from nsyspipe.model.figures import Figure
     from nsyspipe.model.table import Float64
 
+
+METRIC_ROWS = table("""
+    difference_metrics by metric: One row per figure: medians or means over summary steps of both sides, and what their difference may be.
+
+    metric            text                 name, as --metric takes it
+    unit              text                 ns, 1/s, ratio, count, bytes or bytes/s
+    better            text                 lower, higher, or neither
+    statistic         text?                median, or mean: of times where the steps of either run are uneven
+    baseline          float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the baseline
+    candidate         float:the_metric's?  that over summary steps; of several captures the mean of theirs, of the candidate
+    delta             float:the_metric's?  candidate - baseline
+    delta_pct         float:%?             100 x delta / baseline; null where that is 0
+    ci_low            float:the_metric's?  lower end of the interval of delta; null when undecided
+    ci_high           float:the_metric's?  upper end of it
+    confidence        ratio                of the interval
+    n_baseline        count                summary steps that have the figure, never times ranks
+    n_candidate       count                the same of the candidate
+    method            text?                how the interval was made
+    verdict           text                 improvement, regression, no change, or inconclusive; change of what is neither better lower nor higher
+    why               text?                what is lacking where there is no figure, or why it is inconclusive
+    baseline_median   float:the_metric's?  median over summary steps of the baseline, whatever is judged
+    baseline_mean     float:the_metric's?  mean over summary steps of the baseline, whatever is judged
+    candidate_median  float:the_metric's?  median over summary steps of the candidate, whatever is judged
+    candidate_mean    float:the_metric's?  mean over summary steps of the candidate, whatever is judged
+    min_effect        float:the_metric's?  smallest difference that counts
+    min_effect_pct    float:%              the same, of the baseline
+    no_regression     flag                 the interval's worse end lies below it: --fail-on regression passes
+    settle_steps      count?               about so many steps per capture would settle it, of judged figures; null: decided, or no number would
+    settle_captures   count?               or so many captures on each side, each of as many steps
+    gate_steps        count?               the same for --fail-on regression
+    gate_captures     count?               the same for --fail-on regression
+""")
 
 DEFAULT_METRIC = "step_time"
 
@@ -130,7 +162,7 @@ def judged(
 def metric_rows(
     *tables: Sequence[StepTable], min_effect: float, confidence: float, blocked: str | None, settled: Sequence[str] = ()
 ) -> pa.Table:
-    """Return `tables.METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
+    """Return `METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
     `blocked` says why no verdict may be given although there are figures. What would settle a figure is worked out for
     those named in `settled`: that takes a while.

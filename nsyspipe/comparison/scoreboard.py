@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, check_comparable
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
 from nsyspipe.comparison.statistics import ratio_of_means
-from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS, shown
+from nsyspipe.model.table import table
+from nsyspipe.run.run import ShownInNotebooks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +28,46 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Float64
 
 
+_FIGURES = "\n".join(f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table"))
+
+SCOREBOARD = table(f"""
+    scoreboard by label: One row per run, in the order given or sorted. The first that was given is the reference.
+
+    label                   text       name of the run, unique
+    run_ids                 text       its captures, with a space between
+    n_captures              count      captures of it
+    world_size              count?     ranks of the job; null when not recorded
+    n_ranks                 count      ranks with a report
+    gpu_names               text       GPU models, with commas between; empty when not recorded
+    n_summary_steps         count      steps the figures rest on, of all captures
+{_FIGURES}
+    throughput_steps_per_s  1/s?       1 / mean step time; of several captures of the mean of their means
+    rank_steps_per_s        1/s?       throughput x ranks: samples/s over the batch of a rank
+    speedup                 ratio?     mean step time of the first / mean step time of this run: in steps/s
+    speedup_low             ratio?     lower end of its interval; null with too few steps
+    speedup_high            ratio?     upper end of it
+    verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
+    why                     text?      why it is inconclusive
+    peer                    text       the first run that can be compared with this one: the same world size, GPU model and ranks
+    peer_speedup            ratio?     mean step time of the peer / mean step time of this run: in steps/s
+    peer_speedup_low        ratio?     lower end of its interval; null with too few steps
+    peer_speedup_high       ratio?     upper end of it
+    peer_verdict            text       of step time against the peer; reference where that is the run itself
+    peer_why                text?      why that is inconclusive
+    peer_statistic          text?      median, or mean where steps are uneven: what that verdict is of
+    peer_settle_steps       count?     about so many steps per capture would settle it; null: decided, or no number would
+    peer_settle_captures    count?     or so many captures of each run, each of as many steps
+    is_uneven               flag       mean and median of its steps are far apart, or few steps are near the median
+    mean_step_time_ns       float:ns?  mean over summary steps of the slowest rank: what the parts sum to
+    compute_ns              float:ns?  part of the mean step time on its slowest rank
+    exposed_comm_ns         float:ns?  part of it
+    exposed_memory_ns       float:ns?  part of it
+    idle_ns                 float:ns?  part of it
+""")
+
 REFERENCE = "reference"
 
-# What a scoreboard can be sorted by -> column of `tables.SCOREBOARD`, and whether the most comes first.
+# What a scoreboard can be sorted by -> column of `SCOREBOARD`, and whether the most comes first.
 SORTS = {
     **{name: (one.column, one.is_most_first) for name, one in METRICS.items() if one.column in SCOREBOARD.names},
     "rank_steps": ("rank_steps_per_s", True),
@@ -81,7 +119,7 @@ class Kind:
 
 
 class _Standing(NamedTuple):
-    """A run against a reference: columns of `tables.SCOREBOARD`, and what makes the comparison doubtful or impossible."""
+    """A run against a reference: columns of `SCOREBOARD`, and what makes the comparison doubtful or impossible."""
 
     reference: str
     checks: list[Check]
@@ -89,8 +127,8 @@ class _Standing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scoreboard:
-    """Runs side by side: tables with the schemas of `nsyspipe.comparison.tables`."""
+class Scoreboard(ShownInNotebooks):
+    """Runs side by side, as tables."""
 
     sides: tuple[Side, ...]  # the runs in the order given, each one or several captures; the first is the reference
     rules: Rules
@@ -103,7 +141,7 @@ class Scoreboard:
 
     @cached_property
     def table(self) -> pa.Table:
-        """`tables.SCOREBOARD`: one row per run, in the order given or with the best first."""
+        """`SCOREBOARD`: one row per run, in the order given or with the best first."""
         rows = [
             {
                 **self._figures(side),
@@ -136,7 +174,7 @@ class Scoreboard:
 
     @cached_property
     def checks(self) -> pa.Table:
-        """`tables.CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
+        """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
         for side, (first, peer) in zip(self.sides, self._standings, strict=True):
             checks = [(first.reference, check) for check in first.checks if check.blocks]
@@ -150,15 +188,15 @@ class Scoreboard:
 
     @cached_property
     def problems(self) -> pa.Table:
-        """`tables.PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
+        """`PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
         rows = []
         capture = {"message": _NO_STEP_TIME, "fix": "name the steps with --step REGEX"}
         for label, tables in self._tables.items():
-            for table in tables:
-                where = {"label": label, "run_id": table.run.header.run_id}
-                if not table.n_steps:
-                    rows.append(where | _WITHOUT_FIGURES | (capture if table.run.is_capture else {}))
-                rows += [where | row for row in table.run.problems.to_pylist()]
+            for side in tables:
+                where = {"label": label, "run_id": side.run.header.run_id}
+                if not side.n_steps:
+                    rows.append(where | _WITHOUT_FIGURES | (capture if side.run.is_capture else {}))
+                rows += [where | row for row in side.run.problems.to_pylist()]
         return PROBLEMS_OF_RUNS.from_rows(rows)
 
     @cached_property

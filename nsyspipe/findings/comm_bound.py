@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import OF_COMM, OF_DDP, Answer, Evidence, Finding
+from nsyspipe.analysis.traffic import DATA, OTHER
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
 
 NEEDS = OF_COMM
 
@@ -18,7 +19,7 @@ _ADVICE = {
     ),
     False: (
         "hide communication under compute, or send less",
-        "hide it under compute (FSDP prefetch, more micro-batches, async collectives), send less, or a faster link",
+        "hide it under compute, send less, or use a faster link",
     ),
 }
 
@@ -41,10 +42,12 @@ def comm_bound(evidence: Evidence) -> Answer:
     is_mostly = by_phase[phase] - evidence.exposed_wait_ns_per_step >= _MOSTLY * transfer
     where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
-    # Of gradients, and of buffers.
-    action, advice = _ADVICE[bool(evidence.gradient_all_reduces.num_rows) and evidence.kinds <= OF_DDP]
+    is_ddp = set(evidence.roles) <= {DATA, OTHER}
+    action, advice = _ADVICE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
+    mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
+    by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
     return Finding(
-        title=f"communication is exposed ({apart}){where}",
+        title=f"communication is exposed ({apart}){where}{mostly}",
         action=action,
         advice=advice,
         saving_ns_per_step=evidence.saving_without_comm(),
@@ -55,6 +58,7 @@ def comm_bound(evidence: Evidence) -> Answer:
             **evidence.slowdown_figures,
             **evidence.means("wait_ns", "exposed_wait_ns"),
             "exposed_comm_ns_per_step_by_phase": by_phase,
+            **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
         },
     )
 

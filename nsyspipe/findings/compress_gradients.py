@@ -23,6 +23,8 @@ def compress_gradients(evidence: Evidence) -> Answer:
     if evidence.n_ranks == 1 or exposed is None:
         return None
     rows = evidence.gradient_all_reduces
+    if not rows.num_rows and evidence.share(exposed) >= _LEAST_SHARE:
+        return evidence.unknown_gradients
     rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
     # Their whole time where transfer is not known.
     spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))

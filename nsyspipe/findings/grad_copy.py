@@ -19,12 +19,14 @@ def grad_copy(evidence: Evidence) -> Answer:
     communication too, which they slow down.
     """
     exposed = evidence.mean("exposed_grad_copy_ns")
-    if exposed is None or not evidence.gradient_all_reduces.num_rows:
+    if exposed is None:
         return None
     n_bytes = evidence.mean("grad_copy_bytes")
     has_few = n_bytes is not None and n_bytes < _FEW_BYTES
     if evidence.share(exposed) < (_LEAST_SHARE_OF_FEW if has_few else _LEAST_SHARE):
         return None
+    if not evidence.gradient_all_reduces.num_rows:
+        return evidence.unknown_gradients
     has_span = evidence.mean(_SPAN) is not None
     return Finding(
         title="gradients are copied out of their buckets at the end of backward",

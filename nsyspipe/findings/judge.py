@@ -30,7 +30,23 @@ _WORDS = {
 }  # fmt: skip
 
 _HIGH, _MEDIUM = 0.1, 0.03
-_EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "single-bucket")
+# What findings are about: bounds of those of one cause overlap, and one change often does for several.
+CAUSES = {
+    "exposed communication": (
+        "comm-bound", "straggler", "slow-link", "single-bucket", "too-many-buckets", "compress-gradients",
+        "flat-all-reduce", "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "expert-comm", "no-sync",
+        "pipeline-bubble",
+    ),
+    "communication that slows compute": ("comm-slows-compute",),
+    "idle devices": ("input-bound", "launch-bound", "sync-bound"),
+    "copies": ("grad-copy", "ddp-single-gpu"),
+    "the capture itself": ("profiler-overhead",),
+}  # fmt: skip
+_EXPOSURE = "comm-bound"
+_CAUSES_OF_EXPOSURE = (
+    "straggler", "slow-link", "single-bucket", "tensor-comm", "shard-prefetch", "expert-comm", "no-sync",
+    "pipeline-bubble",
+)  # fmt: skip
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:

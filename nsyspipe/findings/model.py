@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
+from nsyspipe.model import schema
 from nsyspipe.model.names import listed
 from nsyspipe.model.schema import IDLE_CAUSES
 
@@ -45,10 +47,20 @@ class NotJudged:
 OF_COMM = ("comm_ns", "compute_ns")
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
-    "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes",
+    "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
 )  # fmt: skip
-# What collectives a run without tensor parallelism or sharding has.
-OF_DDP = {"all_reduce", "broadcast"}
+_OF_TRAFFIC = tuple(f"{name}_per_step" for name in ("calls", "bytes", "comm_ns", "exposed_ns", "wait_ns"))
+_WAIT = "wait_ns_per_step"
+_LEAST_EXPOSED = 0.05
+# What a role's traffic serves, in words; gradients of all ranks need none.
+_SERVED = {"sharded": "sharded parameters", "tensor": "tensor parallelism", "expert": "experts"}
+_MOSTLY = 2 / 3  # a role is named from this share on
+_UNKNOWN_ROLE = (
+    "what all-reduces serve is not known without backward passes",
+    "mark them with NVTX ranges, or name yours: --backward REGEX",
+)
+_UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
+WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -71,10 +83,13 @@ class Evidence:
     all_collectives: pa.Table
     stragglers: pa.Table
     kernels: pa.Table  # `schema.KERNEL_COSTS`
+    traffic: pa.Table = field(default_factory=schema.TRAFFIC.empty)
     # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
     n_hosts: int = 1  # also where that is not known
+    hosts: Mapping[int, str] = field(default_factory=dict)  # of ranks, where it is known
+    clock_error_ns: int | None = 0  # the largest of the ranks' clocks; None where one is not known
     gpu_names: tuple[str, ...] = ()  # models, each once
     links: pa.Table | None = None  # from NCCL's log and the topology
     nccl_settings: Mapping[str, str] | None = None  # ``NCCL_*`` that NCCL took from the environment, by its log
@@ -87,16 +102,99 @@ class Evidence:
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:
-        """The all-reduces that may be DDP's: none in a run that reduce-scatters too (FSDP) or all-reduces in forward.
+        """The all-reduces that may be DDP's: those of gradients, in a run that does not shard parameters too."""
+        rows = self.of_role(DATA, "all_reduce")
+        return rows.slice(0, 0) if SHARDED in self.roles else rows
 
-        The latter is tensor parallelism: a tenth of communication is launched in forward, where DDP all-reduces nothing,
-        and all-reduces are all there is.
+    @property
+    def unknown_gradients(self) -> NotJudged | None:
+        """Why it is not known whether there are `gradient_all_reduces`; None where it is."""
+        rows = [row for row in self._by_rank if (row["role"], row["collective"]) == (OTHER, "all_reduce")]
+        sizes = ((row["bytes_per_step"], row["calls_per_step"]) for row in rows)
+        is_large = any(n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes)
+        return NotJudged(*_UNKNOWN_ROLE) if is_large else None
+
+    @cached_property
+    def _by_rank(self) -> list[dict[str, Any]]:
+        """The rows of `traffic` that are of one rank."""
+        rows: list[dict[str, Any]] = self.traffic.filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        return rows
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """The roles of the run's traffic, `OTHER` among them."""
+        return parallelism(self.traffic)
+
+    def of_role(self, role: str, *collectives: str) -> pa.Table:
+        """Return the operations of a role, of all its collectives unless some are given."""
+        rows, chosen = self.collectives, pa.chunked_array([np.zeros(self.collectives.num_rows, np.bool_)])
+        uses = self.traffic_of(role, *collectives)
+        for kind in {row["collective"] for row in uses}:
+            names = pa.array({row["communicator"] for row in uses if row["collective"] == kind}, pa.string())
+            own = pc.is_in(rows["comm_id"].cast(pa.string()), value_set=names)
+            chosen = pc.or_(chosen, pc.and_(own, pc.equal(rows["collective"].cast(pa.string()), kind)))
+        return rows.filter(chosen)
+
+    def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
+        """Return the rows of `traffic` of a role and one rank each, of all its collectives unless some are given."""
+        rows = (row for row in self._by_rank if row["role"] == role)
+        return [row for row in rows if not collectives or row["collective"] in collectives]
+
+    def exposed_cost(self, role: str, *collectives: str) -> tuple[float, dict[str, float | None]] | None:
+        r"""Return what exposed communication of a role costs at most, and its figures; None below 5 % of step time.
+
+        That is ``|M \ C| - wait`` at least, the mean over ranks of the sum over its uses. Cost: `saving_without` them.
         """
-        rows = self.collectives.filter(pc.equal(self.collectives["collective"], "all_reduce"))
-        forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
-        in_forward, in_all = (pc.sum(column).as_py() or 0 for column in (forward, self.steps["comm_ns"]))
-        is_tensor_parallel = self.kinds <= OF_DDP and 10 * in_forward > in_all
-        return rows.slice(0, 0) if "reduce_scatter" in self.kinds or is_tensor_parallel else rows
+        if self.share(self._least("exposed_ns_per_step", self.traffic_of(role, *collectives))) < _LEAST_EXPOSED:
+            return None
+        figures = self.traffic_figures(role, *collectives) | self.slowdown_figures
+        return self.saving_without(self.of_role(role, *collectives)), figures
+
+    def _least(self, figure: str, rows: list[dict[str, Any]]) -> float:
+        """Return a figure of traffic, less waiting where it is not that, the mean over ranks; what is not known counts as 0."""
+        parts = ((row[figure] or 0.0) - ((figure != _WAIT and row[_WAIT]) or 0.0) for row in rows)
+        return sum(max(part, 0.0) for part in parts) / self.n_ranks
+
+    def traffic_figures(self, role: str, *collectives: str) -> dict[str, float | None]:
+        """Return what a role's traffic costs per step: sums over its uses, the mean over ranks; None where one is not known."""
+        columns = {name: [row[name] for row in self.traffic_of(role, *collectives)] for name in _OF_TRAFFIC}
+        return {name: None if None in own else sum(own) / self.n_ranks for name, own in columns.items()}
+
+    def mostly(self, what: str, figure: str, total: float) -> str:
+        """Return ``, mostly ... of tensor parallelism``: the role that two thirds of a figure are at least, as `_least` has it.
+
+        Nothing where no role has so much, or gradients have.
+        """
+        parts = {role: self._least(figure, self.traffic_of(role)) for role in self.roles if role in _SERVED}
+        return next(
+            (f", mostly {what}of {_SERVED[role]}" for role, own in parts.items() if own >= _MOSTLY * total > 0), ""
+        )
+
+    @property
+    def waited_in(self) -> str:
+        """In which traffic most of the waiting is, as `mostly` has it."""
+        return self.mostly("in collectives ", _WAIT, self.mean("wait_ns") or 0.0)
+
+    @property
+    def has_communicators(self) -> bool:
+        """Whether NCCL names them; else each is a stream of all ranks, and an all-to-all may be sends and receives."""
+        return all(row["communicator"].startswith("0x") for row in self._by_rank)
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether ranks are stages that wait for each other by design."""
+        return PIPELINE in self.roles
+
+    @property
+    def unknown_sends(self) -> NotJudged | None:
+        """Why it is not known what sends and receives serve; None where it is, or there are none."""
+        fix = f"NCCL 2.28 or newer names all-to-all: {WITH_CALLS}"
+        return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
+
+    @property
+    def bubble_ns_per_step(self) -> float | None:
+        """How long a rank waits between stages; None where that is not known."""
+        return bubble_ns_per_step(self.traffic, self.n_ranks)
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -150,6 +248,13 @@ class Evidence:
         longest = self.most(wall) + self.most(-own)
         return float(longest.mean()) if longest.size else 0.0
 
+    @property
+    def waiting_ns(self) -> float:
+        """Mean step time less the shortest window over ranks without its exposed waiting: what no late rank gives at most."""
+        wall, waiting = self._columns("wall_ns", "exposed_wait_ns")
+        longest = self.most(wall) + self.most(waiting - wall)
+        return float(longest.mean()) if longest.size else 0.0
+
     def slowed_share(self, margin: float = 1.0) -> float:
         """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
         known = self.slowdown_ratio
@@ -175,6 +280,30 @@ class Evidence:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
         return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self.slowed_share())
+
+    def saving_without(self, rows: pa.Table, *, waits: bool = False) -> float:
+        r"""Return step time less the limit without these operations, per step.
+
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T) + min(|M n C|, L) x c / (1 + c)``: T is the sum of
+        their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes too:
+        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
+        """
+        exposed, wait, hidden = self._columns("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns")
+        length = pc.subtract(rows["end_ns"], rows["start_ns"])
+        whole = self._sums(rows, length)
+        transfer = whole
+        if not waits and not self.has_absent_ranks:
+            exposed, transfer = exposed - wait, self._sums(rows, pc.coalesce(rows["transfer_ns"], length))
+        return self.mean_of_most(np.minimum(exposed, transfer) + np.minimum(hidden, whole) * self.slowed_share())
+
+    def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
+        """Sum values of operations by the rows of `steps`."""
+        width = (pc.max(self.steps["rank"]).as_py() or 0) + 1
+        own, wanted = (pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (rows, self.steps))
+        keys, place = np.unique(wanted, return_inverse=True)
+        known = np.isin(own, keys)
+        sums = np.bincount(np.searchsorted(keys, own[known]), values.to_numpy()[known], keys.size)
+        return sums.astype(np.float64)[place]
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
         """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
@@ -244,26 +373,30 @@ class IdleOf:
 
     column: str  # of `schema.STEPS`
     judged_ns: float  # mean per step on the rank that the others wait for
-    saving_ns: float  # step time less the limit without the cause, per step
+    # step time less the limit without the cause, per step; None of a pipeline, where a stage may idle in the bubble
+    saving_ns: float | None
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None
     is_common: bool  # the rank in the middle idles as much as at least half of that
     is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
     in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
+    waited_in: str = ""  # as `Evidence.waited_in`
 
     @property
     def on_rank(self) -> str:
         """Which rank a finding is about, in words; nothing where the others idle alike."""
+        bubble = ", perhaps in the pipeline's bubble" if self.saving_ns is None else ""
         if self.is_common:
-            return ""
+            return bubble
         if len(self.in_turn) > 1:
-            return f" on ranks {listed(self.in_turn)} in turn"
-        return f" on rank {self.rank}{', which the others wait for' if self.is_waited_for else ''}"
+            return f" on ranks {listed(self.in_turn)} in turn{bubble}"
+        return f" on rank {self.rank}{f', which the others wait for{self.waited_in}' if self.is_waited_for else ''}{bubble}"
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
         means = evidence.means("idle_ns", *IDLE_CAUSES)
         judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
+        judged |= {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
         return means if evidence.n_ranks == 1 else means | judged
 
 
@@ -277,7 +410,8 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
     another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_share` at most). Where
-    waiting is not known it is the largest of the ranks' means.
+    waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
+    saving: how much of the idle time stands in the bubble is not known.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -287,7 +421,7 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     )
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return IdleOf(column, middle, by_rank[-1], None, is_common=True)
+        return IdleOf(column, middle, None if evidence.is_pipeline else by_rank[-1], None, is_common=True)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
@@ -312,8 +446,9 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
     is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
     judged = float(cause[waited_for].mean())
-    saving = min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(column, judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
+    saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
+    is_waited_for = bool(is_waited_for) and not evidence.is_pipeline
+    return IdleOf(column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in)
 
 
 def idle_above(evidence: Evidence, column: str) -> IdleOf | None:

@@ -26,7 +26,7 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
-        return None
+        return evidence.unknown_gradients
     rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
     per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("ns", "max"), ("ns", "count")])
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.command_words import OF_LINKS
 
 if TYPE_CHECKING:
@@ -32,9 +32,17 @@ _ASK = {
     ),
     "net": (
         "NCCL's log names a network, and message sizes are needed to tell how fast it is",
-        "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
+        WITH_CALLS,
     ),
 }
+_INSIDE_HOSTS = (
+    "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
+    "containers share memory and IPC (--ipc=host)"
+)
+_BETWEEN_HOSTS = (
+    "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
+    "containers the cards (/dev/infiniband) and room for pinned memory (--ulimit memlock=-1)"
+)
 _SLOW_RATIO = 0.15  # below this share of what NVLink promises, it is not NVLink that carries the data
 _PER_S, _LARGE_BYTES = 1e9, 16e6
 _COPIES = "gradient copies"
@@ -64,13 +72,15 @@ def slow_link(evidence: Evidence) -> Answer:
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
     saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without_comm(kept)
+    mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
+    is_between = _is_between_hosts(verdict.evidence["link_kind"], evidence)
     return Finding(
-        title=f"the ranks communicate over a slow link: {verdict.text}",
+        title=f"the ranks communicate over a slow link: {verdict.text}{mostly}",
         action=_action(verdict.evidence["link_kind"], evidence),
-        advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
-        "containers share memory and IPC (--ipc=host)",
-        saving_ns_per_step=saving,
+        advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS,
+        # What NVLink would still need says nothing of what goes between hosts.
+        saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
         evidence={
             **verdict.evidence,
             "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
@@ -81,8 +91,14 @@ def slow_link(evidence: Evidence) -> Answer:
     )
 
 
+def _is_between_hosts(kind: str | None, evidence: Evidence) -> bool:
+    return kind == "net" and evidence.n_hosts > 1
+
+
 def _action(kind: str | None, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
+    if _is_between_hosts(kind, evidence):
+        return "use InfiniBand or RoCE: data goes over TCP"
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
@@ -106,6 +122,7 @@ class LinkVerdict:
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
     busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
+    crosses_hosts: bool = False  # a network is among the links, be it the slow one or not
 
     @property
     def is_estimate(self) -> bool:
@@ -123,6 +140,11 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
+    crosses_hosts = any(row["kind"] == "net" for row in rows)
+    if link and link.kind == "net" and evidence.n_hosts > 1:
+        link = _slow_inside(evidence, link, rows) or link
+    if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
+        link = replace(link, nominal_bytes_per_s=None)
     rows = [row for row in rows if link and row["kind"] == link.kind]
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
@@ -143,11 +165,23 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
-            is_slow = large < _SLOW_RATIO * promised
+            is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
             text = "far less bandwidth than NVLink gives"
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows)
-    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source)
+    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts)
+
+
+def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:
+    """Return the slow link inside hosts where the network between them, which there is no way around, is not slow."""
+    of_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        of_kind.setdefault(row["kind"], []).append(row)
+    if evidence.links is None or _by_link("net", of_kind["net"]):
+        return None
+    inside = slowest(evidence.links.filter(pc.not_equal(evidence.links["kind"], "net")))
+    is_slow = inside is not None and _by_link(inside.kind, of_kind[inside.kind])
+    return replace(inside, n_edges=network.n_edges) if inside and is_slow else None
 
 
 def nvlink_promise(gpu_names: Sequence[str]) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
-from nsyspipe.model.names import listed
+from nsyspipe.analysis.traffic import own_lateness
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +27,8 @@ _LEAST_SHARE = 0.03
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
 # Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
 _NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
+_STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
+_MOST_FOLLOWED = 200_000  # operations, from collective to collective
 _LEAST_BEHIND = 0.25  # of all delays: who comes so late behind the last makes the others wait once these are mended
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
 _MOSTLY, _OUTSIDE = 0.6, ""
@@ -39,14 +44,21 @@ _COMPARE_ALL = (
     "their GPUs' clocks"
 )
 
+_COMPARE_NODE = (
+    "compare this node with the others: where its ranks read their data from, other work on its CPUs, its GPUs' clocks, "
+    "its network"
+)
+
 
 def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
-    of all late ranks together, ``held_up_ns`` of `schema.COLLECTIVES` summed by step and averaged over all steps: per
-    collective the longest wait in it, pairs (send_recv) apart; at most `Evidence.beside_compute_ns`. Named is each rank
-    whose own part is 1 % of step time and 10 % of it.
+    `_delay_ns` of all late ranks together; `Evidence.waiting_ns` if more, but of pipelines, since a step is as long as its
+    longest window; at most `Evidence.beside_compute_ns`. Named is each rank whose own part is 1 % of step time and 10 % of all
+    ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
+    where stages of a pipeline wait for each other by design.
+    Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
@@ -60,32 +72,40 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
-    n_meeting = len(evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))["step"].unique())
-    if not _is_often_late(evidence, n_meeting):
-        return None
+    met = own_lateness(evidence.collectives)
+    n_meeting = len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique())
+    node = late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
+    largest = _largest_delays(evidence)
+    if node and not (_is_often_late(evidence, node.late_ns, n_meeting) and 2 * node.late_ns.sum() >= largest.sum()):
+        node = None
+    if node or not _is_often_late(evidence, largest, n_meeting):
+        is_known = met.num_rows or len(evidence.kinds) == 1 or evidence.has_communicators
+        nobody = None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
+        return _of_node(node, evidence, n_meeting) if node else nobody
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     n_steps = evidence.summary["n_summary_steps"]
-    saving = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
+    total = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
     alone = held_up.filter(held_up["is_alone"])
     long = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable))
     steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in rows}
     parts = _per_step(alone, "held_up_ns", n_steps)
-    named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * saving)]
+    named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * total)]
     named = named or list(parts)[:1]
     if not named:
         return None
     worst = named[0]
-    least = max(noticeable, _LEAST_BEHIND * saving)
+    least = max(noticeable, _LEAST_BEHIND * total)
     behind = {rank: ns for rank, ns in _behind(evidence, n_steps).items() if ns >= least and rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
-    title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, saving, n_meeting)
+    title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
+    longest = 0.0 if evidence.is_pipeline else evidence.waiting_ns
     return Finding(
-        title=title + where,
+        title=title + where + evidence.waited_in,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
-        saving_ns_per_step=min(saving, evidence.beside_compute_ns),
+        saving_ns_per_step=min(max(min(total, _delay_ns(evidence)), longest), evidence.beside_compute_ns),
         evidence={
             "rank": worst,
             "phase": phase,
@@ -102,11 +122,57 @@ def straggler(evidence: Evidence) -> Answer:
     )
 
 
-def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
-    """Tell whether the largest single delay of a step is large enough, and often enough of the steps in which ranks meet."""
-    rows = _but_pairs(evidence)
+def _delay_ns(evidence: Evidence) -> float:
+    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank.
+
+    What a collective delays its ranks by is the most of what each was delayed by before and waits in it, where it is held up.
+    Groups that wait side by side for different ranks thus count once, and so does a rank for which several groups wait. Of
+    more than 200 000 operations, whose collectives take a second to follow, it is not made: no bound.
+    """
+    rows = own_lateness(evidence.collectives.filter(pc.is_valid(evidence.collectives["wait_ns"])))
+    if rows.num_rows > _MOST_FOLLOWED:
+        return math.inf
+    comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    columns = (rows[name].to_numpy() for name in ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns"))
+    step, rank, start, end, wait, held_up = columns
+    order = np.lexsort((comm, start + wait, step))  # by when the last of the ranks comes
+    keys = np.stack((comm, start + wait, step))[:, order]
+    is_first = np.append([True], (np.diff(keys, axis=1) != 0).any(axis=0))[: order.size]
+    ranks, place = np.unique(rank, return_inverse=True)
+    most: dict[int, int] = {}
+    delay, waited_until = np.zeros((2, ranks.size), np.int64)
+    for own in np.split(order, np.flatnonzero(is_first)[1:]) if order.size else ():
+        if (number := int(step[own[0]])) not in most:
+            most[number], delay, waited_until = 0, np.zeros_like(delay), np.zeros_like(delay)
+        until, members = np.minimum(start[own] + wait[own], end[own]), place[own]
+        waits = np.maximum(until - np.maximum(start[own], waited_until[members]), 0)
+        delay[members] = (delay[members] + np.minimum(waits, held_up[own].sum())).max()
+        waited_until[members] = np.maximum(waited_until[members], until)
+        most[number] = max(most[number], int(delay[members[0]]))
+    return float(sum(most.values()) / evidence.summary["n_summary_steps"])
+
+
+def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
+    """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
+    late_ns = float(node.late_ns.sum() / evidence.summary["n_summary_steps"])
+    figures = {"node": node.host, "ranks": list(node.ranks), "node_late_ns_per_step": late_ns}
+    steps = {"n_steps_held_up": int(node.late_ns.size), "n_steps_with_collectives": n_meeting}
+    title = f"the others wait for {node.text}, all of it late alike{evidence.waited_in}"
+    saving = min(late_ns, evidence.beside_compute_ns)
+    return Finding(title, f"{node.text} makes the others wait", _COMPARE_NODE, saving, {**figures, **steps})
+
+
+def _largest_delays(evidence: Evidence) -> Int64:
+    """Return the largest single delay of each step that exceeds clock error."""
+    rows = own_lateness(evidence.collectives)
     rows = rows.filter(rows["is_late_significant"])
-    largest = rows.group_by("step", use_threads=False).aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
+    by_step = rows.group_by("step", use_threads=False).aggregate([("late_by_ns", "max")])
+    largest: Int64 = by_step["late_by_ns_max"].to_numpy()
+    return largest
+
+
+def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
+    """Tell whether the delays of steps are large enough, and often enough of the steps in which ranks meet."""
     wall = evidence.mean("wall_ns") or 0.0
     least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]
@@ -115,7 +181,7 @@ def _is_often_late(evidence: Evidence, n_meeting: int) -> bool:
 
 
 def _words(
-    parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int
+    parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], total: float, n_steps: int
 ) -> tuple[str, str]:
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
     names = [*parts, *behind]
@@ -123,7 +189,7 @@ def _words(
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} ranks {'' if behind else 'in turn '}make"
     shares = [
-        f"{rank} ({100 * part / saving:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
+        f"{rank} ({100 * part / total:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
         for rank, part in parts.items()
     ]
     awaited = f"ranks {listed(shares)}" if len(parts) > 1 else f"rank {names[0]}"
@@ -133,17 +199,12 @@ def _words(
 
 def _behind(evidence: Evidence, n_steps: int) -> dict[int, float]:
     """Return how much later than the first ranks come that are not the last, of each step the most; the latest first."""
-    rows = _but_pairs(evidence)
+    rows = own_lateness(evidence.collectives)
     rows = rows.filter(pc.greater(rows["wait_ns"], 0))  # the last is told of already
-    rows = rows.append_column("late_ns", pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]))
+    late = pc.subtract(pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]), rows["inherited_ns"])
+    rows = rows.append_column("late_ns", late)
     by_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("late_ns", "max")])
     return _per_step(by_step, "late_ns_max", n_steps)
-
-
-def _but_pairs(evidence: Evidence) -> pa.Table:
-    rows = evidence.collectives
-    columns = ["step", "rank", "wait_ns", "arrival_skew_ns", "late_by_ns", "is_late_significant"]
-    return rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv")).select(columns)
 
 
 def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
@@ -189,3 +250,67 @@ def _excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
     """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
     own, others = (pc.mean(spent.filter(rows)).as_py() for rows in (is_own, pc.invert(is_own)))
     return 0.0 if own is None or others is None else own - others
+
+
+_FAR = 2**62
+
+
+@dataclass(frozen=True)
+class LateNode:
+    """The host that is the latest in most steps."""
+
+    host: str
+    ranks: tuple[int, ...]
+    late_ns: Int64  # of each step in which it is the latest: by how much its first rank comes after all others' last
+
+    @property
+    def text(self) -> str:
+        """Name it and its ranks."""
+        in_a_row = len(self.ranks) == self.ranks[-1] - self.ranks[0] + 1
+        ranks = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else listed(self.ranks)
+        return f"node {printable(self.host)} (ranks {ranks})"
+
+
+def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns: int | None) -> LateNode | None:
+    """Return the host (by rank) that is late by the most in all; None for none, where hosts have one rank, or clocks are not compared.
+
+    A rank is late in a collective by what lies between the last rank of the other hosts there and the first of its own, in
+    a step by the most of that, and its host by the least of its ranks, beyond the clocks' error.
+    """
+    hosts = sorted(set(hosts_of.values()))
+    if len(hosts) <= 1 or clock_error_ns is None:
+        return None
+    rows = own_lateness(collectives.filter(pc.is_valid(collectives["wait_ns"])))
+    rows = rows.filter(pc.equal(rows["inherited_ns"], 0))  # others are kept waiting by another stage
+    if not rows.num_rows or not set(rows["rank"].unique().to_pylist()) <= set(hosts_of):
+        return None
+    rank, start = rows["rank"].to_numpy(), rows["start_ns"].to_numpy()
+    numbers = np.array(sorted(hosts_of), np.int64)
+    host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[np.searchsorted(numbers, rank)]
+    group = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    key = np.stack((rows["step"].to_numpy(), group, start + rows["wait_ns"].to_numpy()))
+    _, met = np.unique(key, axis=1, return_inverse=True)
+    met = met.ravel()
+    first, last = np.full((2, int(met.max()) + 1, len(hosts)), _FAR)
+    np.minimum.at(first, (met, host), start)
+    np.minimum.at(last, (met, host), -start)
+    first, last = np.where(first == _FAR, -_FAR, first), -last
+    each, latest = np.arange(len(first)), first.argmax(axis=1)
+    last[each, latest] = -_FAR
+    before = last.max(axis=1)
+    late = np.where(before == -_FAR, 0, first[each, latest] - np.maximum(before, -_FAR // 2))
+    late_ns = np.where((host == latest[met]) & (late[met] > clock_error_ns), late[met], 0)
+    by_rank = pa.table({"step": rows["step"], "host": host, "rank": rank, "late_ns": late_ns})
+    by_rank = by_rank.group_by(["step", "host", "rank"], use_threads=False).aggregate([("late_ns", "max")])
+    by_host = by_rank.group_by(["step", "host"], use_threads=False).aggregate(
+        [("late_ns_max", "min"), ("rank", "count")]
+    )
+    of_host, delay = by_host["host"].to_numpy(), by_host["late_ns_max_min"].to_numpy()
+    n_ranks = np.array([sum(name == one for one in hosts_of.values()) for name in hosts])
+    delay = np.where((by_host["rank_count"].to_numpy() == n_ranks[of_host]) & (n_ranks[of_host] > 1), delay, 0)
+    totals = np.bincount(of_host, delay, len(hosts))
+    if not totals.any():
+        return None
+    name = hosts[int(totals.argmax())]
+    ranks = tuple(number for number in numbers.tolist() if hosts_of[number] == name)
+    return LateNode(name, ranks, delay[(of_host == totals.argmax()) & (delay > 0)])

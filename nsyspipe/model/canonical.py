@@ -82,6 +82,10 @@ COMM_OPERATIONS = table("""comm_operations by start_ns: One row per communicatio
     seq_number     count?  place in the communicator <- NCCL payload
     message_bytes  bytes?  as NCCL reports it: the per-rank part of all_gather, reduce_scatter, all_to_all <- NCCL payload
     called         id?     the collective that was called, which ran as sends and receives: index into `names.COLLECTIVES` <- NCCL payload
+    launched_in    id?     the pass of its step that launched it: 0 forward, 1 backward, 2 behind all backward ranges; null in a step without one <- RUNTIME,
+        NVTX_EVENTS
+    micro_batch    id?     which backward pass of its step launched it, from 0; null where none did <- RUNTIME, NVTX_EVENTS
+    n_before       count?  compute kernels that its step launched before it; null without launch or step range <- RUNTIME, NVTX_EVENTS
 """)
 
 PAYLOADS = table("""payloads_of_report by process_id, start_ns, thread_id: One row per NCCL call whose payload can be decoded, in order of process, start and

@@ -47,7 +47,7 @@ _FIGURES = """
     idle_unknown_ns_per_step    idle_unknown           lower:    idle unknown
     comm_share                  comm_share             (lower):  comm in all | Communication | of step time, hidden or not
     exposed_comm_share          exposed_comm_share     lower:    exposed comm | Exposed communication | of step time, beside no compute | exposed
-    overlap_ratio               overlap_ratio          higher:   hidden by compute | Hidden by compute | of communication, under compute
+    overlap_ratio               overlap_ratio          higher:   hidden by compute | Hidden by compute | of communication, under compute | hidden
     backward_overlap_ratio      backward_overlap_ratio higher:   hidden by backward | Hidden by backward | of communication, under backward | hidden
     idle_share                  idle_share             lower:    idle | Idle | of step time, the device does nothing | idle
     compute_share               compute_share          (higher): compute | Compute | of step time | compute
@@ -61,15 +61,13 @@ _FIGURES = """
     busbw_bytes_per_s           busbw                  higher:   bus bandwidth | Bus bandwidth | bus bytes over transfer time
 """
 
-# Where figures are shown, in this order: a rank's row, the first screen of a run's page, a page of a store, the figures of a
+# Where figures are shown, in this order: a rank's row, a page of a store, the figures of a
 # scoreboard and all columns of its table, and the main figures of a difference.
 PLACES = {
     "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
     "backward_overlap_ratio wait_share",
-    "run": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share backward_overlap_ratio wait_share "
-    "idle_share exposed_memory_share",
-    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share backward_overlap_ratio wait_share "
-    "idle_share",
+    "dashboard": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share overlap_ratio "
+    "backward_overlap_ratio wait_share idle_share",
     "scoreboard": "comm_share exposed_comm_share overlap_ratio backward_overlap_ratio wait_share dtod_ns_per_step "
     "message_bytes_per_step",
     "scoreboard, if known": "idle_share collectives_per_step busbw_bytes_per_s",

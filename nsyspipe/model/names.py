@@ -72,6 +72,18 @@ def algorithm_of(name: str) -> str | None:
     return found[1] if (found := _ALGORITHM.search(name)) else None
 
 
+_MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
+
+
+def is_matrix_product(name: str) -> bool:
+    """Tell whether a kernel multiplies matrices, convolves or attends: what layers do, and neither optimizers nor losses.
+
+    >>> is_matrix_product("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"), is_matrix_product("vectorized_elementwise_kernel")
+    (True, False)
+    """
+    return _MATRIX_PRODUCT.search(name) is not None
+
+
 def is_optimizer(name: str) -> bool:
     """Tell whether a kernel updates weights, by the functor or the function that its name says.
 
@@ -121,8 +133,8 @@ def _without_brackets(name: str) -> tuple[str, str]:
 PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
     "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
-    "optimizer": r"(?i)\boptim",
-    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+    "optimizer": r"(?i)\boptim|^DeepSpeedEngine\.step$",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)|data[ _-]*loader",
 }
 PHASES = tuple(PHASE_PATTERNS)
 
@@ -143,6 +155,9 @@ _OPERATOR = re.compile(
     r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
     r"|\{\s*['\"]\w+['\"]\s*:"
 )
+# What a range of one step may be called.
+_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
+_PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
 
@@ -158,6 +173,16 @@ def step_number(text: str) -> int | None:
 def holds_steps(family: str) -> bool:
     """Tell whether a family is named like an epoch or a warm-up, which hold many steps."""
     return _HOLDS_STEPS.search(family) is not None
+
+
+def is_step_name(family: str) -> bool:
+    """Tell whether a family is named like one step."""
+    return _ONE_STEP.search(family) is not None
+
+
+def is_part_of_step(family: str) -> bool:
+    """Tell whether a family is named like what each step has one or several of: a backward pass, not a step."""
+    return _PART_OF_STEP.search(family) is not None and not is_step_name(family)
 
 
 def is_library_domain(name: str) -> bool:

@@ -11,6 +11,7 @@ from nsyspipe.model.names import PHASE_PATTERNS
 
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
+REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 _MOST_DIGITS = 18
 
@@ -21,6 +22,8 @@ class Reading:
 
     step: re.Pattern[str] | None = None  # texts that are steps; None lets the step family be detected
     is_capture: bool = False  # whether no range is to be a step: the figures are of the capture as a whole
+    is_repetition: bool = False  # whether steps are found by repetition, whatever ranges there are
+    n_steps: int | None = None  # how many whole ones, about
     comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
     # pattern by phase, every phase of `names.PHASES`
     phases: dict[str, re.Pattern[str]] = field(
@@ -28,12 +31,21 @@ class Reading:
     )
 
     @classmethod
-    def from_text(cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None) -> Reading:
+    def from_text(
+        cls,
+        *,
+        step: str | None = None,
+        n_steps: int | None = None,
+        comm_kernel: str | None = None,
+        **phases: str | None,
+    ) -> Reading:
         """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all."""
         texts = {phase: phases.get(phase) or text for phase, text in PHASE_PATTERNS.items()}
         return cls(
-            None if step in {None, NO_STEPS} else compile_pattern("--step", step or ""),
+            None if step in {None, NO_STEPS, REPETITION} else compile_pattern("--step", step or ""),
             step == NO_STEPS,
+            step == REPETITION or n_steps is not None,
+            n_steps,
             None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
             {phase: compile_pattern(f"--{phase}", text) for phase, text in texts.items()},
         )

@@ -33,15 +33,28 @@ _KINDS = """
         -> name your kernels with --comm-kernel REGEX (NCCL's are known by their names)
     no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
         null -> <ANNOTATE>
-    no-nvtx (warning): NVTX ranges were not recorded: no steps, no phases -> capture with nsys profile --trace=cuda,nvtx
+    no-nvtx (warning): NVTX ranges were not recorded: no phases, and no steps but by repetition -> capture with nsys profile --trace=cuda,nvtx
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
         host times (why it idles)
     device-clock-uncertain (info): the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it idles)
         may be wrong by as much
-    no-backward (warning): no backward range inside the steps: overlap with backward is null
+    no-backward (warning): no backward range inside the steps: hidden by backward is null
         -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
+    backward-by-thread (info): no range says when backward runs: it is taken to be what autograd's thread launches while the training loop's
+        launches nothing -> wrap loss.backward() in an NVTX range named 'backward'
+    backward-by-operators (info): no range says when backward runs: it is taken to be what autograd's operators launch
+        -> wrap loss.backward() in an NVTX range named 'backward'
+    steps-by-repetition (info): no range marks the steps: they are what launches repeat, {n_units} x {n_launches} launches, agreement {agreement} of {key}
+        -> <ANNOTATE>
+    steps-without-optimizer (info): no kernel is known to be an optimizer's: a step is what repeats as a whole and has a backward pass, and may be one
+        micro-batch of several, or several steps of which one differs -> --steps N, about how many were captured; or <ANNOTATE>
+    steps-of-several-updates (info): a step by repetition has {n} backward passes with an update behind each: one of several optimizers, as of a GAN,
+        or {n} steps that repeat only together -> if it is several: --steps N, about how many were captured; or <ANNOTATE>
+    steps-cover-part (warning): the steps by repetition hold {percent} % of this rank's launches: what is outside of them is in no figure of a step
+        -> <ANNOTATE>
+    steps-not-aligned (warning): which steps of different ranks are one cannot be told: figures across ranks, waiting among them, are null -> <ANNOTATE>
     no-complete-step (warning): no step is complete on every rank: figures rest on cut-off steps, nothing is skipped -> capture at least 4 steps
     capture-start-in-figures (info): the figures include the step in which the capture began, which ranks reach at different times: waiting and
         communication may be too high -> capture 3 steps or more, or leave --skip-first out
@@ -71,8 +84,8 @@ _KINDS = """
     no-session-start (warning): the report lacks the time its session started: ranks are not on one clock -> export with nsys 2022.1 or newer
     no-common-clock (warning): nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and transfer are
         null -> export with nsys 2022.1 or newer
-    clock-error-unknown (info): fewer than 3 collectives match across ranks: times of different ranks are as good as their sessions' starts
-        -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
+    clock-error-unknown (info): fewer than 3 collectives match across ranks, or some ranks meet in none: times of those are as good as their sessions'
+        starts -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
     unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
         steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
     different-runs (error): none of the {total} communication operations has a counterpart on another rank: the reports may be of different runs, then
@@ -98,7 +111,7 @@ _KINDS = """
         -> --step REGEX, if they are not the ones that you mean
     no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
     untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
-    no-message-size (info): message sizes were not recorded ({why}): bytes and bandwidths of collectives are null -> {how}
+    no-message-size (info): message sizes were not recorded ({why}): no bytes and bandwidths -> {how}
     few-message-sizes (info): the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null
     log-of-another-run (warning): the NCCL log names no process of the run and no communicator of its size ({sizes}): it is of another run, and not
         used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log

@@ -115,6 +115,7 @@ COLLECTIVES = table(f"""collectives by step, seq, rank: One row per communicatio
     comm_id              text          communicator: NCCL's hash, else collective/order of first use of its (device, stream) <- NCCL payload, KERNEL.streamId
     start_ns             ns            own start, aligned time <- KERNEL.start
     end_ns               ns            own end, aligned time <- KERNEL.end
+    exposed_ns           ns?           own time beside no compute; null on a rank with CUDA graphs as a whole, and where saved without it <- KERNEL
     is_matched           flag          has its counterparts on the other ranks <- derived
     in_summary           flag          its step counts in the run's figures <- derived
     n_ranks              count?        ranks matched; {_UNMATCHED} <- derived
@@ -138,12 +139,33 @@ _OVER = "over matched collectives of summary steps; null when none could be matc
 
 STRAGGLERS = table(f"""stragglers by rank: One row per rank: how the others waited for it.
     {_RANK}
-    n_arrived_last  count?  collectives in which it arrived last, alone, {_OVER} <- KERNEL.start
-    wait_caused_ns  ns?     sum of late_by {_OVER} <- KERNEL.start
-    lateness_ns     ns?     sum over steps of the step's largest late_by, for the rank that was last there, {_OVER} <- KERNEL.start
-    held_up_ns      ns?     sum of held_up of the collectives in which it arrived last, alone, send_recv apart, at most the step's time in each step, {_OVER} <-
-        KERNEL.start
+    n_arrived_last  count?  collectives in which it arrived last, alone, but for those in which stages of a pipeline meet, {_OVER} <- KERNEL.start
+    wait_caused_ns  ns?     sum of late_by of these, less what the rank itself waited longer for other stages in that step, {_OVER} <- KERNEL.start
+    lateness_ns     ns?     sum over steps of the step's largest late_by of these, less the same, for the rank that was last there, {_OVER} <- KERNEL.start
+    held_up_ns      ns?     sum of held_up of these, less the same, at most the step's time in each step, {_OVER} <- KERNEL.start
     wait_ns         ns?     sum of wait_ns of its summary steps; null where one of them is, and without summary steps <- KERNEL.start
+""")
+
+TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank, communicator, collective), and one of all its ranks together, with
+        rank null: means over (rank, summary step).
+    rank                id?           global rank; null for the communicator's ranks together <- as in ranks
+    communicator        text:id       NCCL's hash, 0x...; without payloads the collective and the order in which its stream was first used, all_reduce/0 <- NCCL
+        payload, else KERNEL.streamId
+    collective          text          all_reduce, all_gather, ... <- KERNEL names, NCCL payload
+    role                text          what it serves: data (gradients), sharded (parameters and their gradients), tensor (inside layers), pipeline (between
+        stages), expert (all-to-all), other <- collectives, sizes, and the pass that launches them
+    n_ranks             count?        ranks of the communicator <- NCCL payload, else the ranks that use it
+    ranks               text          those of the run that use it, 0,2,4,6 <- KERNEL
+    calls_per_step      float:count?  operations <- KERNEL
+    bytes_per_step      float:bytes?  whole messages, as nccl-tests counts; null where one is not known <- NCCL payload
+    comm_ns_per_step    float:ns?     |M|, M = the union of its operations, clipped to the step's window; unions of different rows may overlap <- KERNEL
+    exposed_ns_per_step float:ns?     |M \\ C|, C = the rank's compute <- KERNEL
+    hidden_ns_per_step  float:ns?     |M n C| <- KERNEL
+    wait_ns_per_step    float:ns?     the union of [own start, min(last start, own end)) over its matched operations; null where one is not matched, and of a
+        pipeline, whose stages wait for each other by design <- KERNEL
+    bubble_ns_per_step  float:ns?     that of a pipeline: waiting between stages, nobody's lateness; null of all other roles <- KERNEL
+    algbw_bytes_per_s   float:bytes/s?  bytes / transfer; null where a size is not known or an operation not matched <- derived
+    busbw_bytes_per_s   float:bytes/s?  bus bytes / transfer <- derived
 """)
 
 KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, its cut-off steps included; the last two columns
@@ -170,10 +192,37 @@ KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase,
     in_summary_ns      ns?     sum of the durations of those; null likewise <- KERNEL
 """)
 
+COSTS = table("""costs by table: One row per phase and name of kernels, kind and size of collectives, or communicator and collective (traffic): summary steps of
+        all ranks, the costliest first. What is per step is a mean over (rank, step), of traffic over its ranks; null in a capture, or where a part is.
+    table                   text            kernels, collectives or traffic
+    name                    text            of the kernel, as in kernels, or of the collective <- KERNEL names
+    phase                   text?           of kernels: phase that launched them; null outside of all <- NVTX_EVENTS
+    message_bytes           bytes?          of collectives: the whole message of one, as in collectives <- NCCL payload
+    communicator            text:id?        of traffic: as there
+    role                    text?           of traffic: as there
+    ranks                   text?           of traffic: as there
+    n_calls                 count?          kernels, collectives: all of them, of all ranks and summary steps <- KERNEL
+    total_ns                ns?             of those the sum of durations <- KERNEL
+    step_share              ratio?          total / sum of wall over ranks and summary steps <- derived
+    calls_per_step          float:count?    n_calls, per step
+    time_ns_per_step        float:ns?       total, per step; of traffic comm_ns_per_step
+    beside_comm_ratio       ratio?          of kernels over the whole capture: overlapped / total; null of NCCL's own, and where steps' comm is <- KERNEL
+    slowdown_ratio          ratio?          of kernels over the whole capture, as in kernels <- KERNEL
+    n_slowed                count?          of kernels: how many were compared for that <- KERNEL
+    bytes_per_step          float:bytes?    of collectives and traffic: whole messages <- NCCL payload
+    exposed_ns_per_step     float:ns?       of collectives the sum of exposed, of traffic as there <- KERNEL
+    hidden_ns_per_step      float:ns?       time - exposed <- derived
+    wait_ns_per_step        float:ns?       of collectives the sum of min(wait, own time), of traffic as there <- KERNEL
+    bubble_ns_per_step      float:ns?       of traffic, as there
+    transfer_ns_per_step    float:ns?       of collectives the sum of transfer <- KERNEL
+    algbw_bytes_per_s       bytes/s?        of collectives the sum of message_bytes / sum of transfer, of traffic as there <- derived
+    busbw_bytes_per_s       bytes/s?        the same of bus_bytes <- derived
+""")
+
 # From the fastest to the slowest; what is not known stands last.
 LINK_KINDS = ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
 
-LINKS = table("""links by from_rank, to_rank: One row per directed edge of the rings of the largest communicator; without an NCCL log one per pair of GPUs.
+LINKS = table("""links by from_rank, to_rank: One row per directed edge of the rings, and of the trees between hosts, of the communicator of most hosts, of those the largest; without an NCCL log one per pair of GPUs.
     comm_id              text:id?   communicator; null without an NCCL log: the row is a pair, not an edge <- NCCL log
     from_rank            id        sender's rank in the communicator <- NCCL log
     to_rank              id        receiver's rank in the communicator <- NCCL log
@@ -185,6 +234,7 @@ LINKS = table("""links by from_rank, to_rank: One row per directed edge of the r
     nominal_bytes_per_s  bytes/s?  what the data sheet promises per direction; of path when the transport is not known; null for networks and unknown models <-
         GPU model, transport and path
     nominal_source       text?     what that figure is: generation, number of links, GPU model <- data sheet
+    algorithms           text?     ring, tree or both, which NCCL lays over it; null where no line says so <- NCCL log
 """)
 
 EVENTS = table(f"""events by rank, start_ns: One row per device operation: kernel, copy or memset.
@@ -218,7 +268,15 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
     device_end_ns    ns?     last end of those, aligned time; null without any <- KERNEL.end, MEMCPY.end
 """)
 
-LANES = ("phase", "compute", "comm", "exposed", "wait", "memory")  # lanes of a rank in a timeline, from top to bottom
+LANES = (
+    "phase",
+    "launch",
+    "compute",
+    "comm",
+    "exposed",
+    "wait",
+    "memory",
+)  # lanes of a rank in a timeline, from top to bottom
 
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
         median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
@@ -226,7 +284,8 @@ TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the re
     step          id      the step drawn, the same on every row <- derived
     {_RANK}
     lane          text    phase (from the first start to the last end of what was launched in a range of it), compute, comm, exposed (of comm, where no compute
-        runs), wait (of matched comm, for the last rank) or memory <- derived
+        runs), wait (of matched comm, for the last rank), memory, or launch (of all operations that run in the window, from the call that launched each to its
+        start: then the device has something to do next) <- derived
     start_ns      ns      start, aligned time, clipped to the rank's window <- derived
     end_ns        ns      end, aligned time, clipped to the rank's window <- derived
     busy_ns       ns      of that the union of its operations; less than end - start where gaps were joined
@@ -253,8 +312,8 @@ RANKS = table(f"""ranks by rank: One row per rank: a process with device activit
     n_dtod           count?  device-to-device copies <- MEMCPY.copyKind = 8
     clock_shift_ns   ns      added to the report's own times to get aligned time: utcEpochNs - the run's lowest (0 where a report lacks it) - clock_offset <-
         TARGET_INFO_SESSION_START_TIME
-    clock_offset_ns  ns      the report's clock less the others': median over matched all_reduce, all_gather, reduce_scatter, all_to_all of (own end - median
-        end over ranks), of all its ranks; 0 unless it exceeds the error and there are at least 3 <- KERNEL.end
+    clock_offset_ns  ns?     the report's clock less the others': median over matched all_reduce, all_gather, reduce_scatter, all_to_all of (own end - median
+        end over ranks), of all its ranks; 0 unless above the error and at least 3; null where some never meet others <- KERNEL.end
     clock_error_ns   ns?     1.4826 x median absolute deviation of the same; a skew below it is not significant; 0 in a run of one report, null with fewer than
         3 <- KERNEL.end
 """)
@@ -385,7 +444,7 @@ def _saved(*schemas: TableSchema) -> dict[str, TableSchema]:
     return {one.name: TableSchema(one.name, one.doc, key + one.key, column + one.columns) for one in schemas}
 
 
-_RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, KERNEL_COSTS, LINKS)
+_RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, TRAFFIC, KERNEL_COSTS, LINKS)
 _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS)
 
 # Written on demand only, and by rank.
@@ -395,6 +454,6 @@ DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TA
 # The tables of a run by name; those that its JSON document has row by row, by their key there; and all that a user gets, as
 # ``nsyspipe schema`` prints them.
 RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
-DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, LINKS)}
+DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, TRAFFIC, LINKS)}
 DOCUMENTED[PHASES.name] = PHASE_SUMMARY
-DESCRIBED = RUN_TABLES | {one.name: one for one in (EVENTS, PHASE_RANGES, RUNS, METRICS)}
+DESCRIBED = RUN_TABLES | {one.name: one for one in (COSTS, EVENTS, PHASE_RANGES, RUNS, METRICS)}

@@ -105,6 +105,8 @@ class Communicator:
     n_channels: int | None = None  # channels of collectives
     is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
     edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
+    # ranks and their parents in the tree of each channel, as those ranks log them
+    trees: dict[int, tuple[tuple[int, int], ...]] | None = None
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""
@@ -112,6 +114,11 @@ class Communicator:
             return None
         around = [(ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))]
         return sorted({edge for edge in around if edge[0] != edge[1]})
+
+    def tree_edges(self) -> list[tuple[int, int]]:
+        """Return the edges of all trees in both directions, which data takes up and down, sorted; none where no tree was logged."""
+        edges = {edge for tree in (self.trees or {}).values() for edge in tree}
+        return sorted(edges | {(parent, rank) for rank, parent in edges})
 
 
 @dataclass(frozen=True)

@@ -28,47 +28,59 @@ from nsyspipe.errors import (
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
-from nsyspipe.nsys.programs import Nsys, by_number, find
+from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _MAGIC = b"SQLite format 3"
-EXPORT_SUFFIX, RAW_SUFFIX = ".sqlite", ".nsys-rep"
+EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")
+# What ends a report's name where it is its rank.
+RANK_OF_NAME = re.compile(r"(?i)(?:rank|[._-])(\d{1,18})$")
 
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 SOURCES: dict[Path, Path] = {}
 
 
-def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the exports that the arguments name, by `find_named`; NotAReportError if one is not exported."""
-    found = find_named(arguments)
-    if raw := [path for path in found if path.suffix == RAW_SUFFIX]:
-        raise _not_exported(raw[0])
-    return found
+def _word(path: str) -> str:
+    """Return a path or glob as a word of the shell, no option."""
+    return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
 
 
-def _not_exported(path: Path, found: str | None = None) -> NotAReportError:
-    fix = f"nsys export --type=sqlite {path} (from nsys 2025.3 on with --include-blobs=true)"
-    return NotAReportError(str(path), "an nsys report that was not exported to SQLite", found=found, fix=fix)
+def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
+    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each."""
+    groups: dict[tuple[str, str], list[Path]] = {}
+    for path in map(source_of, map(Path, paths)):
+        match = RANK_OF_NAME.search(path.stem)
+        stem = path.stem if match is None else path.stem[: match.start(1)]
+        groups.setdefault((str(path.parent / stem), "" if match is None else path.suffix), []).append(path)
+    words: dict[str, list[Path]] = {}
+    for (stem, suffix), group in groups.items():
+        globs = [f"{glob.escape(stem)}{digits}{suffix}" for digits in ("*", "[0-9]*")]
+        # The longer one, where the other has reports of other names.
+        is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
+        exact = [one for one in globs if all(map(is_rank, glob.glob(one)))]  # noqa: PTH207
+        word = str(group[0]) if len({*group}) == 1 else [*exact, globs[1]][0]
+        words.setdefault(_word(word), []).extend(group)
+    return words
 
 
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the files that the arguments name, in their order; within a glob or directory by number.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. One named twice stays.
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` and ``.qdrep`` files without one. One named twice stays.
     """
-    found = _expand(arguments, EXPORT_SUFFIX, RAW_SUFFIX)
+    found = _expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES)
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
-    return [path for path in found if path.suffix != RAW_SUFFIX or path.with_suffix("") not in exported]
+    return [path for path in found if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that are named, each once; exports are passed over, alone a NotAReportError."""
-    found = _expand(arguments, RAW_SUFFIX)
+    found = _expand(arguments, *RAW_SUFFIXES)
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
-        fix = f"nsyspipe analyze {found[0]}, or pass the {RAW_SUFFIX} file"
+        fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
         raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
     distinct: dict[Path, Path] = {}
     for path in captures:
@@ -86,7 +98,7 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     found: tuple[list[str], list[str]] = [], []
     for argument in arguments:
         path = Path(argument)
-        is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file()
+        is_text = path.suffix not in (EXPORT_SUFFIX, *RAW_SUFFIXES) and path.is_file()
         if is_text:
             with readable(path), path.open("rb") as file:
                 is_text = file.read(len(_MAGIC)) != _MAGIC
@@ -146,7 +158,6 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
-_NO_NSYS = "no nsys on this machine; nsyspipe convert exports it on one that has nsys"
 
 # Entries that this process uses: their locks stay open until it ends.
 _CLAIMS: dict[Path, int | None] = {}
@@ -166,7 +177,7 @@ def exported_reports(
     `on_progress` is called with (reports exported, reports to export). All are tried before a failure is raised.
     """
     paths = find_named(arguments)
-    sources = {path: None for path in paths if path.suffix == RAW_SUFFIX}
+    sources = {path: None for path in paths if path.suffix in RAW_SUFFIXES}
     if not sources:
         return paths
     limit = os.environ.get(_BYTES) or f"{_MOST_BYTES}"
@@ -235,12 +246,10 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
             if is_up_to_date(source, target, force=False):
                 return target
     if not target_of(source).exists():
-        raise _not_exported(source, _NO_NSYS)
-    exports = [str(one.with_suffix(EXPORT_SUFFIX)) for one in sources]
-    named = shlex.join(map(decoded, exports))
-    if len(exports) > 1 and len({path.parent for path in sources}) == 1:
-        begin = os.path.commonprefix(exports)  # noqa: RUF071 - by characters
-        named = shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
+        problem = "an nsys report that was not exported to SQLite, and there is no nsys on this machine"
+        fix = f"nsyspipe convert {_word(str(source))} where nsys is, which needs no GPU: {GET_NSYS}"
+        raise NotAReportError(decoded(str(source)), problem, fix=fix)
+    named = " ".join(words_of_runs(one.with_suffix(EXPORT_SUFFIX) for one in sources))
     problem = "an nsys report, and there is no nsys on this machine to export it"
     found = f"what may be its export: {printable(decoded(str(target_of(source))))}"
     raise NotAReportError(decoded(str(source)), problem, found=found, fix=f"nsyspipe analyze {named}")

@@ -35,7 +35,7 @@ _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 
-_INSTALL = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
+_INSTALL = "run this in the environment that trains, or in a clone of nsyspipe: pip install '.[train]'"
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
 

@@ -66,6 +66,8 @@ _PARENT = re.compile(r"\bparent (0x[0-9a-f]{1,16})\b")
 # Later releases count children where earlier ones count splits.
 _SPLIT = re.compile(r"\b(?:splitCount|childCount) (\d{1,9}) color (-?\d{1,10})\b")
 _RING = re.compile(r"Channel (\d{1,6})/\d{1,6} :((?: +\d{1,9})+)\s*$")
+_TREES = re.compile(r"Trees(?: \[\d{1,6}\] -?\d{1,9}(?:/-?\d{1,9}){1,9}->\d{1,9}->-?\d{1,9})+\s*$")
+_TREE = re.compile(r"\[(\d+)\] [-\d/]+->(\d+)->(-?\d+)")  # children, rank, parent
 _CONNECTED = re.compile(
     r"(?:Channel|Ring) (?P<channel>\d{1,6})(?:/(?P<connection>\d{1,6}))? :"
     r" (?P<from>\d{1,9})(?:\[(?P<from_gpu>[0-9a-f]{1,16})\])?"
@@ -99,6 +101,13 @@ class Ring(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class Trees(NamedTuple):
+    """The parent of a rank in the tree of each channel; -1 of the root."""
+
+    rank: int
+    parents: tuple[tuple[int, int], ...]
+
+
 class Connected(NamedTuple):
     """A connection of a channel (0: collectives); GPUs are labelled by PCI address, later by NVML index."""
 
@@ -126,7 +135,7 @@ class Setting(NamedTuple):
     value: str
 
 
-Said: TypeAlias = Ring | Connected | Channels
+Said: TypeAlias = Ring | Trees | Connected | Channels
 Fact: TypeAlias = Init | Said | Setting
 Process: TypeAlias = tuple[str, int]
 
@@ -154,9 +163,12 @@ def parse_line(text: str) -> Line | None:
     return Line((printable(header["host"]), int(header["pid"])), int(header["thread"]), _fact(text[header.end() :]))
 
 
-def _fact(body: str) -> Fact | None:
+def _fact(body: str) -> Fact | None:  # noqa: PLR0911 - a form of line each
     if match := _RING.match(body):
         return Ring(int(match[1]), tuple(map(int, match[2].split())))
+    if _TREES.match(body):
+        channels, ranks, parents = zip(*(map(int, tree) for tree in _TREE.findall(body)), strict=True)
+        return Trees(ranks[0], tuple(zip(channels, parents, strict=True)))
     if match := _CONNECTED.match(body):
         channel, connection, start, end = (int(match[name] or 0) for name in ("channel", "connection", "from", "to"))
         transport = printable(match["transport"][:_LONGEST_TEXT])
@@ -189,7 +201,7 @@ class Membership:
     ready: float = math.inf
     end: float = math.inf
     group: Group | None = None
-    said: dict[tuple[int, ...], Ring | Connected] = field(default_factory=dict)  # by its key, the first of each
+    said: dict[tuple[int, ...], Ring | Trees | Connected] = field(default_factory=dict)  # by its key, the first of each
     channels: list[Channels] = field(default_factory=list)
 
 
@@ -210,7 +222,7 @@ def communicators(facts_of: Mapping[Process, Sequence[tuple[int, Fact]]]) -> tup
     members = {process: _memberships(process, facts, groups) for process, facts in facts_of.items()}
     for process, facts in facts_of.items():
         for at, (thread, fact) in enumerate(facts):
-            if isinstance(fact, Ring | Connected | Channels):
+            if isinstance(fact, Ring | Trees | Connected | Channels):
                 _give(members[process], at, thread, fact)
     ordered = sorted(groups.values(), key=lambda one: min((member.order, member.process) for member in one.members))
     return tuple(map(_communicator, ordered))
@@ -261,17 +273,20 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
             alive[0].channels.append(said)
         return
     # What tells it from others of its communicator.
-    key = said[:1] if isinstance(said, Ring) else (*said[:4], said.is_receive)
+    key = (*said[:4], said.is_receive) if isinstance(said, Connected) else said[:1]
+    key = (-1, *key) if isinstance(said, Trees) else key
     lacking = [one for one in alive if key not in one.said]
     if owner := next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None):
         owner.said.setdefault(key, said)
 
 
-def _fits(member: Membership, said: Ring | Connected) -> bool:
+def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
     """Tell whether a line can be about this communicator: its ranks, on its GPUs."""
     n_ranks = member.init.n_ranks
     if isinstance(said, Ring):
         return sorted(said.ranks) == list(range(n_ranks))
+    if isinstance(said, Trees):
+        return said.rank == member.init.rank and all(-1 <= up < n_ranks and up != said.rank for _, up in said.parents)
     own = said.to_rank if said.is_receive else said.from_rank
     ends = ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu))
     is_ours = own == member.init.rank and said.from_rank != said.to_rank
@@ -293,6 +308,10 @@ def _member(rank: int, process: Process, init: Init) -> CommMember:
 def _communicator(of: Group) -> Communicator:
     by_rank = sorted(of.by_rank.items())
     rings = {one.channel: one.ranks for _, by in reversed(by_rank) for one in by.said.values() if isinstance(one, Ring)}
+    trees: dict[int, set[tuple[int, int]]] = {}
+    for one in (one for _, by in by_rank for one in by.said.values() if isinstance(one, Trees)):
+        for channel, parent in one.parents:
+            trees.setdefault(channel, set()).update({(one.rank, parent)} if parent >= 0 else ())
     channels = [one for member in of.members for one in member.channels]
     nvls = {one.is_nvls_on for one in channels} - {None}
     counts = [one.n_channels for one in channels if one.n_channels is not None]
@@ -301,6 +320,7 @@ def _communicator(of: Group) -> Communicator:
         n_ranks=of.n_ranks,
         members=tuple(_member(rank, one.process, one.init) for rank, one in by_rank),
         rings=dict(sorted(rings.items())) or None,
+        trees={channel: tuple(sorted(edges)) for channel, edges in sorted(trees.items())} or None,
         n_channels=max(counts, default=None) or len(rings) or None,
         is_nvls_on=(True in nvls) if nvls else None,
         edges=_edges(of) or None,

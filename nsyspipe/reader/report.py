@@ -256,6 +256,11 @@ def pid_of(global_pid: int) -> int:
     return (global_pid >> 24) & _PID_BITS
 
 
+def main_thread_of(global_pid: int) -> int:
+    """Return the globalTid of a process's first thread, which has its number."""
+    return global_pid | pid_of(global_pid)
+
+
 def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:
     """Return an int64 column as numpy, nulls as a given number (never through float)."""
     filled = pc.fill_null(column, null) if column.null_count else column

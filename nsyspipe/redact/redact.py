@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
-from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
 from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
@@ -64,7 +65,7 @@ class Redaction:
 
 
 def redact(
-    reports: str,
+    reports: str | Sequence[str],
     out: Path,
     *,
     force: bool = False,
@@ -133,17 +134,23 @@ def _copy(copying: Copying, host: str | None) -> None:
         copy_part(copying)
 
 
-def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
-    """Decide where the copies of one report, or of those of a directory or glob, go, before anything is written.
+def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:
+    """Decide where the copies of one report, or of several, a directory or a glob, go, before anything is written.
 
     InputError if there is no report, or one that was not exported to SQLite; OutputError if an original or, without
     `force`, a file that is there would be replaced.
     """
-    path = Path(reports)
-    _check_exported([path])
-    found = find_reports([reports])
-    _check_exported(found)
-    is_one = path.is_file() or not (path.is_dir() or glob.has_magic(reports))
+    arguments = [reports] if isinstance(reports, str) else reports
+    # What was exported beside it stands for a report.
+    found = [
+        own if one.suffix in RAW_SUFFIXES and (own := one.with_suffix(EXPORT_SUFFIX)).is_file() else one
+        for one in find_named(arguments)
+    ]
+    if raw := [decoded(str(one)) for one in found if one.suffix in RAW_SUFFIXES]:
+        problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
+        raise NotAReportError(raw[0], problem, fix=f"nsyspipe convert {shlex.join(raw)}")
+    path = Path(arguments[0])
+    is_one = len(arguments) == 1 and (path.is_file() or not (path.is_dir() or glob.has_magic(arguments[0])))
     with _writable(out):
         places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
         for place in places:
@@ -151,20 +158,14 @@ def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
     return places
 
 
-def _check_exported(paths: Sequence[Path]) -> None:
-    for path in (one for one in paths if one.suffix == RAW_SUFFIX):
-        problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
-        raise NotAReportError(decoded(str(path)), problem, fix=f"nsyspipe convert {path}")
-
-
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
     if out.exists() and not out.is_dir():
-        problem = "is a file, where a directory for several reports was needed"
-        raise OutputError(str(out), problem, fix=_ANOTHER)
+        raise OutputError(str(out), "is a file, where a directory for several reports was needed", fix=_ANOTHER)
     if out.is_dir():
         if any(out.samefile(report.parent) for report in reports):
-            problem = "is the directory of the reports, which are never replaced"
-            raise OutputError(str(out), problem, fix="another directory")
+            raise OutputError(
+                str(out), "is the directory of the reports, which are never replaced", fix="another directory"
+            )
         if not force and any(out.iterdir()):
             problem = "is not empty: what lies in it would be taken for redacted too"
             raise OutputError(str(out), problem, fix="a new directory, or --force")
@@ -199,9 +200,7 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     """
     directory = places[0].copy.parent
     files: list[Path] = []
-    made: list[Path] = []
-    renamed: list[Path] = []
-    held = contextlib.ExitStack()
+    made, renamed, held = list[Path](), list[Path](), contextlib.ExitStack()
     try:
         with _writable(directory):
             made = [one for one in (directory, *directory.parents) if not one.exists()]  # innermost first
@@ -248,5 +247,6 @@ def _writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(decoded(str(out)), problem, fix="another directory") from error
+        raise OutputError(
+            decoded(str(out)), f"cannot be written ({error.strerror})", fix="another directory"
+        ) from error

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
-from nsyspipe.errors import NsyspipeError
+from nsyspipe.errors import NsyspipeError, OptionError
 from nsyspipe.findings.judge import in_order
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
+from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
-    from nsyspipe.run.run import Run
 
 _GB = 1e9
 _FEW_STEPS = 3
@@ -33,6 +33,9 @@ _MENU = {
     "perfect-overlap": Knobs(perfect_overlap=True),
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
+
+# Asked where they can be answered alone: most runs have neither.
+_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}
 
 
 def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -64,17 +67,24 @@ def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
-    if target is None or own is None:
+    roles = [one for one in replay.roles if knobs.role in (None, one)]
+    rates = {one: rate for one in roles if (rate := replay.bus_of(one)) is not None}
+    if knobs.bandwidth_factor is not None:
+        whose = "all" if knobs.role is None else knobs.role
+        times = f"{knobs.bandwidth_factor:g} times the captured bandwidth of {whose} communicators, within 10 %"
+        yield f"{times}; ranks wait for late ones as before"
+    target = knobs.target_bytes_per_s
+    if target is None or not rates:
         return
-    captured = f"captured {own / _GB:.4g} GB/s"
+    named = [f"{rate / _GB:.4g} GB/s{f' ({one})' if len(replay.roles) > 1 else ''}" for one, rate in rates.items()]
+    captured = f"captured {', '.join(named)}"
     if knobs.link is None:
         most = replay.nominal_bytes_per_s
         beyond = "" if most is None or target <= most else f", more than the {most / _GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
         yield f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
         return
     link = LINKS[knobs.link]
-    if replay.target(knobs) is None:
+    if all(replay.target(knobs, one) is None for one in rates):
         yield f"{link.name}: the {captured} are what it gives, so it stays"
         return
     how = "measured" if link.is_measured else "not measured"
@@ -85,12 +95,20 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.no_wait:
         yield "all ranks work like the middle one of each step, of two like the faster"
+    if knobs.no_sync:
+        copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
+        yield f"gradients are added up on each rank, which is taken to take no longer{copied}"
+    if knobs.prefetch:
+        yield "each all-gather may begin when the one before it may: parameters of one more layer need memory"
     if knobs.no_grad_copy:
         yield "all that is copied from buckets to gradients goes away"
     if knobs.perfect_overlap:
         yield "all communication runs beside compute, which it slows"
     if replay.is_sharded:
         yield "work beside communication goes on as fast as captured"
+        return
+    if replay.captured.timelines[0].collectives.is_inline.all():
+        yield "communication is in line with the work, so none of it is slowed"
         return
     found = replay.slowdowns(replay.target(knobs))
     percents = [100 * after.total(*replay.total_work) for _, after in found.pairs]
@@ -111,8 +129,8 @@ class Scenario:
     label
         The same in words.
     knobs
-        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, a number
-        however it was given.
+        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s`` or
+        ``bandwidth_factor``, a number however it was given, and ``role`` whose it is.
     step_time_ns
         Predicted step time; None where the question is refused.
     low_ns, high_ns
@@ -146,7 +164,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(ShownInNotebooks):
     """The answer to `whatif`.
 
     Attributes
@@ -198,6 +216,8 @@ def whatif(
     bucket_mb: float | None = None,
     no_wait: bool = False,
     no_grad_copy: bool = False,
+    no_sync: bool = False,
+    prefetch: bool = False,
     perfect_overlap: bool = False,
     gradient_bytes: float | None = None,
 ) -> WhatIf:
@@ -215,7 +235,8 @@ def whatif(
     run
         Of two ranks or more, from reports or saved with its operations.
     bandwidth
-        Bus bandwidth (busbw of nccl-tests) in bytes per second, or as ``"300GB/s"``, captured = gradient bytes x
+        Bus bandwidth (busbw of nccl-tests) in bytes per second, as ``"300GB/s"``, or as ``"2x"`` of the captured one; with a
+        role of `schema.TRAFFIC` in front (``"tensor=2x"``) of its communicators alone. Of gradients captured = gradient bytes x
         2(n-1)/n / transfer: T_k x captured / given over a slower link, 30 us + (T_k - 30 us) x captured / given over a
         faster one.
     link
@@ -231,6 +252,11 @@ def whatif(
         All ranks work as the middle one of each step.
     no_grad_copy
         ``gradient_as_bucket_view=True``: without the copies that follow the collectives.
+    no_sync
+        Of an accumulation, gradients are sent in the last micro-batch alone: DDP's ``no_sync()`` in the others, without what
+        scales them into buckets and copies them out.
+    prefetch
+        Of FSDP, each all-gather of parameters may begin when the one before it in its step may.
     perfect_overlap
         All communication beside work: max(work + c / (1 + c) x sum of T, sum of T) of each step.
     gradient_bytes
@@ -262,11 +288,19 @@ def whatif(
     A faster link is not predicted to be slower, nor its range to end higher, on any capture that was tried; yet nothing
     forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
     """
-    work = {"no_wait": no_wait, "no_grad_copy": no_grad_copy, "perfect_overlap": perfect_overlap}
+    if not isinstance(run, Run):
+        raise OptionError("whatif", "takes a run", found=type(run).__name__, fix="whatif(nsyspipe.load(REPORTS))")
+    work = {
+        "no_wait": no_wait, "no_grad_copy": no_grad_copy, "no_sync": no_sync, "prefetch": prefetch,
+        "perfect_overlap": perfect_overlap,
+    }  # fmt: skip
     others: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, **work}
     asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **others)
-    questions = {_CUSTOM: asked} if asked else _MENU
     opened = opened_replay(run, gradient_bytes)
+    fitting = {
+        key: one for key, one in _WHERE_IT_FITS.items() if not isinstance(opened, str) and not why_refused(opened, one)
+    }
+    questions = {_CUSTOM: asked} if asked else _MENU | fitting
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     promised = nvlink_promise(run.header.gpu_names)
@@ -330,8 +364,10 @@ ADVICE = {
     "grad-copy": Knobs(no_grad_copy=True),
     "compress-gradients": Knobs(gradient_dtype="bf16"),
     "straggler": Knobs(no_wait=True),
+    "no-sync": Knobs(no_sync=True),
+    "shard-prefetch": Knobs(prefetch=True),
 }
-_SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "link")
+_SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "bandwidth_factor", "link")
 
 
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
@@ -371,7 +407,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         try:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
-            opened = f"not replayed: {error}"
+            opened = f"not replayed: {error.lines()[0]}"
     told = [_with_expected(row, change, opened) for row, change in zip(rows, changes, strict=True)]
     return schema.FINDINGS.from_rows(in_order(told))
 

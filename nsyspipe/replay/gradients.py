@@ -104,6 +104,22 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     return GradientCopies(rows, np.where(is_copy, n_bytes, lengths * per_ns))
 
 
+def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
+    """Return what scales gradients into buckets and copies them out in all passes of a step but the last: one of each, or none."""
+    program, timeline = captured.program, captured.timelines[rank]
+    own = np.flatnonzero((program.step == step) & program.is_gradient)
+    rows = [np.empty(0, np.int64)]
+    for one in np.unique(captured.burst[own]).tolist()[:-1]:
+        of_pass = own[captured.burst[own] == one]
+        copies = _row(timeline, captured.ranks[rank].join[of_pass])
+        # All since the collective before the first of the pass.
+        before = timeline.collectives.launch[of_pass[0] - 1] if of_pass[0] else NEVER
+        scaling = _scaling_rows(timeline, of_pass)
+        scaling = scaling[timeline.launch[scaling] > before]
+        rows += [copies, scaling] if scaling.size == np.count_nonzero(timeline.is_copy[copies]) else [copies]
+    return np.unique(np.concatenate(rows))
+
+
 def _row(timeline: RankTimeline, joins: Int64) -> Int64:
     """Return the copies in a row that follow the waits for one burst; none where there are kernels alone."""
     waiting = joins[joins < timeline.start.size]

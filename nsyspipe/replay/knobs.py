@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
+from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.replay.gradients import bucket_ends
-from nsyspipe.replay.program import NEVER, RankTimeline, Windows
+from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
 # Networks are told in bits: 200Gb/s, 200Gbit/s, 200Gbps.
+_FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
 _BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
 
 LINKS = {link.name: link for link in NAMED_LINKS}
@@ -37,7 +39,6 @@ LARGEST_IDENTITY_ERROR = 0.01
 # From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
 LARGEST_STARVED_SHARE = 0.02
 _LARGEST_UNLAUNCHED = 0.01
-_SHARDED = {"all_gather", "reduce_scatter"}
 _SAME = 0.03
 # Of the gradients' bytes: less is sent under a hook that compresses them.
 _WHOLE = 0.75
@@ -46,6 +47,7 @@ _IN_SWITCH, _PAIR = 1.25, 2
 _MOST_BUCKETS = 128
 # Collectives of all steps together: a tenth of a second for each thousand.
 _MOST_REPLAYED = 2_500
+_OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
 # Kernels may be slower beside communication, but hardly so much.
 _MOST_SLOWER = 1.5
 
@@ -55,15 +57,19 @@ class Knobs:
     """A combination of changes, as `answer.whatif` describes them; what is None or false stays as it is."""
 
     bandwidth_bytes_per_s: float | None = None
+    bandwidth_factor: float | None = None
+    role: str | None = None  # of the communicators whose bandwidth changes; None: of all
     link: str | None = None
     gradient_dtype: str | None = None
     bucket_mb: float | None = None
     no_wait: bool = False
     no_grad_copy: bool = False
+    no_sync: bool = False
+    prefetch: bool = False
     perfect_overlap: bool = False
 
     def __post_init__(self) -> None:
-        if self.link is not None and self.bandwidth_bytes_per_s is not None:
+        if self.link is not None and (self.bandwidth_bytes_per_s or self.bandwidth_factor) is not None:
             raise OptionError("--link and --bandwidth", "say the same thing twice", fix="give one")
         if self.link is not None and self.link not in LINKS:
             # None of them is offered: a link of nearly the same name is another link.
@@ -100,6 +106,18 @@ def _check_positive(option: str, value: float | None) -> None:
         raise OptionError(f"{option} {value:g}", "is not a positive number")
 
 
+def _bandwidth_knobs(text: str) -> dict[str, float | str]:
+    """Return the knobs of ``[ROLE=]300GB/s`` or ``[ROLE=]2x``, twice what is captured."""
+    role, is_named, rate = text.rpartition("=")
+    if is_named and role not in ROLES:
+        raise OptionError(f"--bandwidth {text!r}", f"{role!r} is no kind of traffic", found=", ".join(ROLES))
+    of_role = {"role": role} if is_named else {}
+    if factor := _FACTOR.fullmatch(rate):
+        _check_positive("--bandwidth", float(factor[1]))
+        return {"bandwidth_factor": float(factor[1]), **of_role}
+    return {"bandwidth_bytes_per_s": parse_bandwidth(rate), **of_role}
+
+
 def parse_bandwidth(text: str) -> float:
     """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes; all else is an `OptionError`."""
     if bits := _BITS.fullmatch(text):
@@ -123,12 +141,15 @@ def knobs_of(
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
     if isinstance(bandwidth, str):
-        bandwidth = parse_bandwidth(bandwidth)
+        others |= _bandwidth_knobs(bandwidth)
+        bandwidth = None
     elif bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
         what, fix = f"bandwidth={bandwidth:g}", f'bandwidth="{bandwidth:g}GB/s"'
         raise OptionError(what, "is in bytes per second", fix=fix)
     named = None if link is None else named_link(link)
-    return Knobs(bandwidth, link if named is None else named.name, **others)
+    if bandwidth is not None:
+        others["bandwidth_bytes_per_s"] = bandwidth
+    return Knobs(link=link if named is None else named.name, **others)
 
 
 # --- where the replay does not hold -----------------------------------------------------------------
@@ -175,6 +196,17 @@ def why_not(run: Run) -> str | None:
     return None
 
 
+def why_not_traffic(run: Run) -> str | None:
+    """Return why the kinds of traffic of a run cannot be replayed; None if nothing speaks against them."""
+    traffic = run.traffic()
+    if PIPELINE not in traffic["role"].to_pylist():
+        are_sends = "send_recv" in traffic["collective"].to_pylist()
+        return "sends and receives, of which it is not known what for" if are_sends else None
+    return (
+        "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"
+    )
+
+
 def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
     """Return why the operations of a run cannot be replayed; None if nothing speaks against it."""
     first = timelines[0].collectives
@@ -185,9 +217,14 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
         return "no communication was recorded in the steps that count"
     others = [one.collectives for one in timelines]
-    is_same = all(np.array_equal(one.step, first.step) and np.array_equal(one.seq, first.seq) for one in others)
+    is_same = all(np.array_equal(one.step, first.step) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
         return "collectives could not be matched across ranks"
+    # Ranks of other groups take part in other collectives, in the same places.
+    by_rank = [np.stack((one.step, one.seq, np.arange(one.seq.size))) for one in others]
+    placed = np.unique(np.concatenate(by_rank, axis=1), axis=1)
+    if np.unique(placed[:2], axis=1).shape[1] != placed.shape[1]:
+        return "ranks launch their collectives in different orders, so which of them are at the same place is not known"
     # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
     # compression does on one of many streams in turn, once in a while on NCCL's, is less.
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
@@ -197,17 +234,23 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
             "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
             f"({most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it): the model does not cover that"
         )
-    return _several_streams_or_unlaunched(inside["comm_id"].unique().to_pylist(), timelines)
+    return _unknown_streams_or_unlaunched(inside["comm_id"].unique().to_pylist(), timelines)
 
 
-def _several_streams_or_unlaunched(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
-    first = timelines[0].collectives
-    kinds = set(first.kind.tolist())
-    # Without NCCL's ids a communicator is named collective/order.
-    is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
-    is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
-    if is_several or is_odd or any(np.unique(first.stream[first.kind == kind]).size > 1 for kind in kinds):
-        return "several communicators are in use, for which the model is not validated"
+def _unknown_streams_or_unlaunched(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
+    for one in (rank.collectives for rank in timelines):
+        beside = ~one.is_inline
+        kinds = {*one.kind[beside].tolist()}
+        is_odd = np.unique(one.stream[beside]).size > 1 and not kinds <= SIDES
+        # Without NCCL's ids a communicator is named collective/order, by its stream.
+        is_several = is_odd or any(np.unique(one.stream[beside & (one.kind == kind)]).size > 1 for kind in kinds)
+        if is_several and any("/" in name for name in communicators):
+            return (
+                "several communicators are in use, and NCCL's ids of them were not recorded (export with "
+                "--include-blobs=true), so which collectives follow one another is not known"
+            )
+    if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
+        return "CUDA graphs launch communication and work together, so what waits for what is not known"
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
         return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
@@ -220,12 +263,13 @@ def _several_streams_or_unlaunched(communicators: Sequence[str], timelines: Sequ
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
-    return next(chain(_run(replay, knobs), *of_knobs), None)
+    is_of_gradients = not _OF_GRADIENTS.isdisjoint(knobs.given)
+    return next(chain(_without_gradients(replay) if is_of_gradients else (), _run(replay, knobs), *of_knobs), None)
 
 
 def beyond_nominal(replay: Replay) -> str | None:
     """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
-    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
+    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s if replay.has_gradients else None
     in_switch = _IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0
     if most is None or own is None or own <= most * in_switch:
         return None
@@ -252,32 +296,51 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         idle = f"GPUs stand idle {share} of the step because work was not launched yet"
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
-        idle = f"one rank alone stands idle {share} of its step for lack of launches"
-        yield f"{idle} (place {np.argmax(shares)} in order): a straggler; ask for the balanced run, --no-wait"
+        idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
+        yield f"{idle} for lack of launches: a straggler; ask for the balanced run, --no-wait"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    target, own = knobs.target_bytes_per_s or 0.0, replay.bus_bytes_per_s
+    target = knobs.target_bytes_per_s or 0.0
+    if knobs.role is not None and knobs.role not in replay.roles:
+        yield f"no {knobs.role} communication: that of the run is {', '.join(replay.roles)}"
+        return
     most, fastest = max((link.nominal_bytes_per_s or 0.0, link.name) for link in NAMED_LINKS)
     if target > most * _IN_SWITCH:
         known = f"the fastest that is known, {fastest}, gives {most / _GB:,.0f} GB/s"
         left = "perfect overlap says what is left where communication costs nothing"
         yield f"no link gives {target / _GB:,.0f} GB/s: {known}; {left}"
-    if own is None:
-        fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
-        yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
-    elif replay.is_sharded and target < own * (1 - _SAME):
-        hidden = "what waits for a collective that is hidden now is not known"
-        yield f"sharded, as with FSDP: {hidden}, so only faster links can be answered"
+    for role in replay.roles if knobs.role is None else (knobs.role,):
+        if knobs.bandwidth_factor is None and replay.bus_of(role) is None:
+            if role == OTHER and len(replay.roles) > 1:
+                continue
+            fix = " (export with --include-blobs=true, or ask for --bandwidth 2x)"
+            fix = " (--gradient-bytes N says them)" if replay.has_gradients and not replay.is_sharded else fix
+            yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+        elif replay.ratio(knobs, role) > 1 + _SAME and not replay.is_waited_for(role):
+            named = "sharded, as with FSDP" if replay.is_sharded else f"{role} communication beside the work"
+            hidden = "what waits for a collective that is hidden now is not known"
+            yield f"{named}: {hidden}, so only faster links can be answered"
 
 
-def _sharded(replay: Replay) -> Iterator[str]:
+def _without_gradients(replay: Replay) -> Iterator[str]:
     if replay.is_sharded:
         yield "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
+    elif not replay.has_gradients:
+        yield f"no all-reduces of gradients (the communication is {', '.join(replay.roles).replace(OTHER, 'of a kind that is not known')}): there are no buckets to change"
+
+
+def _prefetch(replay: Replay, _: Knobs) -> Iterator[str]:
+    if not replay.is_prefetched.any():
+        yield "no all-gathers of parameters (FSDP, ZeRO 3) that could begin earlier"
+
+
+def _no_sync(replay: Replay, _: Knobs) -> Iterator[str]:
+    if replay.n_bursts <= 1:
+        yield "the gradients are sent once per step, as far as the passes of its steps tell"
 
 
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    yield from _sharded(replay)
     if (n_bursts := replay.n_bursts) > 1:
         unknown = "which of them are the same is not known (an accumulation sends them once under no_sync())"
         yield f"gradients are all-reduced {n_bursts} times per step, with other work between, and {unknown}"
@@ -302,27 +365,34 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
-    yield from _sharded(replay)
     if replay.n_copies <= 1:
         yield "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
 
 
 def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
-    yield from _sharded(replay)
     if replay.datatypes != {"f32"}:
         shown = ", ".join(sorted(one or "of unknown type" for one in replay.datatypes or {None}))
         yield f"gradients are sent as {shown}: only f32 ones can be halved"
 
 
+def _overlap(replay: Replay, _: Knobs) -> Iterator[str]:
+    if any(one.collectives.is_inline.any() for one in replay.captured.timelines):
+        yield "communication is on the stream of the compute, where what follows waits for it: it cannot run beside work"
+
+
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
 _KNOBS: dict[str, tuple[Callable[[Any], str], Callable[[Replay, Knobs], Iterator[str]] | None]] = {
     "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
+    "bandwidth_factor": ("bandwidth x {:g}".format, _faster),
+    "role": ("of {} communication".format, None),
     "link": ("link {}".format, _faster),
     "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
     "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _copies),
     "gradient_dtype": ("gradients as {}".format, _halved),
+    "no_sync": (lambda _: "no_sync() but in the last micro-batch", _no_sync),
+    "prefetch": (lambda _: "parameters gathered one layer earlier", _prefetch),
     "no_wait": (lambda _: "no waiting for late ranks", None),
-    "perfect_overlap": (lambda _: "perfect overlap", None),
+    "perfect_overlap": (lambda _: "perfect overlap", _overlap),
 }
 
 

@@ -5,14 +5,15 @@ Times are aligned, ns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import IntervalSet, union
+from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.names import PHASES
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # The launch of what has none: before everything.
 NEVER = -(2**62)
+SIDES = frozenset(("all_gather", "reduce_scatter"))
 _COPY_NAME = "memcpy DtoD"
 _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
 # A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
@@ -60,6 +62,17 @@ class Collectives:
     phase: Int64
     stream: Int64
     kind: NDArray[np.object_]
+    is_inline: Flags  # on the main stream, where the work after it waits for it as for any operation
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What the collectives of the lowest rank are for, in order of launch."""
+
+    n_bytes: Float64  # NaN where not known
+    is_gradient: Flags
+    role: NDArray[np.object_]
+    communicator: Int64 | None  # None where NCCL's ids are not known
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class RankTimeline:
     is_copy: Flags
     is_compute: Flags
     n_without_launch: int
-    n_hooked: int  # compute kernels on a stream of communication
+    n_hooked: int  # compute kernels on a stream of communication that is not the main one
     hooked_ns: int
     next_launch: int  # of what begins the window after the last one; `NEVER`: nothing does
     n_outside: int  # communication operations that belong to no step
@@ -134,12 +147,13 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     computing = is_compute & inside
     lengths = np.bincount(stream[computing], weights=duration[computing])
     main = int(np.argmax(lengths)) if lengths.size else -1
+    columns["launch"] = _apart(columns["launch"], np.flatnonzero(inside & (stream == main)))
     # In order of start, which is that of launch on one stream.
     rows = np.flatnonzero(inside & ~is_comm & (stream == main))
     codes = events["name"].combine_chunks().dictionary_encode()
     name, names = codes.indices.to_numpy()[rows], tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
-    hooked = computing & np.isin(stream, stream[comm])
+    hooked = computing & np.isin(stream, stream[comm]) & (stream != main)
     after = np.flatnonzero((start >= last) & (is_comm | is_compute))
     own = {key: value[rows] for key, value in columns.items()}
     is_without = own["launch"] == NEVER
@@ -163,8 +177,17 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
             seq=_filled(events["seq"], NEVER)[by_launch],
             stream=stream[by_launch],
             kind=np.asarray(events["collective"].take(pa.array(by_launch)).to_pylist(), object),
+            is_inline=stream[by_launch] == main,
         ),
     )
+
+
+def _apart(launch: Int64, rows: Int64) -> Int64:
+    """Tell the nodes of a graph on one stream apart, which have one launch: in order of start, a ns each."""
+    of_rows = launch[rows]
+    apart = launch.copy()
+    apart[rows] += np.where(of_rows == NEVER, 0, places_in_runs(of_rows))
+    return apart
 
 
 def _filled(column: pa.ChunkedArray, value: int) -> Int64:
@@ -199,6 +222,7 @@ class Captured:
     timelines: tuple[RankTimeline, ...]
     windows: Windows
     burst: Int64  # number of each collective's burst: those of one pass of one step, one after the other
+    uses: Uses
 
     @property
     def steps(self) -> range:
@@ -209,47 +233,67 @@ class Captured:
 def captured_program(
     timelines: Sequence[RankTimeline],
     windows: Windows,
-    n_bytes: Float64,
-    is_gradient: Flags,
+    uses: Uses,
     removed: Sequence[tuple[Int64, Int64]] | None = None,
 ) -> Captured:
     """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
     `READY` is the end of the last operation of the main stream launched before the collective, or its own launch if later.
     `JOIN` is the first launched after it that went on right after its end; without one, the first launched after the last
-    collective of its burst that begins after its end: DDP waits for all of them after the backward pass. `removed` are
-    starts and ends of work to leave out, for each rank.
+    collective of its burst that begins after its end: DDP waits for all of them after the backward pass. What is in line
+    with the work stands between the operations around it. `removed` are starts and ends of work to leave out, for each rank.
     """
     first = timelines[0].collectives
     burst = _bursts(timelines[0])
     less = removed or [(np.empty(0, np.int64),) * 2] * len(timelines)
-    of_ranks = zip(timelines, windows.edges[0].tolist(), less, strict=True)
-    found = tuple(_rank_markers(rank, burst, first_edge, *gone) for rank, first_edge, gone in of_ranks)
-    edges = _begins(timelines, found, windows)
+    joins = _joins_of_ranks(timelines, burst, uses.is_gradient)
+    of_ranks = zip(timelines, joins, windows.edges[0].tolist(), less, strict=True)
+    found = tuple(_rank_markers(rank, join, edge, *gone) for rank, join, edge, gone in of_ranks)
+    edges, anchors = _begins(timelines, found, windows)
     starts = np.stack([one.collectives.start for one in timelines], axis=1)
     ends = np.stack([one.collectives.end for one in timelines], axis=1)
     ready = np.stack([one.ready for one in found], axis=1)
-    chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
-    before = np.full(ends.shape, NEVER)  # the end of the collective before each on its stream
-    for one in np.unique(chain).tolist():
-        own = np.flatnonzero(chain == one)
+    chain = _chains(timelines, uses.communicator)
+    before = np.full(ends.shape, NEVER)  # the end of the collective before each in its chain
+    for own in (np.flatnonzero(chain == one) for one in np.unique(chain).tolist()):
         before[own[1:]] = ends[own[:-1]]
-    kind, which, places = _ordered(timelines, found, edges)
+    kind, which, passes, places = _ordered(timelines, found, edges, anchors)
+    group = np.stack([one.collectives.seq for one in timelines], axis=1)
+    still = np.zeros(first.step.size)
     program = Program(
         kind=kind,
         which=which,
+        passes=passes,
         places=places,
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
-        transfer_ns=(ends - starts.max(axis=1, keepdims=True)).astype(np.float64),
-        n_bytes=n_bytes,
+        transfer_ns=np.zeros(ends.shape),
+        n_bytes=uses.n_bytes,
         chain=chain,
-        is_gradient=is_gradient,
+        is_gradient=uses.is_gradient,
+        role=uses.role,
+        group=group,
         begin_ns=edges[0].astype(np.float64),
-        late_beside_ns=np.zeros(first.step.size),
-        longer_beside=np.zeros(first.step.size),
+        late_beside_ns=still,
+        longer_beside=still,
     )
-    return Captured(program, found, tuple(timelines), windows, burst)
+    last = [program.last_start(at, one) for at, one in enumerate(starts.astype(np.float64))]
+    program = replace(program, transfer_ns=ends - np.array(last).reshape(ends.shape[0], -1))
+    return Captured(program, found, tuple(timelines), windows, burst, uses)
+
+
+def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
+    """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream.
+
+    NCCL runs what a communicator does one after the other, on whatever streams. Of FSDP's streams that are never in use at
+    once the communicator is one.
+    """
+    first = timelines[0].collectives
+    by = first.stream if communicator is None else communicator
+    if communicator is None and {*first.kind.tolist()} <= SIDES:
+        in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
+        by = np.zeros_like(by) if in_turn else by
+    return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
 
 
 def _bursts(rank: RankTimeline) -> Int64:
@@ -271,18 +315,19 @@ def free_until(rank: RankTimeline) -> Int64:
 
 
 def _rank_markers(
-    rank: RankTimeline, burst: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
+    rank: RankTimeline, join: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
 ) -> RankMarkers:
     comm = rank.collectives
-    order = np.argsort(rank.launch, kind="stable")
-    n_before = np.searchsorted(rank.launch[order], comm.launch)
-    reached = np.append(NEVER, np.maximum.accumulate(rank.end[order]))
+    launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
+    order = np.argsort(launch, kind="stable")
+    reached = np.append(NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order]))
+    n_before = np.searchsorted(launch[order], comm.launch)
     ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
     # What began earlier did not depend on that operation after all.
     ready = np.minimum(ready, comm.start)
-    join = _joins(rank, burst)
     waits = np.flatnonzero(join < rank.start.size)
-    begin = np.maximum(free_until(rank)[join[waits]], comm.start[waits])
+    # A collective that could not begin yet kept nobody waiting.
+    begin = np.maximum(free_until(rank)[join], ready)[waits]
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
     stalls = union(np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends)))
@@ -291,74 +336,114 @@ def _rank_markers(
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
 
 
-def _joins(rank: RankTimeline, burst: Int64) -> Int64:
+def _joins_of_ranks(timelines: Sequence[RankTimeline], burst: Int64, is_gradient: Flags) -> list[Int64]:
+    """Return the places of the operations that wait; of others than gradients, that nobody saw wait here, as in other steps and on other ranks."""
+    seen = [_joins(rank, burst) for rank in timelines]
+    step = timelines[0].collectives.step
+    place = np.arange(step.size) - np.searchsorted(step, step)
+    for one in np.unique(place[~is_gradient]).tolist():
+        own = ~is_gradient & (place == one)
+        shown: Counter[tuple[int, str]] = Counter()
+        for rank, (join, after, waited) in zip(timelines, seen, strict=True):
+            at = join[own & waited]
+            names = (rank.names[name] for name in rank.name[at].tolist())
+            shown.update(zip((at - after[own & waited]).tolist(), names, strict=True))
+        if shown:
+            ((usual, word), _), *_ = shown.most_common(1)
+            for rank, (join, after, waited) in zip(timelines, seen, strict=True):
+                comm, at = rank.collectives, np.minimum(after + usual, rank.start.size - 1)
+                is_same = np.array([name == word for name in rank.names], np.bool_)[rank.name[at]]
+                is_same &= own & ~waited & ~comm.is_inline & (rank.step[at] == comm.step)
+                join[:] = np.where(is_same, np.maximum(at, np.searchsorted(rank.start, comm.end)), join)
+    return [join for join, _, _ in seen]
+
+
+def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
+    """Return for each collective the place of the operation that waits, of the first that could, and whether it was seen to."""
     comm, n = rank.collectives, rank.start.size
     if not n:
-        return np.zeros(comm.end.size, np.int64)
+        nothing = np.zeros(comm.end.size, np.int64)
+        return nothing, nothing, nothing > 0
     # Operations stand in order of start, which is that of launch on one stream.
     launch = np.maximum.accumulate(rank.launch)
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)
+    inline_ends = np.append(NEVER, np.maximum.accumulate(comm.end[comm.is_inline]))
+    n_inline = np.searchsorted(comm.start[comm.is_inline], rank.start[at])
+    free = np.maximum(free_until(rank)[at], inline_ends[n_inline])
     stood_still = (
         (rank.start[at] >= comm.end)
         & (rank.start[at] < comm.end + _SOON_NS)
-        & (free_until(rank)[at] + _STANDSTILL_NS < comm.end)
+        & (free + _STANDSTILL_NS < comm.end)
         & (rank.launch[at] + _STANDSTILL_NS < comm.end)
         & (at >= after_own)
     )
     last_launch = np.full(int(burst.max(initial=-1)) + 1, NEVER)
     np.maximum.at(last_launch, burst, comm.launch)
     after_all = np.searchsorted(launch, last_launch[burst], side="right")
-    return np.where(stood_still, at, np.maximum(after_all, begun))
+    join = np.where(stood_still, at, np.maximum(after_all, begun))
+    join = np.where(comm.is_inline, np.searchsorted(rank.start, comm.start), join)
+    return join, after_own, stood_still & ~comm.is_inline
 
 
-def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows) -> Int64:
-    """Return when the work of each window begins: of one that begins with a collective, when that could have."""
-    edges = windows.edges.copy()
+def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows) -> tuple[Int64, Int64]:
+    """Return when the work of each window begins, of one that begins with a collective when that could have; and the launch of what begins it."""
+    edges, anchors = windows.edges.copy(), np.full(windows.edges.shape, -NEVER)
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
-        first, begin = _next_collective(rank, edges[:-1, at])
-        is_first = begin == edges[:-1, at]
-        edges[:-1, at][is_first] = one.ready[first[is_first]]
-    return edges
-
-
-def _next_collective(rank: RankTimeline, times: Int64) -> tuple[Int64, Int64]:
-    """Return the first collective that starts at or after each time, and that start; the last possible for none."""
-    order = np.argsort(rank.collectives.start, kind="stable")
-    starts = np.append(rank.collectives.start[order], -NEVER)
-    at = np.searchsorted(starts, times)
-    return np.append(order, 0)[at], starts[at]
+        comm, begin = rank.collectives, windows.edges[:-1, at]
+        start = np.concatenate((comm.start, rank.start, [-NEVER]))
+        order = np.argsort(start, kind="stable")
+        first = order[np.searchsorted(start[order], begin)]
+        anchors[:-1, at] = np.concatenate((comm.launch, np.maximum.accumulate(rank.launch), [-NEVER]))[first]
+        is_comm = (first < comm.start.size) & (start[first] == begin)
+        edges[:-1, at][is_comm] = one.ready[first[is_comm]]
+    return edges, np.maximum.accumulate(anchors)
 
 
 def _ordered(
-    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64
-) -> tuple[Int64, Int64, Float64]:
-    """Put the markers of all ranks into the order in which the lowest rank launched what they stand before."""
-    n_edges, n_collectives = edges.shape[0], found[0].ready.size
-    kind = np.repeat([WINDOW, READY, JOIN], [n_edges, n_collectives, n_collectives])
-    which = np.concatenate((np.arange(n_edges), *(np.arange(n_collectives),) * 2))
-    columns = []
+    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64, anchors: Int64
+) -> tuple[Int64, Int64, Flags, Float64]:
+    """Put the markers into one order that is each rank's own: kind, which, who passes it, places.
+
+    All ranks launch their collectives in one order; between two of them each goes by its own launches. Where ranks wait for
+    a collective at other places of that order, each of these is a `JOIN` of its own.
+    """
+    windows, collectives, last = np.arange(edges.shape[0]), np.arange(found[0].ready.size), -NEVER
+    # A marker's place: behind how many collectives, how many windows, how many waits; then what it is of.
+    slots = np.searchsorted(timelines[0].collectives.launch, anchors[:, 0])
+    of_all = np.stack((np.append(slots, collectives), np.append(windows, np.full_like(collectives, last))))
+    of_all = np.stack((*of_all, np.full(of_all.shape[1], last), np.append(windows, collectives)))
+    of_joins, times = [], []
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
-        join_time = np.maximum(free_until(rank)[one.join], edges[0, at])
+        comm = rank.collectives
         # Of the operation that waits: work goes on from where it had stopped before it.
-        join_time = np.where(one.join < rank.start.size, join_time, edges[-1, at])
-        columns.append(one.places(np.concatenate((edges[:, at], one.ready, join_time))))
-    lead = timelines[0]
-    launch = np.append(np.maximum.accumulate(lead.launch), -NEVER)
-    anchor = np.concatenate((_edge_anchors(lead, edges[:, 0], launch), lead.collectives.launch, launch[found[0].join]))
-    # A window that begins with an operation that waits begins after the wait.
-    rank_of_kind = np.array([1, 2, 0])[kind]
-    order = np.lexsort((which, rank_of_kind, anchor))
-    return kind[order], which[order], np.stack(columns, axis=2)[:, order]
-
-
-def _edge_anchors(lead: RankTimeline, edges: Int64, launch: Int64) -> Int64:
-    """Return the launch of what begins each window, an operation or a collective; after all others for the last edge."""
-    place = np.searchsorted(lead.start, edges)
-    anchors = launch[place]
-    first, begin = _next_collective(lead, edges)
-    is_comm = begin < np.append(lead.start, -NEVER)[place]
-    anchors[is_comm] = lead.collectives.launch[first[is_comm]]
-    anchors[-1] = -NEVER
-    return anchors
+        time = np.maximum(np.maximum(free_until(rank)[one.join], one.ready), edges[0, at])
+        times.append(np.where(one.join < rank.start.size, time, edges[-1, at]))
+        launch = np.append(np.maximum.accumulate(rank.launch), last)[one.join]
+        launch = np.where(comm.is_inline, comm.launch, launch)
+        # Behind those too that began without waiting for what was launched before them.
+        slot = np.maximum(np.searchsorted(comm.launch, launch), np.searchsorted(np.maximum.accumulate(one.ready), time))
+        slot = np.where(comm.is_inline, collectives + 1, slot)
+        # A window that begins with an operation that waits begins after the wait.
+        bounds = np.searchsorted(slots, slot), np.searchsorted(slots, slot, side="right")
+        behind = np.clip(np.searchsorted(anchors[:, at], launch), *bounds)
+        order = np.lexsort((collectives, launch, behind, slot))
+        place = np.empty_like(order)
+        place[order] = places_in_runs((slot * (windows.size + 1) + behind)[order])
+        of_joins.append(np.stack((slot, behind, place, collectives)))
+    joins, of_ranks = np.unique(np.concatenate(of_joins, axis=1), axis=1, return_inverse=True)
+    sizes = windows.size, collectives.size, joins.shape[1]
+    key = np.concatenate((of_all, joins), axis=1)
+    order = np.lexsort(key[::-1])
+    passes = np.ones((order.size, len(timelines)), np.bool_)
+    passes[sum(sizes[:2]) :] = False
+    columns = []
+    for at, rows in enumerate(of_ranks.reshape(len(timelines), -1) + sum(sizes[:2])):
+        passes[rows, at] = True
+        reached = np.concatenate((edges[:, at], found[at].ready, np.zeros_like(joins[0])))
+        reached[rows] = times[at]
+        is_passed = passes[order, at]
+        # Past a marker of others it has come as far as at its own one before.
+        columns.append(found[at].places(reached[order[is_passed]])[:, np.maximum(np.cumsum(is_passed) - 1, 0)])
+    return np.repeat([WINDOW, READY, JOIN], sizes)[order], key[3][order], passes[order], np.stack(columns, axis=2)

@@ -11,11 +11,15 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
+from nsyspipe.replay.program import SIDES
 from nsyspipe.replay.simulate import NOTHING, WINDOW, Slowing
 
 if TYPE_CHECKING:
-    from nsyspipe.model.table import Float64
+    from collections.abc import Mapping
+
+    from nsyspipe.model.table import Flags, Float64
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.program import Captured, RankMarkers, RankTimeline
 
@@ -170,16 +174,32 @@ class Facts:
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
-    recorded_bytes_per_s: float | None  # bus bandwidth by NCCL's payload
+    recorded_bytes_per_s: Mapping[
+        str, float | None
+    ]  # bus bandwidth by NCCL's payload, of the communicators of each role
     compared: tuple[float | None, float]  # the first two of `Contention`
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     world_size: int  # more than are replayed where some are not among the reports
 
     @cached_property
     def is_sharded(self) -> bool:
-        """Whether there are no all-reduces of gradients, or collectives on several streams, as of FSDP."""
+        """Whether parameters are gathered and gradients scattered beside the work, as of FSDP: who waits then is not all known."""
+        first = self.captured.timelines[0].collectives
+        beside = np.isin(first.kind, [*SIDES]) & ~first.is_inline
+        return bool(beside.any() or SHARDED in self.captured.uses.role)
+
+    @cached_property
+    def has_gradients(self) -> bool:
+        """Whether there are all-reduces of gradients."""
+        return bool(self.captured.program.is_gradient.any())
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """What the communicators are for, that of the gradients' first, else that with most transfer."""
         program = self.captured.program
-        return bool(program.chain.max(initial=0)) or not program.is_gradient.any()
+        weights = program.transfer_ns.mean(axis=1) + np.where(program.is_gradient, np.inf, 0.0)
+        sums = {one: float(weights[program.role == one].sum()) for one in sorted({*program.role.tolist()})}
+        return tuple(sorted(sums, key=lambda one: -sums[one]))
 
     @cached_property
     def contention(self) -> Contention | None:
@@ -208,11 +228,15 @@ class Facts:
         if program.n_ranks <= 1:
             return None
         if self.gradient_bytes is None or self.is_sharded:
-            return self.recorded_bytes_per_s
+            return self.recorded_bytes_per_s.get(self.roles[0])
         factor = float(bus_factor("all_reduce", np.array([self.world_size], np.float64))[0])
         own = program.is_gradient
         transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
         return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+
+    def bus_of(self, role: str) -> float | None:
+        """Return the bus bandwidth of the communicators of a role; None if not known."""
+        return self.bus_bytes_per_s if role == self.roles[0] else self.recorded_bytes_per_s.get(role)
 
     def least_compute_ns(self, most_slower: float) -> float:
         """Return what the device of the rank that computes most does per step, slowed at most so much; median over steps."""
@@ -222,6 +246,21 @@ class Facts:
             covered = busy.intersect(union(one.collectives.start, one.collectives.end)).lengths(edges[:-1], edges[1:])
             rows.append(busy.lengths(edges[:-1], edges[1:]) - most_slower / (1 + most_slower) * covered)
         return float(np.median(np.max(rows, axis=0)[windows.counts]))
+
+    def is_waited_for(self, role: str) -> bool:
+        """Tell whether it is known what waits for the communication of a role: the gradients', or what is on the main stream."""
+        if role == OTHER or (role == self.roles[0] and self.has_gradients):
+            return True
+        own = self.captured.uses.role == role
+        known = self.captured.timelines[0].collectives.is_inline | self.captured.uses.is_gradient
+        return bool(known[own].all())
+
+    @cached_property
+    def is_prefetched(self) -> Flags:
+        """Which collectives could be begun earlier: the all-gathers of shards beside the work."""
+        first, role = self.captured.timelines[0].collectives, self.captured.uses.role
+        gathers: Flags = (first.kind == "all_gather") & ~first.is_inline & (role == SHARDED)
+        return gathers
 
     @cached_property
     def n_bursts(self) -> int:
@@ -291,12 +330,27 @@ class Facts:
             return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
         return slowdowns(self.contention, self.bus_bytes_per_s, target)
 
-    def target(self, knobs: Knobs) -> float | None:
-        """Return the bus bandwidth asked for; None for the captured one, which a link that reaches it about leaves as it is."""
-        asked, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
+    def target(self, knobs: Knobs, role: str | None = None) -> float | None:
+        """Return the bus bandwidth asked for of a role, the first if none is named.
+
+        None is for the captured one, which a link that reaches it about leaves as it is.
+        """
+        role = role or self.roles[0]
+        if knobs.role not in (None, role):
+            return None
+        asked, own = knobs.target_bytes_per_s, self.bus_of(role)
+        if knobs.bandwidth_factor is not None:
+            return None if own is None else own * knobs.bandwidth_factor
         if asked is None or own is None or knobs.link is None:
             return asked
         return None if abs(own - asked) <= _SAME_LINK * asked else asked
+
+    def ratio(self, knobs: Knobs, role: str) -> float:
+        """Return captured over asked bandwidth of the communicators of a role; 1 keeps the captured one."""
+        if knobs.bandwidth_factor is not None and knobs.role in (None, role):
+            return 1 / knobs.bandwidth_factor
+        target, own = self.target(knobs, role), self.bus_of(role)
+        return 1.0 if target is None or own is None else own / target
 
     @cached_property
     def standard_error(self) -> float:

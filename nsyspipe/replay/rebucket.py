@@ -1,13 +1,13 @@
-"""Changes of the program: gradients in buckets of another size, balanced ranks, casts to 16 bits, no copies."""
+"""Changes of the program: gradients in buckets of another size or sent once, balanced ranks, 16 bits, no copies, prefetch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, gradient_copies
+from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
 from nsyspipe.replay.program import Captured, captured_program, free_until
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, Slowing
 
@@ -22,6 +22,7 @@ _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
 _LONGER_BESIDE = 0.02
 # A block of a kernel seldom runs longer.
 _LONGEST_BLOCK_NS = 250_000.0
+_NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
 # Casting to 16 bits, scaling and casting back reads and writes 16 bytes per element, copying one of 4 bytes 8: half
 # of it before the collective.
 _CASTS_IN_COPIES = 2.0
@@ -96,7 +97,9 @@ def _collectives(
         "lag_ns": np.broadcast_to(lag, shape),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
-        "chain": np.zeros(sizes.size, np.int64),
+        "chain": np.full(sizes.size, program.chain[chosen[0]]),
+        "role": np.full(sizes.size, program.role[chosen[0]], object),
+        "group": np.broadcast_to(program.group[chosen[0]], shape),
         "is_gradient": np.ones(sizes.size, np.bool_),
         "late_beside_ns": np.full(sizes.size, slot_ns if is_alone else 0.0),
         "longer_beside": np.full(sizes.size, _LONGER_BESIDE if is_alone else 0.0),
@@ -118,6 +121,29 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
     return np.stack(columns, axis=1).astype(np.float64)
 
 
+def sent_once(program: Program, burst: Int64) -> Program:
+    """Return the program with the gradients of each step sent once, in the last of its bursts, as under ``no_sync()``."""
+    last = np.zeros(int(program.step.max(initial=0)) + 1, np.int64)
+    np.maximum.at(last, program.step[program.is_gradient], burst[program.is_gradient])
+    is_gone = program.is_gradient & (burst < last[program.step])
+    per_collective = (one.name for one in fields(program) if one.name not in _NOT_PER_COLLECTIVE)
+    columns = {name: getattr(program, name)[~is_gone] for name in per_collective}
+    return replace(program, **columns, **_merged_markers(program, is_gone, []))
+
+
+def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
+    """Return the program where each of these collectives may begin when the one of them before it in its step may."""
+    ready = np.flatnonzero((program.kind == READY) & is_prefetched[np.where(program.kind == READY, program.which, 0)])
+    step = program.step[program.which[ready]]
+    follows = np.flatnonzero(np.diff(step) == 0) + 1
+    key, places = np.arange(program.kind.size, dtype=np.float64), program.places.copy()
+    key[ready[follows]] = ready[follows - 1] + 0.5
+    places[:, ready[follows]] = program.places[:, ready[follows - 1]]
+    order = np.argsort(key, kind="stable")
+    markers = {name: getattr(program, name)[order] for name in ("kind", "which", "passes")}
+    return replace(program, **markers, places=places[:, order])
+
+
 def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]) -> dict[str, Any]:
     """Return the markers that stay, and new ones where the last of those stood whose collectives are gone."""
     is_comm = program.kind != WINDOW
@@ -125,6 +151,7 @@ def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[in
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
     which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
     keys, kinds, whiches, places = [rows], [program.kind[rows]], [which[rows]], [program.places[:, rows]]
+    passes = [program.passes[rows]]
     n_kept = int(np.count_nonzero(~is_gone))
     counts = {READY: n_kept, JOIN: n_kept}
     for kind, chosen, found in markers:
@@ -134,12 +161,14 @@ def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[in
         kinds.append(np.full(n_new, kind))
         whiches.append(counts[kind] + np.arange(n_new))
         places.append(found)
+        passes.append(np.ones(found.shape[1:], np.bool_))
         counts[kind] += n_new
     of_all = np.concatenate(whiches)
     order = np.lexsort((of_all, np.concatenate(keys)))
     return {
         "kind": np.concatenate(kinds)[order],
         "which": of_all[order],
+        "passes": np.concatenate(passes)[order],
         "places": np.concatenate(places, axis=1)[:, order],
     }
 
@@ -156,13 +185,16 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     step = np.searchsorted(at_edges, np.arange(1, program.kind.size)) - 1
     ranks = chosen[np.clip(step, 0, chosen.size - 1)]
     of_collective = chosen[program.step][:, np.newaxis]
-    pieces = np.diff(program.places, axis=1)[:, np.arange(ranks.size), ranks]
+    at = np.arange(ranks.size)
+    pieces = np.diff(program.places, axis=1)[:, at, ranks]
     return replace(
         program,
         begin_ns=program.begin_ns[:1],
+        passes=np.append(True, program.passes[1:][at, ranks])[:, np.newaxis],
         places=np.pad(np.cumsum(pieces, axis=1), ((0, 0), (1, 0)))[..., np.newaxis],
         lag_ns=np.take_along_axis(program.lag_ns, of_collective, axis=1),
         transfer_ns=np.take_along_axis(program.transfer_ns, of_collective, axis=1),
+        group=program.group[:, :1],
     )
 
 
@@ -182,17 +214,15 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     return replace(program, places=places), each
 
 
-def without_copies(captured: Captured) -> Captured:
-    """Leave out what runs from the first copy to the last of those from buckets to gradients."""
+def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
+    """Leave out what runs from the first to the last copy in a row from buckets to gradients.
+
+    Or what handles buckets in all passes of a step but the last, where they are not sent: copies and scaling.
+    """
     removed = []
     for rank, timeline in enumerate(captured.timelines):
-        firsts, lasts = [], []
-        for step in captured.steps:
-            rows = gradient_copies(captured, step, rank).rows
-            is_apart = np.diff(rows) > 1
-            firsts.append(rows[np.append(np.ones(min(rows.size, 1), np.bool_), is_apart)])
-            lasts.append(rows[np.append(is_apart, np.ones(min(rows.size, 1), np.bool_))])
-        first, last = (np.concatenate(one) for one in (firsts, lasts))
+        of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows
+        rows = np.concatenate([of_step(captured, step, rank) for step in captured.steps])
+        first, last = rows[np.diff(rows, prepend=-2) > 1], rows[np.diff(rows, append=rows[-1:] + 2) > 1]
         removed.append((timeline.start[first], timeline.end[last]))
-    program = captured.program
-    return captured_program(captured.timelines, captured.windows, program.n_bytes, program.is_gradient, removed)
+    return captured_program(captured.timelines, captured.windows, captured.uses, removed)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import PER_RANK
 from nsyspipe.analysis.kernels import compared_share
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
+from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import Collectives, captured_program, rank_timelines, summary_windows
+from nsyspipe.replay.program import SIDES, Collectives, Uses, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
-from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
+from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from nsyspipe.model.table import Flags, Float64
     from nsyspipe.run.run import Run
@@ -84,13 +86,19 @@ class Replay(Facts):
         slowdown, the transfers, ready times that were not seen: nothing ties one to another) and of half a per cent and
         twice the standard error; at least 2 % and twice the standard error to either side of the likeliest, for the model.
         """
-        base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
+        base = self.captured
+        if knobs.no_grad_copy or knobs.no_sync:
+            base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
         programs = [base.program]
         if knobs.bucket_mb is not None:
             choices = [self.gradients]
             if not all(one is not None and one.is_exact for one in self.gradients):
                 choices += [self.gradients_with(skew) for skew in _SKEWS]
             programs = [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
+        if knobs.no_sync:
+            programs = [sent_once(one, base.burst) for one in programs]
+        if knobs.prefetch:
+            programs = [with_prefetch(one, self.is_prefetched) for one in programs]
         program, *others = programs
         times, n_slowdowns = self._times(program, knobs)
         medians = np.median(times, axis=-1).tolist()
@@ -109,7 +117,15 @@ class Replay(Facts):
         """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
         if likely >= (limit := self.limit_ns or 0.0):
             return limit
-        return float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+        return (1 - _NOISE) * least  # no captured work, so as another capture may show it
+
+    def launch_bound_share(self, knobs: Knobs) -> float:
+        """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
+        share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(initial=0.0)
+        if share <= limits.LARGEST_STARVED_SHARE / 4:
+            return 0.0
+        return float(share * self.step_time_ns / self.predict(knobs).step_time_ns)
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -138,22 +154,22 @@ class Replay(Facts):
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
         """Return the transfers: likeliest, shortest, longest."""
-        is_rebucketed = program.step.size != self.captured.program.step.size
+        is_rebucketed = knobs.bucket_mb is not None and program.step.size != self.captured.program.step.size
         changed = is_rebucketed or knobs.gradient_dtype is not None
-        target, own = self.target(knobs), self.bus_bytes_per_s
         within = _MOVED_WITHIN if changed else 0.0
-        ratio = 1.0 if target is None or own is None else own / target
-        if ratio != 1.0:
+        by_role = {role: self.ratio(knobs, role) for role in self.roles}
+        ratio = np.array([by_role[role] for role in program.role.tolist()])[:, np.newaxis]
+        if (ratio != 1.0).any():
             within = LINKS[knobs.link].within if knobs.link else _GIVEN_WITHIN
-        if not changed and ratio == 1.0:
+        elif not changed:
             return [program.transfer_ns]
         half = np.where(program.is_gradient, 0.5, 1.0) if knobs.gradient_dtype else np.ones(1)
         least, likely, most = OVERHEADS_NS
         fixed = np.minimum(likely, program.transfer_ns / 2)
         moved = program.transfer_ns - fixed
-        if ratio > 1 and not is_rebucketed:
+        if not is_rebucketed:
             # What a collective takes besides its bytes is in the captured bandwidth too.
-            moved = moved + fixed * (1 - 1 / ratio)
+            moved = moved + fixed * np.maximum(1 - 1 / ratio, 0.0)
         moved = moved * ratio * half[:, np.newaxis]
         scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
         return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
@@ -181,7 +197,7 @@ class Replay(Facts):
 
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be; an `OptionError` if the capture says other bytes of gradients."""
-    if reason := limits.why_not(run):
+    if reason := limits.why_not(run) or limits.why_not_traffic(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
@@ -190,20 +206,21 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     if reason := limits.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
-    is_gradient = _gradient_collectives(first)
-    n_bytes, datatypes = _recorded(run, first)
+    role_of = {(row["communicator"], row["collective"]): row["role"] for row in run.traffic().to_pylist()}
+    uses, datatypes = _uses(run, first, role_of)
+    is_gradient = uses.is_gradient
     sent = frozenset(one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
     kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
     slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
     nominal = nvlink_speed(names) or pcie_speed(names)
     replay = Replay(
-        captured=captured_program(timelines, windows, n_bytes, is_gradient),
+        captured=captured_program(timelines, windows, uses),
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
         starved_shares=limits.starved_shares(timelines, windows),
-        recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
+        recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=(slowed / free - 1, compared_share(kernels)) if free else (None, 0.0),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
@@ -217,7 +234,14 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
-    return opened if isinstance(opened, str) else why_not_knobs(opened, knobs)
+    if isinstance(opened, str):
+        return opened
+    if (reason := why_not_knobs(opened, knobs)) is None:
+        share = opened.launch_bound_share(knobs)
+        if share > limits.LARGEST_STARVED_SHARE:
+            idle = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
+            reason = f"launch- or input-bound then: {idle}, and how that changes is not known"
+    return reason
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
@@ -236,26 +260,48 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
         raise OptionError(option, what, fix="leave it out (f32 gradients are parameters x 4 bytes)")
 
 
-def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
-    """Return message bytes (NaN where not recorded) and datatype of each collective."""
+_Roles: TypeAlias = "Mapping[tuple[str, str], str]"
+
+
+def _uses(run: Run, first: Collectives, role_of: _Roles) -> tuple[Uses, list[str | None]]:
+    """Return what the collectives of the lowest rank are for, and the datatype of each."""
     table = run.collectives()
     table = table.filter(pc.equal(table["rank"], run.ranks["rank"][0]))
-    names = ("step", "seq", "message_bytes", "datatype")
-    rows = {
-        (step, seq): (np.nan if n_bytes is None else n_bytes, datatype)
-        for step, seq, n_bytes, datatype in zip(*(table[name].to_pylist() for name in names), strict=True)
-    }
-    keys = zip(first.step.tolist(), first.seq.tolist(), strict=True)
-    found = [rows.get(key, (np.nan, None)) for key in keys]
-    return np.array([n_bytes for n_bytes, _ in found], np.float64), [one for _, one in found]
+    names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
+    rows = {(step, seq): more for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)}
+    unknown = [None, None, "/", ""]
+    found = [rows.get(key, unknown) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
+    n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
+    keys = zip(comm_ids, calls, strict=True)
+    role = np.array([role_of.get(key, OTHER) for key in keys], object)
+    # Without NCCL's ids a communicator is named collective/order.
+    known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
+    sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
+    return Uses(sizes, _gradient_collectives(first, role), role, known), datatypes
 
 
-def _gradient_collectives(first: Collectives) -> Flags:
-    """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
+def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
+    """Return the bus bandwidth of each role: sum of bytes x factor / sum of transfer of its collectives; None if not known."""
+    table = run.collectives()
+    table = table.filter(table["in_summary"])
+    names = ("comm_id", "collective", "busbw_bytes_per_s", "transfer_ns")
+    sums: dict[str, list[float]] = {}
+    for comm_id, call, rate, transfer_ns in zip(*(table[name].to_pylist() for name in names), strict=True):
+        if transfer_ns != 0:
+            total = sums.setdefault(role_of.get((comm_id, call), OTHER), [0.0, 0.0])
+            total[0] += np.nan if rate is None or transfer_ns is None else rate * transfer_ns
+            total[1] += transfer_ns or 0
+    rates = {role: n_bytes / time if time else np.nan for role, (n_bytes, time) in sums.items()}
+    return {role: None if np.isnan(rate) else float(rate) for role, rate in rates.items()}
+
+
+def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flags:
+    """Tell which collectives are DDP's: of each step the data-parallel all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if not {*PER_RANK}.isdisjoint(first.kind.tolist()):  # sharded
+    if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
         return found
-    all_reduce = first.kind == "all_reduce"
+    # Where nothing says what a communicator is for, on a stream of its own it may be DDP's.
+    all_reduce = (first.kind == "all_reduce") & ~first.is_inline & (role == (DATA if DATA in role else OTHER))
     length = first.end - first.start
     for step in np.unique(first.step).tolist():
         own = np.flatnonzero(all_reduce & (first.step == step))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nsyspipe.model.table import Flags, Float64, Int64
 
 WINDOW, READY, JOIN = range(3)
@@ -43,19 +45,23 @@ class Program:
     # waits for the end of a collective. And which window or collective.
     kind: Int64
     which: Int64
+    passes: Flags  # by marker and rank: whether the rank comes by; others may wait for a collective elsewhere
     # Shape (4, markers, ranks), how far each rank has come: its own work (time less what it stood still for collectives);
     # how long of that communication was under way on it; how many operations its main stream had begun; and how many of
     # them beside communication.
     places: Float64
     # Of each collective: the place of its step among the windows; from when it could have begun to its start; from the last
-    # rank's start to the own end; message bytes, NaN where not known; the number of its stream, on which one follows the
-    # other; whether it is one of the gradients' all-reduces.
+    # rank's start to the own end; message bytes, NaN where not known; the number of its chain, in which one follows the
+    # other; whether it is one of the gradients' all-reduces; the role of its communicator; and, a column per rank, the
+    # number of the collective that the rank takes part in there: those with the same one wait for each other.
     step: Int64
     lag_ns: Float64
     transfer_ns: Float64
     n_bytes: Float64
     chain: Int64
     is_gradient: Flags
+    role: NDArray[np.object_]
+    group: Int64
     # Start of the first window, aligned.
     begin_ns: Float64
     # Of each collective that was not captured: how much later it begins, and by which share of it it is longer, when the
@@ -68,6 +74,16 @@ class Program:
         work, beside, _, begun_beside = self.places
         lost = slowing.ratio * beside + slowing.delay_ns * begun_beside
         return np.maximum.accumulate(work - lost / (1 + slowing.ratio), axis=0)
+
+    def last_start(self, which: int, start: Float64) -> Float64:
+        """Return the last start over the ranks of a collective, of starts in the last axis, for each of them."""
+        group = self.group[which]
+        if (group == group[0]).all():
+            return cast("Float64", start.max(axis=-1, keepdims=True))
+        last = np.empty_like(start)
+        for one in np.unique(group).tolist():
+            last[..., group == one] = start[..., group == one].max(axis=-1, keepdims=True)
+        return last
 
     @property
     def n_ranks(self) -> int:
@@ -92,7 +108,7 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     """Return when each window starts on each rank, and the last ends: (settings, windows + 1, ranks), aligned ns.
 
     In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and the
-    collective before it on that stream has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last start over ranks;
+    collective before it in its chain has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last start over its ranks;
     work stands still at a `JOIN` until its collective has ended, and `unpack_ns` longer. While communication is under way on
     a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the operations
     between two markers are spread evenly over the work between them.
@@ -107,8 +123,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
     # The work from each marker to the next that waits for a collective, or to the end.
-    place, joins = np.cumsum(ahead, axis=1), np.append(np.flatnonzero(program.kind == JOIN), program.kind.size - 1)
-    until = place[:, joins[np.searchsorted(joins, np.arange(program.kind.size))]] - place
+    place, rows = np.cumsum(ahead, axis=1), np.arange(program.kind.size)[:, np.newaxis]
+    waits = np.where((program.kind == JOIN)[:, np.newaxis] & program.passes, rows, rows[-1])
+    until = np.take_along_axis(place, np.minimum.accumulate(waits[::-1])[::-1][np.newaxis], axis=1) - place
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
@@ -123,14 +140,14 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
             if may_change[which]:
                 works = start < now + until[:, at]
                 start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                longer = program.longer_beside[which] * works.any(axis=1)[:, np.newaxis]
+                longer = program.longer_beside[which] * program.last_start(which, works.astype(np.float64))
                 length = length * (1 + longer)
             # A rank cannot be done before it has begun, whatever clocks say.
-            end = np.maximum(start.max(axis=1, keepdims=True) + length, start)
+            end = np.maximum(program.last_start(which, start) + length, start)
             free_at[chain] = ends[which] = end
             run.add(start, end)
         elif kind == JOIN:
-            now = np.maximum(now, ends[which] + unpack[which])
+            now = np.where(program.passes[at], np.maximum(now, ends[which] + unpack[which]), now)
         else:
             edges[:, which] = now
     return edges

@@ -118,7 +118,7 @@ def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
         table.add_column(justify="right")
     for at in range(0, len(tiles), n_beside):
         first, *more = tiles[at : at + n_beside]
-        table.add_row(first.name, first.text, *(cell for tile in more for cell in (f"  {tile.name}", tile.text)))
+        table.add_row(first.name, first.text, *(cell for tile in more for cell in (tile.name, tile.text)))
     return table
 
 
@@ -140,9 +140,11 @@ def _table(block: Table, width: int) -> RenderableType:
         table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
     for row in rows:
         table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
-    gone = [column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown]
+    gone = dict.fromkeys(
+        column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown
+    )
     below = [left_out(block.rows, block.n_shown), block.note]
-    if gone and block.has_headings:
+    if gone:
         below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")
     lines = [line for line in below if line]
     return Group(table, _dim(lines)) if lines else table

@@ -159,11 +159,12 @@ class Tile:
     meaning: str
     missing: str | None = None  # ``not recorded``, or a dash where nothing could be; `meaning` then says why
     category: str | None = None  # of the palette
+    time: str = ""  # of a share the time that it is, which `meaning` begins with
 
     @property
     def text(self) -> str:
-        """The figure with its unit."""
-        return f"{self.value} {self.unit}".strip()
+        """The figure with its unit, of a share the time first."""
+        return ", ".join(filter(None, [self.time, f"{self.value} {self.unit}".strip()]))
 
 
 @dataclass(frozen=True, slots=True)

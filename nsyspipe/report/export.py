@@ -32,8 +32,9 @@ class Format:
 
     # returns the run that a file is of; None for a file of another kind
     run_id_of: Callable[[Path], str | None]
-    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress
-    write: Callable[[Run, BinaryIO, Steps, OnProgress], None]
+    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
+    # a format that has it
+    write: Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ class RunFormat:
     help: str
     make: Callable[[], Format]  # imports what is heavy, since few are asked for
     is_printed: bool = True
+    has_top: bool = False  # whether it says how many of the costliest are shown, where that is asked for
 
 
-def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
-    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress) -> None:
-        file.write(text_of(run).encode("utf-8", errors="replace"))  # a name may hold what is no text
+def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[..., str]) -> Format:
+    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress, **shown: int | None) -> None:
+        file.write(text_of(run, **shown).encode("utf-8", errors="replace"))  # a name may hold what is no text
 
     return Format(run_id_of, write)
 
@@ -66,6 +68,12 @@ def _html() -> Format:
     return _text(run_id_of_page, run_page)
 
 
+def _csv() -> Format:
+    from nsyspipe.report.costs import costs_csv, run_id_of_csv
+
+    return _text(run_id_of_csv, costs_csv)
+
+
 def _perfetto() -> Format:
     from nsyspipe.report.perfetto import perfetto, run_id_of_trace
 
@@ -78,8 +86,15 @@ FORMATS: dict[str, RunFormat] = {
         "Write the JSON document; - prints it and nothing else.",
         lambda: _text(files.run_id_of_document, document_text),
     ),
-    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown),
-    "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False),
+    "markdown": RunFormat(
+        (".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown, has_top=True
+    ),
+    "csv": RunFormat(
+        (".csv",),
+        "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.",
+        _csv,
+    ),
+    "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False, has_top=True),
     "perfetto": RunFormat(
         (".pftrace", ".perfetto-trace"), "Write a trace of all ranks for ui.perfetto.dev.", _perfetto, is_printed=False
     ),
@@ -88,12 +103,12 @@ SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suff
 
 
 def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False) -> None:
-    """Write a run to one file, whose suffix says what: a document, a summary, a page, or a trace.
+    """Write a run to one file, whose suffix says what: a document, a summary, what costs most, a page, or a trace.
 
     Parameters
     ----------
     path
-        ``.json``, ``.md``, ``.html``, or ``.pftrace`` for Perfetto. A file of the same run is replaced.
+        ``.json``, ``.md``, ``.csv``, ``.html``, or ``.pftrace`` for Perfetto. A file of the same run is replaced.
     steps
         For a trace: its first and last step, by number; None takes everything captured.
     force
@@ -145,6 +160,7 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
 
 def document(run: Run) -> dict[str, Any]:
     """Return the JSON document of a run as plain Python values, in a fixed order: base units, null where not recorded."""
+    from nsyspipe.analysis.traffic import parallelism
     from nsyspipe.model.schema import DOCUMENTED, FIGURES_OF_RANKS
     from nsyspipe.model.table import SCHEMA_VERSION
 
@@ -157,7 +173,7 @@ def document(run: Run) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
-        "run": asdict(run.header),
+        "run": asdict(run.header) | {"parallelism": parallelism(run.traffic())},
         "summary": counts | {"skipped_steps": run.skipped_steps} | summary | more,
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         **tables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -91,7 +92,7 @@ def _lines(block: Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each 
         case Notes():
             return [prose(text) + "<br>" for text in block.texts]
         case Tiles():
-            names, texts = zip(*((tile.name, tile.text) for tile in block.tiles), strict=True)
+            names, texts = zip(*((tile.name, escaped(tile.text)) for tile in block.tiles), strict=True)
             return table(names, ["number"] * len(names), [texts])
         case Table(rows=[]) if block.note:
             return [prose(f"{block.caption}: {block.note}")]
@@ -137,12 +138,14 @@ def _escaped(text: str) -> str:
     return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
-def markdown(run: Run) -> str:
-    """Return a run's summary in GitHub's Markdown: under 60 lines, the same for the same run; `marker` comes first."""
+def markdown(run: Run, top: int | None = None) -> str:
+    """Return a run's summary in GitHub's Markdown: under 60 lines without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
     head = marker("analyze", "run_id", run.header.run_id)
-    return as_markdown(run_blocks(run, COMMENT), head, "nsyspipe analyze REPORTS --html report.html")
+    return as_markdown(
+        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
+    )
 
 
 def run_id_of_markdown(path: Path) -> str | None:

@@ -22,6 +22,7 @@ from nsyspipe.report.perfetto_packets import (
     shown,
     slices,
 )
+from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ _COLLECTIVE_NOTES = (
     "last_rank",
 )  # fmt: skip
 # Tracks below the steps, from top to bottom; each may need more than one.
-_DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST = range(0, 6_000, 1_000)
+_DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST, _CALLS = range(0, 7_000, 1_000)
 _HEAD = "nsyspipe run_id="
+# Bytes of a slice and its call, about; and from how many on a trace is hard to open.
+_BYTES_PER_KERNEL, _LARGE_BYTES = 180, 200_000_000
 _NS_PER_S = 10**9
 
 
@@ -77,15 +80,29 @@ def perfetto(
     writer.write_order()
     edges, collectives = bin_edges(windows), _with_last_rank(run.collectives())
     rows = {row["rank"]: (place, row) for place, row in enumerate(run.ranks.to_pylist())}
-    for n_done, (rank, events, ranges) in enumerate(run.operations(steps), start=1):
+
+    def told(n_ranks: float) -> None:
         if on_progress:
-            on_progress(n_done, len(rows))
+            on_progress(round(100 * n_ranks / max(len(rows), 1)), 100)
+
+    told(0)
+    for n_done, (rank, events, ranges) in enumerate(run.operations(steps)):
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
         names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
-        if run.step_family is None:
+        if run.is_capture:
             names = pc.if_else(pc.is_valid(names), "whole capture", names)
-        _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges).write(events, ranges, of_rank, names)
+        tracks = _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges)
+        for n_operations in tracks.write(events, ranges, of_rank, names):
+            told(n_done + n_operations / max(events.num_rows, 1))
+        told(n_done + 1)
+
+
+def large_trace(run: Run) -> str | None:
+    """Return a hint where the trace of a whole run, judged by its kernels, would be too large to open with ease."""
+    size = _BYTES_PER_KERNEL * (pc.sum(run.ranks["n_kernels"]).as_py() or 0)
+    hint = f"note: the trace of all steps takes about {bytes_text(size)}; for a few of them: --perfetto-steps FROM:TO"
+    return hint if size > _LARGE_BYTES else None
 
 
 def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
@@ -103,7 +120,8 @@ def _process_track(place: int, rank: Mapping[str, object]) -> Track:
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
     about = (
         f"report {rank['report']}, process {rank['pid']}, devices {rank['device_ids']}; report time "
-        f"+ {rank['clock_shift_ns']} ns = aligned time, of which clock offset {rank['clock_offset_ns']} ns"
+        f"+ {rank['clock_shift_ns']} ns = aligned time"
+        + ("" if rank["clock_offset_ns"] is None else f", of which clock offset {rank['clock_offset_ns']} ns")
     )
     name = " · ".join(str(part) for part in parts if part is not None)
     return Track(name, place=place, about=about, process=place + 1)
@@ -122,21 +140,29 @@ class _RankTracks:
     steps: pa.Table  # rows of `schema.STEPS` of this rank that are shown, in order of start
     edges: Int64  # of the counters' bins
 
-    def write(self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray) -> None:
-        """Write all tracks; the collectives are those of this rank, as `_with_last_rank` returns them."""
+    def write(
+        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray
+    ) -> Iterator[int]:
+        """Write all tracks, and yield how many operations are written so far.
+
+        The collectives are those of this rank, as `_with_last_rank` returns them.
+        """
         parent = self.writer.write_track(self.track)
         about = "windows on the device: from a step's first kernel to the next step's first"
         starts, ends = _times(self.steps, "start_ns", "end_ns")
         windows = slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
         group = self.writer.write_slices(Track("steps", parent, about=about), windows)
         self._write_ranges(group, ranges)
+        self._write_launches(group, events)
         self._write_derived(group, events, collectives)
         operations = _operations(events, collectives)
-        place = 0
+        place = n_written = 0
         for name, lanes in _streams(events):
             stream = Track(name, parent, place, process=self.track.process, is_thread=True)
             self._write_lanes(stream, operations, lanes)
             place += len(lanes)
+            n_written += sum(lane.size for lane in lanes)
+            yield n_written
 
     def _write_lanes(self, track: Track, table: pa.Table, lanes: Iterable[Int64]) -> None:
         """Write a track for each lane: the first has its own name, further ones a number behind it."""
@@ -159,6 +185,20 @@ class _RankTracks:
         about = "from the start of the first operation launched in it to the end of the last"
         phases = slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
         self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
+
+    def _write_launches(self, group: int, events: pa.Table) -> None:
+        """Write when the host called what launches operations; how long a call took is not among the operations."""
+        launched = events.filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
+        times = launched["launch_ns"].to_numpy()
+        calls = launched.take(pa.array(run_starts(times)))  # a graph's operations have one launch
+        if calls.num_rows:
+            (times,) = _times(calls, "launch_ns")
+            track = Track(
+                "CUDA calls on host", group, _CALLS, "when each call that launches something began, by what it launched"
+            )
+            self.writer.write_slices(
+                track, slices(times, times, calls["name"], "call", calls.select(["correlation_id"]))
+            )
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
         """Write exposed communication, waiting and the counters, each where it is known."""
@@ -283,7 +323,8 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
         numbers = {"device": devices[rows[0]], "stream": streams[rows[0]]}
         parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
-        yield " ".join(parts), [rows[lane] for lane in lanes]
+        has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
+        yield " ".join(parts) + (" (NCCL)" if has_comm else ""), [rows[lane] for lane in lanes]
 
 
 _LONGEST_HEAD = 1 << 16  # of the first packet, which names the run

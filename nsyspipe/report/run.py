@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.figures import FIGURES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
-SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share", "idle_share")
+SHARES = (
+    "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,20 @@ class Extent:
     is_brief: bool = False  # of findings what to change, in a few words
     is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing
     has_phases: bool = False
+    n_top: int | None = None  # of kernels, collectives and communicators the costliest; None for none
 
 
 COMMENT = Extent((*_STEPS, *SHARES, "grad_copy_ns"), 8, 8, 8, is_comment=True)
 
 
-def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS) -> str:
+def summary_text(
+    run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
+) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
     is_whole = n_findings is None
-    extent = Extent((*_STEPS, *_SIZES), 16, n_findings, is_brief=not is_whole, has_phases=is_whole)
+    extent = Extent(
+        (*_STEPS, *SHARES, *_SIZES), 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top
+    )
     return as_text(run_blocks(run, extent), console)
 
 
@@ -68,8 +77,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield Facts((", ".join(versions),), "Captured with")
-    if link := words.link_text(run.link):
-        yield Sentence(link, "dim")
+    traffic = words.traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
+    of_links = ((words.link_text(run.link), "dim"), (traffic, ""))
+    yield from (Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)
@@ -79,6 +89,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.has_phases and (phases := phase_table(run.phase_summary())):
         yield phases
+    of_comment = (extent.n_ranks, TRAFFIC) if extent.is_comment and traffic else ()
+    if shown := (extent.n_top,) if extent.n_top else of_comment:
+        yield from cost_tables(run, *shown).values()
     if extent.n_findings != 0 and (findings := findings_of(run)):
         yield from _changes(findings, extent)
     yield from _problems(run.problems.to_pylist(), extent)
@@ -94,6 +107,7 @@ _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
     "comm_share": _NO_COMM,
     "exposed_comm_share": _NO_COMM,
+    "overlap_ratio": _NO_COMM,
     "backward_overlap_ratio": (
         "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
@@ -117,7 +131,8 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
         "throughput_steps_per_s": "1 / mean step time",
         "comm_share": of_all,
         "exposed_comm_share": f"{whole}, beside no compute",
-        "backward_overlap_ratio": "of communication",
+        "overlap_ratio": "of communication",
+        "backward_overlap_ratio": "; ".join(["of communication", *words.backward_source(run)]),
         "wait_share": f"{whole}, for late ranks",
         "idle_share": of_all,
         "exposed_memory_share": f"{whole}; DtoD, exposed or not: {ms_text(dtod)}",
@@ -132,13 +147,14 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             continue
         figure = FIGURES.get(name)
         label, category = (figure.short, figure.category) if figure else ("gradient copies", None)
-        if name.endswith("_per_step") and not label.endswith("per step"):
-            label += " per step"
-        meaning, missing = meanings.get(name, ""), None
+        meaning, missing, time = meanings.get(name, ""), None, ""
         if name in meanings and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
+        elif name in RATIOS:
+            time = ms_text(pc.mean(run.breakdown()[RATIOS[name][0]]).as_py())
+            meaning = f"{time} {meaning}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(Tile(label, value, unit, meaning, missing, category))
+        tiles.append(Tile(label, value, unit, meaning, missing, category, time))
     return tiles
 
 
@@ -146,7 +162,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     """Return what stands for a figure that is null: a dash where nothing could have been recorded; and why."""
     if figure == "wait_share" and run.header.n_ranks == 1:
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
-    if figure in {"wait_share", "backward_overlap_ratio"} and summary["comm_share"] == 0:
+    if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
     reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
@@ -164,7 +180,11 @@ _OF_RANKS = (
     "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
     "backward_overlap_ratio", "wait_share",
 )  # fmt: skip
-_ALWAYS, _FULL_WIDTH, _WIDE, _WIDEST = ("compute_share", "exposed_comm_share", "wait_share"), 79, 92, 100
+_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 100
+# How wide a terminal has room for a figure of ranks: what is asked for goes last.
+_FROM_WIDTH = {
+    "wait_share": 41, "comm_share": 50, "compute_share": 60, "idle_share": 70, "exposed_memory_share": _FULL_WIDTH,
+}  # fmt: skip
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
 
 
@@ -189,7 +209,7 @@ def rank_table(run: Run, n_shown: int) -> Table:
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
 
     def share(name: str) -> Field:
-        width = 0 if name in _ALWAYS else _WIDE if name == unneeded else _FULL_WIDTH
+        width = _WIDE if name == unneeded else _FROM_WIDTH.get(name, 0)
         return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
 
     fields = [
@@ -294,7 +314,7 @@ class Finding:
     saving: str
     share: float  # of the step time, 0 to 1; 0 without a bound
     share_text: str
-    expected: str | None  # by a replay; None where there was none
+    expected: tuple[str, str] | None  # share and time by a replay; None where there was none
     evidence: list[tuple[str, str]]
 
     @property
@@ -316,7 +336,7 @@ def findings_of(run: Run) -> list[Finding]:
         possible, expected = share(saving), share(row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
-        in_replay = None if expected is None else f"~ {percent_text(expected)}"
+        in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
         evidence = list(evidence_rows(json.loads(row["evidence"])))
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
@@ -367,28 +387,26 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
     """Yield what to change first, each with the most that it could bring."""
     shown = findings[: extent.n_findings]
     is_replayed = any(one.expected for one in shown)
-    # Where there is a replay and room is short, the shares alone.
-    has_times = not (is_replayed and extent.is_brief)
-
-    def at_most(one: Finding) -> str:
-        most = one.saving if has_times else one.share_text
-        return most if most == absent else f"<= {most}"
 
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
+    def expected(one: Finding, at: int) -> str:
+        return absent if one.expected is None else one.expected[at].removesuffix(" ms")
+
+    of_replay = (Field("likely", partial(expected, at=0)), Field("in ms", partial(expected, at=1), from_width=_ROOMY))
     fields = [
-        Field("at most", at_most),
-        *([Field("of step time", attrgetter("share_text"))] if has_times else []),
-        *([Field("in a replay", lambda one: one.expected or absent)] if is_replayed else []),
+        Field("up to", attrgetter("share_text")),
+        Field("in ms", lambda one: one.saving.removesuffix(" ms"), from_width=_ROOMY),
+        *(of_replay if is_replayed else ()),
         Field("what to change", what, "prose"),
     ]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
-    hint = f"; {more}: --findings all" if (more := ", and ".join(parts)) else ""
-    replay = ", ~ in a replay" if is_replayed else ""
-    yield Heading(f"What to change first (most it gives back per step{replay}{hint})", "bold")
-    yield table_of("Findings", shown, fields, has_headings=False, is_close=True)
+    replay = "likely: by a replay" if is_replayed else ""
+    hint = "; ".join(filter(None, [replay, f"{more}: --findings all" if (more := ", and ".join(parts)) else ""]))
+    yield Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
+    yield table_of("Findings", shown, fields, is_close=True)
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:

@@ -12,16 +12,17 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.comparison.tables import SCOREBOARD
+from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS
 from nsyspipe.model.figures import shown
-from nsyspipe.model.names import listed, printable
+from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
+from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
 from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
-from nsyspipe.report.words import same_problems, uneven_notes
+from nsyspipe.report.words import same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 Row = dict[str, Any]
+RESULTS = "Runs and their speed"  # caption of the table that says who is fastest
 _SHOWN_TROUBLES = 8  # but on pages
 # How wide a terminal has room for the columns of results; of figures each needs so much more.
 _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
@@ -51,7 +53,7 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
         if len(kinds) > 1:
             yield Heading(kind_text(rows), "dim")
         yield _results(board, rows)
-    yield _figures([row for _, rows in kinds for row in rows])
+    yield _figures([row for _, rows in kinds for row in rows], board.sort)
     grave = (row for row in board.problems.to_pylist() if row["severity"] != "info")
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
@@ -72,21 +74,22 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         *([] if has_kinds else [ranks]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
-        Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=_RATE),
+        Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
-    return table_of("Runs and their speed", rows, fields, is_close=has_kinds)
+    return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
 
-def _figures(rows: Sequence[Row]) -> Table:
+def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
     fields = [Field("run", of("label"), "name")]
+    asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
-        cell = of(figure.column, partial(figure_text, figure))
-        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=_FIGURE * at))
+        cell, width = of(figure.column, partial(figure_text, figure)), 0 if figure.column == asked_for else _FIGURE * at
+        fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
     return table_of("What steps go to", rows, fields)
 
 
@@ -133,7 +136,7 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bo
             why = f"{kind.peer} has no step times"
         return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
     best = by_label[kind.best]
-    level = f", level with {_listed(kind.level_with)} in step time" if kind.level_with else ""
+    level = f", level with {_listed(kind.level_with)} in step time (no change that counts)" if kind.level_with else ""
     of_all = among or f" of {len(rows)} runs"
     if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
         return f"{_not_sure(best, kind.peer, of_all, rows)}."
@@ -202,6 +205,9 @@ def notes(board: Scoreboard) -> list[str]:
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
             "that over a run of one rank is the scaling efficiency, and steps/s x ranks the throughput in samples."
         )
+    for side in board.sides:
+        guessed = dict.fromkeys(text for run in side.runs for text in sources(run))
+        texts += [f"{side.label}: {', '.join(guessed)}."] if guessed else []
     if board.rules.settings_file is not None:
         texts.append(f"Thresholds from {board.rules.settings_file}.")
     single = [side.label for side in board.sides if len(side.runs) == 1]
@@ -238,8 +244,6 @@ def doubts(board: Scoreboard) -> list[str]:
     ]
 
 
-# What a spreadsheet takes for a formula at the start of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LARGEST_FILE = 2**26
 
 
@@ -258,14 +262,11 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `tables.SCOREBOARD`, nothing where null.
+    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null.
 
     A name that a spreadsheet would take for a formula begins with an apostrophe.
     """
-    text = io.StringIO()
-    rows = (map(_cell, row.values()) for row in board.table.to_pylist())
-    csv.writer(text, lineterminator="\n").writerows([board.table.column_names, *rows])
-    return text.getvalue()
+    return csv_text(board.table.column_names, (row.values() for row in board.table.to_pylist()))
 
 
 def identity_of(board: Scoreboard) -> str:
@@ -280,14 +281,7 @@ def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
         there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(text)))
     except (OSError, ValueError, csv.Error):
         return None
-    return identity_of(board) if there == sorted(map(_cell, board.table["run_ids"].to_pylist())) else None
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, str):
-        text = printable(value)
-        return f"'{text}" if text.startswith(_FORMULA) else text
-    return "" if value is None else str(value)
+    return identity_of(board) if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist())) else None
 
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:

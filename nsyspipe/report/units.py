@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from nsyspipe.model.figures import METRICS, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nsyspipe.model.figures import Figure
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
+_TIME_UNITS = ((1e9, "s"), (_NS_PER_MS, "ms"), (_NS_PER_US, "\N{MICRO SIGN}s"), (1.0, "ns"))
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -20,11 +21,49 @@ _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 
 
+class Time(str):
+    """A time in words that knows how long it is, so that a page can write a whole column in one unit."""
+
+    __slots__ = ("ns",)
+    ns: float
+
+    @classmethod
+    def of(cls, text: str, ns: float) -> Time:
+        """Return the words of a time."""
+        time = cls(text)
+        time.ns = ns
+        return time
+
+
 def ms_text(ns: float | None) -> str:
     """Return nanoseconds as milliseconds with four significant digits, ``12.34 ms``."""
     if ns is None:
         return absent
-    return f"<{_SMALLEST_MS} ms" if 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS else f"{_significant(ns / _NS_PER_MS)} ms"
+    is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
+    return Time.of(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
+
+
+def in_one_unit(texts: Sequence[str]) -> list[str]:
+    """Return the cells of a column of times in the unit of the longest and with its decimals, which has four digits.
+
+    What is not zero but rounds to it says so. A column that holds anything else but times and dashes stays as it is.
+    """
+    times = [text for text in texts if isinstance(text, Time)]
+    if not times or any(text != absent for text in texts if not isinstance(text, Time)):
+        return [*texts]
+    if not (longest := max(abs(time.ns) for time in times)):
+        return [*texts]
+    scale, unit = next((one for one in _TIME_UNITS if longest >= one[0]), _TIME_UNITS[-1])
+    digits = max(3 - math.floor(math.log10(longest / scale)), 0) if unit != "ns" else 0
+    sign = "+" if any(time.startswith("+") for time in times) else "-"
+
+    def text(time: Time) -> str:
+        number = f"{time.ns / scale:{sign}.{digits}f}" if time.ns else "0"
+        if not time.ns or float(number):
+            return f"{number} {unit}"
+        return f"<{10**-digits:.{digits}f} {unit}" if sign == "-" else str(time)  # a difference keeps its sign
+
+    return [text(one) if isinstance(one, Time) else one for one in texts]
 
 
 def _significant(value: float) -> str:
@@ -39,8 +78,8 @@ def percent_text(ratio: float | None, digits: int = 1) -> str:
     """Return a ratio as per cent, ``12.3 %``; a small one that is not zero says so."""
     if ratio is None:
         return absent
-    text = f"{100 * ratio:.{digits}f}"
-    return f"<{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
+    text = f"{100 * ratio + 0.0:.{digits}f}"
+    return f"{'<' if ratio > 0 else '>-'}{10**-digits:.{digits}f} %" if ratio and float(text) == 0 else f"{text} %"
 
 
 def bytes_text(n_bytes: float | None) -> str:
@@ -77,7 +116,7 @@ def _time_text(ns: float | None) -> str:
     """Return milliseconds, and what is much shorter in microseconds or nanoseconds."""
     if ns is None or not 0 < abs(ns) < _SHORT_NS:
         return ms_text(ns)
-    return f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns"
+    return Time.of(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
 
 
 # Of each unit of a column: its words, and of those of a small difference the unit, its size, and below which it is small.
@@ -105,9 +144,9 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     if unit == "ratio":
         return f"{sign}{decimals(100 * size)} {POINTS}"
     _, name, scale, least = _UNITS[unit or "count"]
-    if 0 < size < least:
-        return f"{sign}{size / scale:.2g} {name}".rstrip()
-    return f"{sign}{value_text(unit, size)}"
+    is_small = 0 < size < least
+    text = f"{sign}{size / scale:.2g} {name}".rstrip() if is_small else f"{sign}{value_text(unit, size)}"
+    return Time.of(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, told_from: float | None = None) -> str:

@@ -12,7 +12,7 @@ from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troub
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.units import ms_text, percent_text, rate_text
-from nsyspipe.report.words import mean_step_ns, same_problems
+from nsyspipe.report.words import mean_step_ns, same_problems, sources
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def headline(found: WhatIf) -> str:
     # A setting comes before another machine.
     faster, *_ = by_gain = sorted(gaining, key=lambda one: -(one.gain_pct or 0.0))
     best = next((one for one in by_gain if "link" not in one.knobs), faster)
-    more = "" if best is faster else f" Another machine ({faster.label}): {_less_or_more(faster)}."
+    more = "" if best is faster else f" Another machine ({faster.label}): {_less_or_more(found, faster)}."
     return f"Largest single change: {best.label}, {_change(found, best)}.{more}"
 
 
@@ -58,7 +58,8 @@ def gain_text(found: WhatIf, one: Scenario) -> str:
     """Return the gain in per cent, and that it is not clear where it is not."""
     if one.gain_pct is None:
         return ""
-    return f"{one.gain_pct:+.1f} %{'' if is_clear(found, one) else ', not clear'}"
+    text = f"{one.gain_pct:+.1f}"
+    return f"{text if float(text) else '0.0'} %{'' if is_clear(found, one) else ', not clear'}"
 
 
 def _change(found: WhatIf, one: Scenario) -> str:
@@ -66,14 +67,17 @@ def _change(found: WhatIf, one: Scenario) -> str:
         return ""
     low, high = sorted(abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0))
     if not is_clear(found, one):
-        return f"no clear gain ({_less_or_more(one)} step time, but the range includes 0)"
+        return f"no clear gain: {_less_or_more(found, one)} step time, but the range includes 0"
     bounds = " to ".join(percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high))
-    return f"{_less_or_more(one)} step time ({bounds} %)"
+    return f"{_less_or_more(found, one)} step time ({bounds} %)"
 
 
-def _less_or_more(one: Scenario) -> str:
+def _less_or_more(found: WhatIf, one: Scenario) -> str:
     """Return by how much the step time changes, without a sign: that of a gain is another one."""
-    return f"{abs(one.gain_pct or 0.0):.1f} % {'more' if (one.gain_pct or 0.0) < 0 else 'less'}"
+    gain = one.gain_pct or 0.0
+    return (
+        f"{ms_text(abs(gain) / 100 * (found.step_time_ns or 0.0))} ({abs(gain):.1f} %) {'more' if gain < 0 else 'less'}"
+    )
 
 
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
@@ -81,7 +85,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     yield Sentence(headline(found), "bold")
     ranks = f"{run.header.n_ranks} rank{'s'[: run.header.n_ranks != 1]}"
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
-    yield Facts([found.label, ranks, *run.header.gpu_names, steps], "Run")
+    yield Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
     times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
@@ -90,14 +94,14 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield Facts(figures, "Figures")
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
-        yield _menu(found, answered)
+        yield menu(found, answered)
     bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
         yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     refused = dict.fromkeys(one.refused for one in found.scenarios if one.refused is not None)
-    if refused and answered:
+    if refused and (answered or len(refused) > 1):
         labels = {why: ", ".join(one.label for one in found.scenarios if one.refused == why) for why in refused}
         reasons = [f"{whose}: {why}" for why, whose in labels.items()]
         yield from (Heading("Not answered", "dim"), Items(reasons))
@@ -108,7 +112,9 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield Troubles(grave)
 
 
-def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
+def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
+    """Return what each change that was answered would bring."""
+
     def span(one: Scenario) -> str:
         return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
 
@@ -132,7 +138,7 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
             best.setdefault(one.finding, one)
     savings = sorted(((one.finding_saving_ns or 0.0, one) for one in best.values()), key=lambda pair: -pair[0])
     return [
-        f"{one.finding}: at most {percent_text(saving / mean_ns)}; {one.label} {gain_text(found, one)}"
+        f"{one.finding}: up to {percent_text(saving / mean_ns)}, {ms_text(saving)}; {one.label} {gain_text(found, one)}"
         for saving, one in savings
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from functools import partial
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.model.names import printable
+from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
+from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
@@ -39,11 +41,45 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
+        family = " found by repetition" if header.steps_from == "repetition" else family
+        left_out = [f"{_numbers(steps)} {why}" for why, steps in _left_out(run).items() if steps]
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
-        skipped = ", ".join(map(str, run.skipped_steps))
-        plural = "s" if len(run.skipped_steps) > 1 else ""
-        parts.append(f"{steps} (step{plural} {skipped} skipped)" if skipped else steps)
-    return parts
+        parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
+    return [*parts, *backward_source(run)]
+
+
+def _left_out(run: Run) -> dict[str, list[int]]:
+    """Return the steps that no figure rests on, by the reason."""
+    steps, skipped = run.steps(), {*run.skipped_steps}
+    counted = {*steps.filter(steps["in_summary"])["step"].to_pylist()}
+    others = {*steps["step"].to_pylist()} - counted - skipped
+    uneven = others - {*steps.filter(pc.invert(steps["is_complete"]))["step"].to_pylist()}
+    return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    """Return ``step 3``, ``steps 3, 7`` or, where they follow each other, ``steps 3 to 7``."""
+    if len(steps) > _TWO and steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    return f"step{'s'[: len(steps) != 1]} {few([*map(str, steps)], 6)}"
+
+
+# Where no range marks it: the problem that says so, and in a word what it is taken to be.
+_BACKWARD = {
+    "backward-by-thread": "backward by autograd's thread",
+    "backward-by-operators": "backward by autograd's operators",
+}
+
+
+def backward_source(run: Run) -> list[str]:
+    """Return what backward is taken to be where no range says it: what is said of it rests on that."""
+    codes = set(run.problems["code"].to_pylist())
+    return [text for code, text in _BACKWARD.items() if code in codes]
+
+
+def sources(run: Run) -> list[str]:
+    """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
+    return [*(["steps found by repetition"] if run.header.steps_from == "repetition" else []), *backward_source(run)]
 
 
 def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
@@ -70,6 +106,28 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     room = _LINK_LENGTH - len(rest)
     text = printable(f"link: {link.text}")
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
+
+
+def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
+    """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
+
+    None where all of it is gradients', or nothing.
+    """
+    there = parallelism(traffic)
+    if not set(there) - {DATA, OTHER}:
+        return None
+    groups = dimensions(traffic)
+    degrees = [f"{listed(one.roles)}{'' if one.size is None else f' {one.size}'}" for one in groups]
+    is_grid = math.prod(one.size or 0 for one in groups) == world_size
+    text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
+    key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
+    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
+    if len(exposed) > 1 and (total := sum(exposed.values())):
+        most = max(exposed, key=lambda name: (exposed[name], name))
+        whose = "none of these" if most == OTHER else f"{most}{suffix}"
+        text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
+    bubble = bubble_ns_per_step(traffic, n_ranks)
+    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
 
 
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500
@@ -131,6 +189,24 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     return 1e9 / rate if rate else None
 
 
+_LITTLE = 0.02
+
+
+def gain_text(findings: pa.Table, step_ns: float | None, *, is_judged: bool) -> str | None:
+    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged."""
+    rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
+    if not is_judged or not step_ns:
+        return None
+    if not rows:
+        return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
+    first, saving = rows[0], rows[0]["saving_ns_per_step"]
+    most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
+    expected = "" if likely is None or likely <= 0 else f", likely {percent_text(min(likely / step_ns, most))}"
+    worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{expected}"
+    little = "Little to gain" if most < _LITTLE else "Largest gain"
+    return f"{little}: {first['action']}: {worth}."
+
+
 def few(names: Sequence[str], most: int) -> str:
     """Return names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -179,14 +255,18 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
         return None
+    n = steps.num_rows
     parts = dict(zip(map(idle_cause, IDLE_CAUSES), of_causes, strict=True))
     known = {cause: part for cause, part in parts.items() if part is not None}
     if len(known) < len(parts):  # the other causes are still told apart
         known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
-    call = {"blocked": f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"} if calls.num_rows else {}
+    call = {"dependency": ", launched in time but started late"}
+    call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
-    texts = [f"{cause} {percent_text(part / wall)}{call.get(cause, '')}" for cause, part in causes]
-    return f"idle {percent_text(idle / wall)}: {', '.join(texts)}"
+    texts = [
+        f"{cause} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(cause, '')})" for cause, part in causes
+    ]
+    return f"idle {ms_text(idle / n)} ({percent_text(idle / wall)}): {', '.join(texts)}"
 
 
 def idle_cause(column: str) -> str:
@@ -272,6 +352,11 @@ def verdict(run: Run) -> str:
     (summary,) = run.summary().to_pylist()
     severities = {row["code"]: row["severity"] for row in run.problems.to_pylist()}
     of_what = "the capture" if run.is_capture else "step time"
+    wall = pc.mean(run.breakdown()["wall_ns"]).as_py() or 0.0
+
+    def amount(share: float) -> str:
+        return f"{ms_text(share * wall)} ({_percent(share)})"
+
     if not run.header.n_ranks:
         lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
     elif not summary["n_summary_steps"] and not run.is_capture:
@@ -281,11 +366,14 @@ def verdict(run: Run) -> str:
         unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
         lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
     elif summary["comm_share"] == 0:
-        lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
+        lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]
     else:
-        lines = [_with_comm(summary, of_what, severities.keys())]
+        lines = [_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount)]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
-        lines += [f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step." for row in late]
+        lines += [
+            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step."
+            for row in late
+        ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
     if _MIXED & severities.keys():
@@ -293,27 +381,35 @@ def verdict(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:
+def _bubble_share(run: Run) -> float:
+    """Return the share of step time that ranks wait for other stages of a pipeline; 0 where that is not known."""
+    wall = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    return (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
+
+
+def _with_comm(
+    summary: Mapping[str, Any], of_what: str, codes: Set[str], bubble: float, amount: Callable[[float], str]
+) -> str:
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
         why = why if of_what == "step time" else "there are no steps to look for backward in"
         hidden, where = summary["overlap_ratio"], f"compute ({why})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
-        hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
-    share = f"{_percent(summary['comm_share'])} of {of_what}"
-    waiting = summary["wait_share"] or 0.0
-    if waiting >= _MUCH_WAITING * summary["comm_share"]:
-        least = "at least " if _MISSING & codes else ""
-        share = f"{share} ({least}{_percent(waiting)} waiting for other ranks)"
-    exposed = _percent(summary["exposed_comm_share"])
-    return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
+        hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} by backward"
+    share = f"{amount(summary['comm_share'])} of {of_what}"
+    least = "at least " if _MISSING & codes else ""
+    waits = {"for other stages": bubble, "for other ranks": (summary["wait_share"] or 0.0) - bubble}
+    said = [f"{amount(of)} waiting {what}" for what, of in waits.items() if of >= _MUCH_WAITING * summary["comm_share"]]
+    share = f"{share}, of it {least}{', '.join(said)}" if said else share
+    exposed = amount(summary["exposed_comm_share"])
+    return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} hidden by {where}."
 
 
-def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool) -> str:
-    parts = [f"compute is {_percent(summary['compute_share'])} of {of_what}"]
+def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[[float], str], *, hides_idle: bool) -> str:
+    parts = [f"compute is {amount(summary['compute_share'])} of {of_what}"]
     if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
-        parts.append(f"copies {_percent(summary['exposed_memory_share'])}")
+        parts.append(f"copies {amount(summary['exposed_memory_share'])}")
     if summary["idle_share"] is not None and not hides_idle:
-        parts.append(f"idle {_percent(summary['idle_share'])}")
+        parts.append(f"idle {amount(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."

@@ -46,6 +46,7 @@ class RunTables:
     selection: Selection
     world_size: int | None
     across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    sizes: Int64  # ranks of each communicator, 0 where that is not known
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
@@ -66,7 +67,8 @@ def merge(
     size = world_size(digests, log, sidecars.world_size, launched)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
-    across = comm.cross_rank(numbered, len(digests), is_one_run=is_surely_one_run(digests, sidecars))
+    is_one_run = is_surely_one_run(digests, sidecars)
+    across = comm.cross_rank(numbered, len(digests), is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
     numbers_in_order = [rank.number for rank in ranks]
 
@@ -113,6 +115,7 @@ def merge(
         selection=selection,
         world_size=size,
         across=across,
+        sizes=sizes,
         is_capture=is_capture,
     )
 
@@ -325,7 +328,10 @@ def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDi
         yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
         return
     gaps = {digest.size_gap for digest in digests}
-    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), _UNMATCHED)
+    reasons = [
+        (why, "nsyspipe doctor REPORTS says what records them") for gap, (why, _) in SIZE_GAPS.items() if gap in gaps
+    ]
+    why, how = [*reasons, _UNMATCHED][0]
     yield problem("no-message-size", why=why, how=how)
 
 

@@ -13,6 +13,7 @@ from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
+from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
@@ -48,6 +49,9 @@ class CommRows:
     communicators: tuple[str, ...]
     seq_number: Int64  # from NCCL's payload, `ABSENT` where there is none
     message_bytes: Int64  # as NCCL reports them, `ABSENT` as well
+    launched_in: Int64  # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `ABSENT`
+    micro_batch: Int64  # which backward pass of the step launched it, from 0; else `ABSENT`
+    n_before: Int64  # compute kernels that its step launched before it, `ABSENT` where that is not known
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
 
     def __len__(self) -> int:
@@ -140,6 +144,9 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
         communicators=names,
         seq_number=column("seq_number"),
         message_bytes=message_bytes,
+        launched_in=column("launched_in"),
+        micro_batch=column("micro_batch"),
+        n_before=column("n_before"),
         has_ids=has_ids,
     )
 
@@ -169,7 +176,9 @@ class CrossRank:
     """A run's ranks on one clock, and its communication operations on it."""
 
     placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
-    offsets: tuple[ClockOffset, ...]  # one per report
+    offsets: (
+        tuple[ClockOffset, ...] | None
+    )  # one per report; None where some meet no others, and of those none are known
     rows: CommRows  # all communication operations, times aligned
     waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
@@ -180,29 +189,51 @@ class CrossRank:
         return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
 
 
-def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool) -> CrossRank:
-    """Put the ranks of a run, in ascending order, on one clock and match their collectives."""
+def cross_rank(
+    ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool, is_aligned: bool = True
+) -> CrossRank:
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned."""
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     group, n_required = rows.groups(len(ranks))
-    matched = matching.match(group, rows.rank, n_required)
+    matched = matching.match(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])
     blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
     used = {rank.argument for rank in ranks}
     offsets = clock_offsets(blocks, rows.end_ns, rows.report, n_reports, is_one_clock=len(used) == 1)
     offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
-    has_all_errors = all(offsets[argument].error_ns is not None for argument in used)
+    errors, is_compared = _clock_errors(offsets, rows.report, matched)
+    is_one_part = len({offsets[argument].part for argument in used}) == 1
+    has_all_errors = is_compared and is_one_part and all(offsets[argument].error_ns is not None for argument in used)
     # Times of different ranks can be compared by session starts, or by collectives.
     has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
     known, problems = None, []
-    if len(ranks) > 1 and any(rank.process.n_comm for rank in ranks) and not (has_clock and has_all_errors):
+    has_comm = len(ranks) > 1 and any(rank.process.n_comm for rank in ranks)
+    if has_comm and not is_aligned:
+        problems.append(problem("steps-not-aligned"))
+    elif has_comm and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
-    if len(ranks) > 1 and has_clock:
-        errors = [2**62 if one.error_ns is None else one.error_ns for one in offsets]  # which nothing exceeds
-        known = matching.waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
+    if len(ranks) > 1 and has_clock and is_aligned:
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, errors)
         problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
+    has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
-    return CrossRank(tuple(placed), tuple(offsets), rows, known, tuple(problems))
+    return CrossRank(tuple(placed), None if has_parts else tuple(offsets), rows, known, tuple(problems))
+
+
+_NOT_KNOWN_NS = 2**62  # which nothing exceeds
+
+
+def _clock_errors(offsets: Sequence[ClockOffset], report: Int64, matched: Iterable[Int64]) -> tuple[Int64, bool]:
+    """Return each operation's clock error, and whether the clocks of all that meet in collectives were compared."""
+    of_report = [_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in offsets]
+    errors, parts = (np.array(of_each, np.int64)[report] for of_each in (of_report, [one.part for one in offsets]))
+    is_compared = True
+    for rows in matched:
+        apart = (parts[rows] != parts[rows[:, :1]]).any(axis=1)
+        errors[rows[apart]] = _NOT_KNOWN_NS
+        is_compared &= not apart.any()
+    return errors, is_compared
 
 
 def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: bool) -> Iterator[Problem]:
@@ -258,7 +289,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
 def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
-    message, _, _ = _bytes(rows, sizes)
+    message, _, _ = message_sizes(rows, sizes)
     wanted = step * width + rank
     order = np.argsort(wanted, kind="stable")
     own = np.flatnonzero(rows.in_step)
@@ -272,7 +303,7 @@ def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tup
     return totals, n_absent == 0
 
 
-def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
+def message_sizes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
     """Return each operation's whole message (`ABSENT`: not known), its bus bytes, and whether those are known."""
     n_ranks = sizes[rows.communicator] if len(rows) else rows.rank
     message, bus = np.full(len(rows), ABSENT), np.zeros(len(rows))
@@ -294,7 +325,7 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     columns = _columns(across, order, ranks, summary_steps, sizes) | {
         "seq": seq[order],
         "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
-        "comm_id": _words(rows.communicator[order], rows.communicators),
+        "exposed_ns": _exposed(across, order),
         **_waiting_columns(across.waiting, order, ("is_significant",)),
     }
     seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
@@ -302,6 +333,18 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     for name, n_bytes in {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}.items():
         columns[name] = pc.divide(pc.cast(columns[n_bytes], pa.float64(), safe=False), seconds)
     return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
+
+
+def _exposed(across: CrossRank, order: Int64) -> pa.Array:
+    """Return the time of each operation beside no compute; null on a rank whose graphs do not show what is in them."""
+    rows = across.rows
+    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
+    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
+    for place, rank in enumerate(across.placed):
+        own = slice(edges[place], edges[place + 1])
+        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
+        is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
+    return pa.array(exposed[order], mask=is_graph[order])
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
@@ -314,12 +357,14 @@ def _columns(
     across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
 ) -> dict[str, pa.Array | Int64 | Flags]:
     rows = across.rows
-    message, bus, is_sized = _bytes(rows, sizes)
+    message, bus, is_sized = message_sizes(rows, sizes)
     return {
         "step": rows.step[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
         "collective": _words(rows.kind[order], [kind.collective for kind in rows.kinds]),
         "datatype": _words(rows.kind[order], [kind.datatype for kind in rows.kinds]),
+        "comm_id": _words(rows.communicator[order], rows.communicators),
+        "micro_batch": pa.array(rows.micro_batch[order], mask=rows.micro_batch[order] == ABSENT),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": across.is_matched[order],
@@ -371,6 +416,7 @@ def stragglers_table(
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
     is_known = chosen.num_rows > 0 or (in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count)
+    chosen = own_lateness(chosen)
     rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     late = np.flatnonzero(late_by)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from concurrent.futures import Executor, Future, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -13,29 +12,30 @@ import pyarrow as pa
 
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
-from nsyspipe.analysis.steps import TextFamilies, candidates, choose, choose_host, largest_families
+from nsyspipe.analysis.repeated_steps import aligned_numbers
+from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import is_optimizer
+from nsyspipe.model.names import is_part_of_step, is_step_name
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
 from nsyspipe.run.process import (
     HostDigest,
+    Hosts,
     ProcessDigest,
     ReportContext,
     digest_hosts,
     digest_process,
     host_candidates,
     process_events,
-    step_members,
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
+from nsyspipe.run.step_sources import ProcessSteps, process_steps
 from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
     from nsyspipe.model.table import Int64
@@ -91,24 +91,22 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
     events = list(process_events(capture))
-    updates = [number for number, name in names.items() if is_optimizer(name)]
-    own = [
-        candidates(one.ranges, families, one.operations, _launches(one.operations, updates) if updates else None)
-        for one in events
-    ]
-    hosts = {} if events else host_candidates(ranges, families)
-    if not is_decided and not reading.is_capture:
-        of_hosts = [[measured for _, measured in hosts.values()]]
-        family = choose(own, [0] * len(own)) if events else choose_host(of_hosts, [0])
-    members = [step_members(one.ranges, families, mine, family) for one, mine in zip(events, own, strict=True)]
-    pairs = zip(events, members, strict=True)
-    between = [between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in pairs]
+    steps: list[ProcessSteps] = []
+    hosts: Hosts = {}
+    if events:
+        steps, family = process_steps(capture, events, families, codes, reading, family=family, is_decided=is_decided)
+    else:
+        hosts = host_candidates(ranges, families)
+        if not is_decided and not reading.is_capture:
+            family = choose_host([[measured for _, measured in hosts.values()]], [0])
+    pairs = zip(events, steps, strict=True)
+    between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
     capture = capture.without_events()  # most of the memory, not needed any more
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
     digested = [
-        digest_process(one, context, mine, steps, host)
-        for one, mine, steps, host in zip(events, own, members, between, strict=True)
+        digest_process(one, context, own.candidates, own.members, host, unmarked_backward=own.backward)
+        for one, own, host in zip(events, steps, between, strict=True)
     ]
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
@@ -130,19 +128,14 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(*capture.problems, *(one for _, problems in digested for one in problems)),
+        problems=(
+            *capture.problems,
+            *(one for own in steps for one in own.problems),
+            *(one for _, problems in digested for one in problems),
+        ),
     )
 
 
-def _launches(operations: ProcessOperations, name_ids: Sequence[int]) -> Int64 | None:
-    """Return when kernels of some names were launched, sorted; None where there are none."""
-    is_named = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), name_ids)
-    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_named]
-    return launches if launches.size else None
-
-
-# What a range of one step may be called.
-_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
 
 
@@ -154,6 +147,7 @@ class Gathered:
     sidecars: RunSidecars  # those that are of these reports
     family: str | None
     why_no_steps: str | None  # why there is no family; None when there is one
+    is_aligned: bool = True  # whether it is sure which steps of different ranks are one
 
 
 def gather(
@@ -174,7 +168,10 @@ def gather(
         asks = reading.step is None and not reading.is_capture
         sidecars = run_sidecars(found, digests, asks_for_steps=asks) if found else RunSidecars()
         digests, family, why = _agreed(running, digests, reading, sidecars.family)
-    return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why)
+    is_aligned = True
+    if family == REPETITION:
+        digests, is_aligned = _with_aligned_numbers(digests)
+    return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
 
 
 def _agreed(
@@ -192,6 +189,13 @@ def _agreed(
     family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
+    if reading.step is None and (
+        family is None or is_part_of_step(family)
+    ):  # each rank may repeat something that is no family of ranges of all
+        again = _redo(running, digests, reading, REPETITION)
+        ranks = place(again)
+        family = choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+        digests = again if family == REPETITION else digests
     digests = _redo(running, digests, reading, family)
     if family is None:
         return digests, None, _why_none(digests)
@@ -201,15 +205,35 @@ def _agreed(
     return digests, family, None
 
 
+def _with_aligned_numbers(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
+    """Give units that are the same step of several ranks the same number, and say whether that is sure."""
+    ranks = place(digests)
+    numbers, is_sure = aligned_numbers([(rank.process.comm, rank.process.members, rank.shift_ns) for rank in ranks])
+    processes: dict[int, list[ProcessDigest]] = {}
+    for rank, own in zip(ranks, numbers, strict=True):
+        members = rank.process.members.set_column(0, "number", pa.array(own))
+        processes.setdefault(rank.argument, []).append(replace(rank.process, members=members))
+    return [replace(one, processes=tuple(processes.get(at, ()))) for at, one in enumerate(digests)], is_sure
+
+
 def _why_none(digests: Sequence[ReportDigest]) -> str:
     """Say why no family is of steps: none qualifies, or one named like a step is there just once on every rank."""
     own = [digest for digest in digests if digest.processes]
     for name, _ in own[0].families[:_LARGEST_FAMILIES]:
         n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
-        if _ONE_STEP.search(name) and n_ranges == [len(digest.processes) for digest in own]:
+        if is_step_name(name) and n_ranges == [len(digest.processes) for digest in own]:
             why = f"there is one range {name!r} on every rank, and one step does not show what is usual"
             return f"{why}: capture 10 or more, or ask for it with --step '^{name.replace('#', '[0-9]+')}$'"
-    return "no family of NVTX ranges qualifies on every rank"
+    ranks = [process for digest in own for process in digest.processes]
+    units = [one for process in ranks for one in process.candidates if one.name == REPETITION]
+    why = "no family of NVTX ranges qualifies on every rank"
+    if units and all(one.is_part for one in units):  # of a step: it would have been chosen else
+        shown = max(units, key=lambda one: one.n_members)
+        every_ms = shown.union_ns / shown.n_members / 1e6
+        why += f"; what repeats {shown.n_members} times, every {every_ms:.3f} ms,"
+        return f"{why} neither updates weights nor has a backward pass"
+    where = f"on {len(units)} of {len(ranks)} ranks only" if units else "nowhere"
+    return f"{why}, and launches are seen to repeat {where}"
 
 
 def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:

@@ -68,6 +68,8 @@ def report_operations(task: ReportTask) -> list[Result]:
         operations = device_operations(kernels, memcpys, memsets, times, names)
         members = _members(rank, ranges, families, task.family)
         phases = phase_ranges(ranges, codes, members)
+        if rank.backward is not None:
+            phases["backward"] = rank.backward
         events = events_table(task.path, rank, operations, phases, members)
         results.append((rank.rank, events, phase_ranges_table(rank, operations, phases)))
     return results
@@ -184,6 +186,7 @@ def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] |
         starts=starts,
         ends=ends,
         numbers=rank.steps,
+        backward=process.backward,
         windows=windows,
         is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,

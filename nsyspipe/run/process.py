@@ -15,7 +15,15 @@ from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, grouped_lengths, union
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
-from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, launched_in, phase_costs, phase_ranges, phases_of_launches
+from nsyspipe.analysis.phases import (
+    NO_WINDOW,
+    PhaseRanges,
+    launched_in,
+    phase_costs,
+    phase_ranges,
+    phases_of_launches,
+    with_copies_behind,
+)
 from nsyspipe.analysis.steps import Candidate, Members, candidates, capture_window, members_of, step_windows
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
@@ -123,6 +131,7 @@ class ProcessDigest(_Process):
     span: tuple[int, int]  # first start and last end of its operations, report time, ns
     has_launches: bool  # whether any operation has a launch
     comm: CommOperations  # its communication operations
+    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
     # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
     # long CUDA graphs that were captured as a whole run in it
     windows: pa.Table
@@ -152,12 +161,23 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 
 
 def digest_process(
-    events: ProcessEvents, context: ReportContext, own: Sequence[Candidate], members: Members, between: BetweenSteps
+    events: ProcessEvents,
+    context: ReportContext,
+    own: Sequence[Candidate],
+    members: Members,
+    between: BetweenSteps,
+    *,
+    unmarked_backward: PhaseRanges | None = None,
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
+    """Reduce one process to its digest, and say what it lacks.
+
+    `between` is what its host does between steps, `unmarked_backward` when backward runs where no range says it.
+    """
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
+    if unmarked_backward is not None:
+        phases["backward"] = unmarked_backward = with_copies_behind(unmarked_backward, operations)
     has_comm = recorded.kernels and recorded.names
     has_copies = recorded.memcpy and recorded.kinds
     kernels = operations.kernel_launch, operations.kernel_start, operations.kernel_end
@@ -177,8 +197,15 @@ def digest_process(
         span=operations.span,
         has_launches=events.has_launches,
         comm=comm_operations(
-            operations, context.names, members, windows, payloads=events.payloads, is_one_window=is_one_window
+            operations,
+            context.names,
+            members,
+            windows,
+            payloads=events.payloads,
+            is_one_window=is_one_window,
+            backward=phases["backward"],
         ),
+        backward=unmarked_backward,
         **_measured(events, context, windows, phases, members, between=between),
     )
     problems = list(_problems(events))
@@ -194,8 +221,11 @@ def digest_process(
 
 
 def _member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
-    texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
-    numbers = pa.array([step_number(text) for text in texts], pa.int64())
+    if members.rows.size == members.starts.size:
+        texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
+        numbers = pa.array([step_number(text) for text in texts], pa.int64())
+    else:  # found by repetition
+        numbers = pa.array(np.arange(members.starts.size))
     return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_share
 from nsyspipe.analysis.links import links, slowest
+from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
@@ -116,14 +117,16 @@ class Examined:
 def _steps(report: Examined) -> Answer:
     """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     digest, step, family = report.digest, report.reading.step, report.family
-    if not report.counts.rows[versions.NVTX]:
-        return _lack("no-nvtx", "NVTX ranges were not recorded")
-    if not report.families and not digest.n_named_steps:
-        return _lack("no-steps", "no NVTX range but libraries' own")
     others = [(_short(text), n) for text, n in report.families if text != family][:_SHOWN_FAMILIES]
     with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
     n_steps = sum(one.members.num_rows for one in with_members) if family is not None else 0
-    if step is not None:
+    if family == REPETITION and n_steps:
+        counts = [("found by repetition", n_steps)]
+    elif not report.counts.rows[versions.NVTX]:
+        return _lack("no-nvtx", "NVTX ranges were not recorded")
+    elif not report.families and not digest.n_named_steps:
+        return _lack("no-steps", "no NVTX range but libraries' own")
+    elif step is not None:
         n_steps = (digest.n_named_steps or 0) * bool(n_steps)
         counts = [(f"match --step {_short(step.pattern)!r}", n_steps)]
         if not n_steps:
@@ -382,7 +385,7 @@ _CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
 _GPU_METRICS = _rows(versions.GPU_METRICS, "samples", "--gpu-metrics-devices=all")
 QUESTIONS = (
     Question("steps", "time per step", _each(_steps)),
-    Question("phases", "overlap with backward, cost by phase", _each(_phases)),
+    Question("phases", "hidden by backward, cost by phase", _each(_phases)),
     Question("compute_and_comm", "where the time goes, overlap", _each(_kernels)),
     Question("launches", "which step launched what", _CALLS),
     Question("copies", "gradient copies and others", _each(_copies)),

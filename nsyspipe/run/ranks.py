@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
+from nsyspipe.model.names import decoded
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, source_of
-from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, words_of_runs
+from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
+from nsyspipe.reader.report import open_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 
 
-_ONE_RUN_NS = 60 * 10**9
+_ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9
+_SHOWN = 4
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 
 
@@ -36,16 +39,27 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
     for digest, key, value, what in _identities(digests, ranks, sidecars):
         theirs, other = seen.setdefault(key, (value, digest))
         if theirs != value:
-            raise _conflict(other, digest, what.format(f"{theirs} and {value}"))
+            raise _conflict(digests, other, digest, what.format(f"{theirs} and {value}"))
     if any(rank.report.facts.session_start_utc_ns is None for rank in ranks):
         return
+    is_told = is_surely_one_run(digests, sidecars)
     in_order = sorted(ranks, key=lambda rank: rank.span[0])
     latest = in_order[0] if in_order else None
     for rank in in_order:
-        if latest and (gap_ns := rank.span[0] - latest.span[1]) > _ONE_RUN_NS:
-            what = f"active {gap_ns // 10**9} s apart"
-            raise _conflict(latest.report, rank.report, _DIFFERENT.format(what))
+        if latest and (gap_ns := rank.span[0] - latest.span[1]) > (
+            _ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)
+        ):
+            what = f"active {gap_ns / 1e9:.3g} s apart"
+            raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(what))
         latest = max(latest or rank, rank, key=lambda one: one.span[1])
+
+
+def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
+    """Return how long after one report of a run another may begin: less where both communicate on one host, named apart."""
+    names = {RANK_OF_NAME.sub("", source_of(Path(one.path)).stem) for one in (first, second)}
+    is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
+    may_meet = first.has_communication and second.has_communication
+    return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
 
 
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
@@ -90,10 +104,50 @@ def _text(digest: ReportDigest, variable: str) -> str:
     return digest.facts.variables.get(variable, "").strip()
 
 
-def _conflict(first: ReportDigest, second: ReportDigest, what: str) -> RankConflictError:
+def _conflict(
+    digests: Sequence[ReportDigest], first: ReportDigest, second: ReportDigest, what: str
+) -> RankConflictError:
+    names = " and ".join(decoded(str(source_of(Path(one.path)))) for one in (first, second))
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
-    names = f"{first.path} and {second.path}"
+    groups = words_of_runs(digest.path for digest in digests)
+    has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
+    if what != _TWICE and len(groups) > 1 and has_ranks:
+        runs = list(groups)
+        fix = f"{fix}: {' or '.join(runs[:_SHOWN])}"
+        return RankConflictError(
+            names, what, fix=fix + (f" or {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
+        )
     return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
+
+
+def check_several_runs(arguments: Iterable[str]) -> None:
+    """Raise if reports, each of which is meant as a run, are ranks of one: by their names, and what they captured.
+
+    They are of one job if their world size is the same, above 1, and no rank is there twice; where none was captured, if
+    their captures began together. What was not exported yet is judged by its name alone.
+    """
+    groups = words_of_runs(arguments)
+    for word, named in groups.items():
+        paths = [path for path in named if path.is_file()]  # not globs
+        is_raw = any(path.suffix != EXPORT_SUFFIX for path in paths)
+        if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
+            problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
+            raise RankConflictError(word, problem, fix=f"{' '.join(groups)}; where each is a run: LABEL=REPORT")
+
+
+def _are_of_one_job(paths: Sequence[Path]) -> bool:
+    facts = []
+    for path in paths:
+        with open_report(path) as report:
+            facts.append(read_facts(report))
+    numbers = [[one.number(name) for one in facts] for name in ("WORLD_SIZE", "RANK")]
+    jobs = ({one.variables.get(name, "") for one in facts} for name in JOB_VARIABLES)
+    if any(len(values) > 1 for values in jobs) or len({*numbers[0]}) > 1:
+        return False
+    if numbers[0][0] is not None:
+        return numbers[0][0] > 1 and len({*numbers[1]}) == len(facts)
+    starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+    return len(starts) == len(facts) and max(starts) - min(starts) <= _TOGETHER_NS
 
 
 def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) -> bool:
@@ -138,7 +192,7 @@ def ranks_table(
         # Of several processes, none has the captured variable.
         local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
         entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
-        offset = across.offsets[rank.argument]
+        offset = across.offsets and across.offsets[rank.argument]
         rows.append(
             {
                 "rank": rank.number,
@@ -154,8 +208,8 @@ def ranks_table(
                 "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
                 "n_dtod": None if rank.report.n_graphs else process.n_dtod,
                 "clock_shift_ns": rank.shift_ns,
-                "clock_offset_ns": offset.offset_ns,
-                "clock_error_ns": offset.error_ns,
+                "clock_offset_ns": offset and offset.offset_ns,
+                "clock_error_ns": offset and offset.error_ns,
             }
         )
     return schema.RANKS.from_rows(rows)
@@ -226,7 +280,7 @@ def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -
 
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
-    match = re.search(r"(?i)(?:rank|[._-])(\d{1,18})$", Path(path).stem)
+    match = RANK_OF_NAME.search(Path(path).stem)
     return int(match[1]) if match else None
 
 
@@ -262,8 +316,13 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
-def parse_rank_map(text: str) -> dict[str, int]:
-    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line; `OptionError` if it is neither."""
+def parse_rank_map(text: str | Mapping[str, int]) -> dict[str, int]:
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; `OptionError` if it is none of these."""
+    if not isinstance(text, str):
+        for name, rank in text.items():
+            if not re.fullmatch("[0-9]{1,18}", repr(rank)):
+                raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
+        return dict(text)
     if "=" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")

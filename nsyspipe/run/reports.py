@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import links
+from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
@@ -25,6 +26,7 @@ from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
+from nsyspipe.run.traffic import traffic_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -129,9 +131,12 @@ class ReportRun(Run):
             all_collectives=merged.collectives,
             stragglers=merged.stragglers,
             kernels=merged.kernels,
+            traffic=self.traffic(),
             blocked_ns_by_call=dict(zip(*(calls[name].to_pylist() for name in schema.IDLE_CALLS.names), strict=True)),
             skipped_steps=tuple(self.skipped_steps),
             n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
+            hosts={row["rank"]: row["host"] for row in merged.ranks.to_pylist() if row["host"] is not None},
+            clock_error_ns=pc.max(merged.ranks["clock_error_ns"], skip_nulls=False).as_py(),
             gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
             nccl_settings=None if self._log is None else self._log.settings,
@@ -163,6 +168,7 @@ class ReportRun(Run):
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),
+            "traffic": lambda: traffic_table(merged.across, merged.steps, merged.sizes, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": self.judged_findings,
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
@@ -196,7 +202,7 @@ class ReportRun(Run):
 
     @property
     def step_family(self) -> str | None:
-        family = self._gathered.family
+        family = None if self._gathered.family == REPETITION else self._gathered.family
         return self.reading.step.pattern if family and self.reading.step else family
 
     @property

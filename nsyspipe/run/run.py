@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.kernels import costliest
+from nsyspipe.analysis.kernels import costliest, costs
+from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from nsyspipe.run.gather import Gathered, ReportDigest
 
 
-# What the steps of a run come from; without device activity, its hosts; without steps, figures are of the capture.
-RANGES, HOST, CAPTURE = "ranges", "host", "capture"
+# What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
+RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class RunHeader:
     captured_at_utc: str | None  # start of the earliest session, ISO 8601
     reports: list[str]
     capture: RunCapture | None = None  # from the sidecar beside the reports; None without one
-    steps_from: str | None = None  # `RANGES`, `HOST` or `CAPTURE`; None where nothing was recorded at all
+    steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
 
-def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | None:
+def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool, is_repeated: bool = False) -> str | None:
     """Return what a run's steps come from, as `RunHeader.steps_from` says it."""
     if n_ranks:
-        return RANGES if has_family else CAPTURE
+        return (REPETITION if is_repeated else RANGES) if has_family else CAPTURE
     return HOST if n_host_steps else None
 
 
@@ -81,7 +82,12 @@ def header_of(
         captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
         reports=list(names),
         capture=sidecars.facts,
-        steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, has_family=gathered.family is not None),
+        steps_from=steps_source(
+            ranks.num_rows,
+            tables.host_steps.num_rows,
+            has_family=gathered.family is not None,
+            is_repeated=gathered.family == BY_REPETITION,
+        ),
     )
 
 
@@ -111,7 +117,16 @@ def _label(names: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
 
 
-class Run(ABC):
+class ShownInNotebooks:
+    """Shows itself in a notebook. What that looks like is report's: the one import of the house that goes up."""
+
+    def _repr_html_(self) -> str:
+        from nsyspipe.report.html.notebook import notebook_html  # noqa: PLC0415
+
+        return notebook_html(self)
+
+
+class Run(ShownInNotebooks, ABC):
     """One training run, read from its reports or from a dataset that `analyze --out` wrote.
 
     Nothing is read until a table is asked for. Tables are Arrow tables with the schemas of
@@ -194,6 +209,10 @@ class Run(ABC):
         """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
         return self._table("stragglers")
 
+    def traffic(self) -> pa.Table:
+        """`schema.TRAFFIC`: what each communicator carries and costs, by the parallelism that it serves; all ranks first."""
+        return self._table("traffic")
+
     def links(self) -> pa.Table:
         """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
         return self._table("links")
@@ -224,6 +243,11 @@ class Run(ABC):
         found = self._table("kernels")
         return found if top is None else costliest(found, top)
 
+    def costs(self) -> pa.Table:
+        """`schema.COSTS`: what costs most of kernels, collectives by kind and size, and communicators; ``--top`` and ``--csv``."""
+        tables = self.kernels(), self.collectives(), self.traffic(), self.breakdown()
+        return costs(*tables, is_capture=self.is_capture)
+
     def summary(self) -> pa.Table:
         """`schema.SUMMARY`: the run's figures, one row."""
         return self._table("summary")
@@ -244,9 +268,16 @@ class Run(ABC):
         """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
         return self._table("idle_calls")
 
-    def timeline(self) -> pa.Table:
-        """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start)."""
-        return self._table("timeline")
+    def timeline(self, step: int | None = None) -> pa.Table:
+        """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start).
+
+        Another step is made from the operations, in a second reading; see `operations` for the errors.
+        """
+        if step is None:
+            return self._table("timeline")
+        from nsyspipe.analysis.timeline import timeline  # noqa: PLC0415 - few ask for it
+
+        return timeline(self.steps(), self.collectives(), self.operations((step, step)), step)
 
     def host_steps(self) -> pa.Table:
         """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
@@ -269,6 +300,13 @@ class Run(ABC):
             If the run was saved without its operations.
         """
 
+    @property
+    def verdict(self) -> str:
+        """What the figures come down to, in words: the headline of the run's page."""
+        from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
+
+        return headline(self)
+
     def __repr__(self) -> str:
         figures = self.summary().to_pylist()[0]
         if self.is_capture:
@@ -284,7 +322,7 @@ class Run(ABC):
         OptionError
             If there is no such table.
         """
-        names = [*RUN_TABLES, "breakdown"]
+        names = [*RUN_TABLES, "breakdown", "costs"]
         if name not in names:
             raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, names)
         found = getattr(self, name, None)

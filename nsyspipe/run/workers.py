@@ -55,7 +55,7 @@ _LENGTH = struct.Struct("!Q")
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
-_FEWER = "-j 1, or jobs=1 from Python"
+_FEWER = "-j 1"
 
 
 class _Call(NamedTuple):

@@ -27,6 +27,7 @@ import errno
 import glob
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass
 from datetime import date
@@ -162,8 +163,6 @@ _FILE = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")
 # DuckDB takes more for a date than Python does.
 _DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
 _SHOWN = 6
-# Of a large store, only so many labels are read for an error.
-_ASKED = 200
 
 
 def file_name(table: str, rank: int | None = None) -> str:
@@ -267,43 +266,81 @@ def is_saved(path: Path) -> bool:
     """Tell whether a path is a store with runs, or the directory of one run in one of its tables."""
     if "\0" in str(path):  # no file's name, which whoever looks for a report says
         return False
-    return _run_of(path) is not None or any(run_ids(path))
+    return is_one_run(path) or any(run_ids(path))
+
+
+def is_one_run(path: Path) -> bool:
+    """Tell whether a path names one run of a store, not all of it: ``STORE:NAME``, or its directory in a table."""
+    return _run_of(path) is not None or _name_in_store(path) is not None
 
 
 def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
-    """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them."""
-    store, named = _run_of(path) or (path, None)
+    """Return store and id of the one run that is meant; an `OptionError` of several if none is named, or not one of them.
+
+    A path may end in ``:NAME``, the id of a run or a label: of several runs of that label the latest is meant.
+    """
+    store, named = _run_of(path) or _name_in_store(path) or (path, None)
+    if named and not has_run(store, named):  # those that cannot be read have the label ""
+        named = [named, *ids_by_time(store, named)][-1]
     wanted = named if run_id is None else run_id
-    if wanted is None:
-        ids = sorted(run_ids(store))
-        if len(ids) > 1:
-            raise OptionError(str(path), f"holds {len(ids)} runs", found=_shown(store, ids), fix=f"--run-id {ids[-1]}")
-        wanted = ids[0] if ids else ""
-    if named not in (None, wanted) or not has_run(store, wanted):
-        ids = sorted(run_ids(store)) if named is None else [named]
-        labelled = [one for one in ids[-_ASKED:] if _label(store, one) == wanted]
-        more = f"; {len(labelled)} of that label, which is no id" if labelled else ""
-        fix = f"--run-id {(labelled or ids)[-1]}" if ids else None
-        raise OptionError(f"--run-id {wanted}", f"{path} has no such run{more}", found=_shown(store, ids), fix=fix)
-    return store, wanted
+    if wanted is not None and named in (None, wanted) and has_run(store, wanted):
+        return store, wanted
+    ids = [named] if named is not None and has_run(store, named) else ids_by_time(store)
+    if wanted is None and len(ids) == 1:
+        return store, ids[0]
+    shown = _shown(store, ids)
+    if run_id is not None:
+        fix = f"--run-id {(ids_by_time(store, run_id) or ids)[-1]}" if ids else None
+        raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=fix)
+    problem = "has no such run" if named is not None else f"holds {len(ids)} runs, where one is meant"
+    raise OptionError(str(path), problem, found=shown, fix=argument_of(store, ids[-1]) if ids else None)
+
+
+def argument_of(store: Path, name: str) -> str:
+    """Return how a shell names one run of a store, by its id or label."""
+    return shlex.quote(f"{store}:{name}")
+
+
+def ids_by_time(store: Path, label: str | None = None) -> list[str]:
+    """Return the runs of a store, or those of a label, by the time of their capture; of equal times by id."""
+    told = {run_id: _told(store, run_id) for run_id in run_ids(store)}
+    known = [run_id for run_id, (_, one) in told.items() if label in (None, one)]
+    return sorted(known, key=lambda run_id: (told[run_id][0], run_id))
+
+
+def ids_by_label(store: Path) -> dict[str, list[str]]:
+    """Return the runs of each label of a store, by the time of their capture; those that cannot be read have the label ``""``."""
+    labels: dict[str, list[str]] = {}
+    for run_id in ids_by_time(store):
+        labels.setdefault(_told(store, run_id)[1], []).append(run_id)
+    return labels
 
 
 def _shown(store: Path, ids: list[str]) -> str:
     """List the last runs, each with its label, which tells more than an id."""
-    labelled = [(one, _label(store, one)) for one in ids[-_SHOWN:]]
-    shown = [one if label in (None, one) else f"{one} ({label})" for one, label in labelled]
+    labelled = [(one, _told(store, one)[1]) for one in ids[-_SHOWN:]]
+    shown = [one if label in ("", one) else f"{one} ({label})" for one, label in labelled]
     return ", ".join(shown) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
 
 
-def _label(store: Path, run_id: str) -> str | None:
-    """Return the label of a saved run; None if it cannot be read, which is not what was asked."""
-    from nsyspipe.store.read import read_run_files  # noqa: PLC0415 - only an error needs it, and it takes long
+def _told(store: Path, run_id: str) -> tuple[str, str]:
+    """Return when a saved run was captured, sortable, and its label; nothing of what cannot be read, which was not asked."""
+    from nsyspipe.store.read import read_run_files  # noqa: PLC0415 - it takes long
 
     try:
-        labels = read_run_files(store, run_id, ()).table("runs")["label"].to_pylist()
-    except (DatasetError, KeyError):
+        (row,) = read_run_files(store, run_id, ()).table("runs").select(["captured_at_utc", "label"]).to_pylist()
+    except (DatasetError, KeyError, ValueError):
+        return "", ""
+    return str(row["captured_at_utc"] or ""), printable(row["label"] or "")
+
+
+def _name_in_store(path: Path) -> tuple[Path, str] | None:
+    """Return store and name of ``STORE:NAME``; None for any other path, and for one that is there as it is."""
+    text = str(path)
+    if os.path.lexists(text):
         return None
-    return printable(labels[0]) if labels and labels[0] else None
+    parts = ((Path(text[:at]), text[at + 1 :]) for at, letter in enumerate(text) if letter == ":" and at)
+    return next((pair for pair in parts if any(run_ids(pair[0]))), None)
 
 
 def _run_of(path: Path) -> tuple[Path, str] | None:

@@ -92,7 +92,7 @@ class SavedRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        return (self.store,)
+        return (self.store if self.store.exists() else self.tables,)  # STORE:NAME is no path
 
     @cached_property
     def header(self) -> RunHeader:

@@ -74,6 +74,42 @@ def test_the_offset_is_the_median_difference_from_the_median_end(ends, reports, 
     assert offsets(*ends, reports=reports) == expected
 
 
+def of_groups(*groups, n_reports):
+    """Return (offset, error, part) of each report, a group being its reports and its collectives' ends, rank by rank."""
+    matched, ends, owner = [], [], []
+    for reports, *collectives in groups:
+        for own in collectives:
+            matched.append(np.arange(len(ends), len(ends) + len(own))[np.newaxis])
+            ends, owner = [*ends, *own], [*owner, *reports]
+    found = clock_offsets(matched, ints(*ends), ints(*owner), n_reports)
+    return [(one.offset_ns, one.error_ns, one.part) for one in found]
+
+
+def test_collectives_inside_a_node_do_not_outvote_those_across_nodes():
+    # Reports 0 and 1 are of one node, 2 and 3 of another, 1000 later. Ten collectives inside each, three across.
+    inside = [([0, 1], *[(at, at) for at in range(10)]), ([2, 3], *[(at + 1000, at + 1000) for at in range(10)])]
+    across = [([0, 2], *[(at, at + 1000) for at in range(3)]), ([1, 3], *[(at, at + 1000) for at in range(3)])]
+    assert of_groups(*inside, *across, n_reports=4) == [(-500, 0, 0), (-500, 0, 0), (500, 0, 0), (500, 0, 0)]
+    # One that joins the nodes is enough, the others follow their neighbours.
+    assert of_groups(*inside, across[0], n_reports=4) == [(-500, 0, 0), (-500, 0, 0), (500, 0, 0), (500, 0, 0)]
+
+
+def test_offsets_of_nodes_lie_within_their_errors_where_ends_are_uneven():
+    # Across, the ends of reports 2 and 3 are 1000 later, and by -40, 0 and 40 uneven: differences of 480, 500 and 520.
+    inside = [([0, 1], *[(at, at) for at in range(10)]), ([2, 3], *[(at + 1000, at + 1000) for at in range(10)])]
+    across = [(pair, *[(0, 1000 + by) for by in (-40, 0, 40)]) for pair in ([0, 2], [1, 3])]
+    assert of_groups(*inside, *across, n_reports=4) == [(-500, 30, 0), (-500, 30, 0), (500, 30, 0), (500, 30, 0)]
+    # What the two pairs say differs by 80: a quarter of it is put on each side of the square, half of that on each report.
+    across = [([0, 2], *[(0, 960)] * 3), ([1, 3], *[(0, 1040)] * 3)]
+    found = of_groups(*inside, *across, n_reports=4)
+    assert [(offset, error) for offset, error, _ in found] == [(-490, 10), (-510, 10), (490, 10), (510, 10)]
+
+
+def test_nodes_that_never_meet_are_parts_of_their_own():
+    apart = ([0, 1], *[(0, 90)] * 3), ([2, 3], *[(5000, 5010)] * 3)
+    assert of_groups(*apart, n_reports=5) == [(-45, 0, 0), (45, 0, 0), (-5, 0, 2), (5, 0, 2), (0, None, 0)]
+
+
 @pytest.mark.parametrize("n_reports", [1, 2])
 def test_without_collectives_nothing_is_known_and_on_one_clock_nothing_is_off_whatever_the_ends_say(n_reports):
     assert clock_offsets([], ints(), ints(), n_reports) == [NONE] * n_reports

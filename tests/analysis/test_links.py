@@ -50,13 +50,13 @@ def one_log(*comms):
 
 
 def row(start, end, transport, path, kind, speed=None, source=None, *, comm_id="0x1", n=2):
-    return dict(zip(LINKS.names, (comm_id, start, end, transport, n, path, kind, speed, source), strict=True))
+    return dict(zip(LINKS.names[:-1], (comm_id, start, end, transport, n, path, kind, speed, source), strict=True))
 
 
 def rows(*args, **options):
     table, _ = links(*args, **options)
     assert table.schema == LINKS.arrow
-    return table.to_pylist()
+    return table.drop_columns("algorithms").to_pylist()
 
 
 TRANSPORTS = {

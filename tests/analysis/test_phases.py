@@ -7,12 +7,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
+from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches, with_copies_behind
 from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.analysis.summary import phase_summary
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
-from tests.build.make import ints, members, phase, ranges, texts_of
+from tests.build.make import compute, dtod, htod, ints, members, operations, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 STEP = (0, 100)
@@ -125,3 +125,13 @@ def test_a_phase_of_a_run_has_the_means_over_the_ranks_and_steps_that_have_it():
     assert run == {"backward": [30.0, *[2.0] * 5], "data": [11.0, *[None] * 5], "forward": [11.5, *[4.5] * 5]}
     assert list(run) == ["backward", "data", "forward"]
     assert means() == {}
+
+
+def test_copies_behind_the_last_kernel_of_a_pass_are_of_it_up_to_the_next_kernel():
+    kernels = [compute(at, at + 1, launch) for at, launch in ((0, 10), (2, 20), (4, 50), (6, 60))]
+    copies = [dtod(8, 9, 22), dtod(10, 11, 30), htod(12, 13, 40), dtod(14, 15, 55), dtod(16, 17, 70), dtod(18, 19)]
+    passes = phase((0, 10, 21), (0, 50, 51), (1, 60, 61))
+    # Not those behind the next kernel, other copies, and what nothing launched.
+    assert with_copies_behind(passes, operations(*kernels, *copies)).ends.tolist() == [31, 56, 71]
+    assert with_copies_behind(passes, operations(*kernels)).ends.tolist() == [21, 51, 61]
+    assert with_copies_behind(passes, operations(*kernels, dtod(0, 1, 5))).ends.tolist() == [21, 51, 61]

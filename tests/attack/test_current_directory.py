@@ -100,7 +100,7 @@ for command in sys.argv[1:]:
 COMMANDS = (
     "analyze . -j 2 --findings all --json - --out saved --events --html run.html --perfetto run.pftrace",
     "analyze steady_0.nsys-rep steady_1.nsys-rep -j 2 -q", "doctor", "doctor . -j 2",
-    "diff steady_0.sqlite steady_1.sqlite -j 1", "whatif . -j 1", "redact . redacted", "dashboard saved -o runs.html",
+    "diff a=steady_0.sqlite b=steady_1.sqlite -j 1", "whatif . -j 1", "redact . redacted", "dashboard saved -o runs.html",
     "convert steady_0.nsys-rep steady_1.nsys-rep -j 2 -o exports", "--help", "analyze none",
 )  # fmt: skip
 

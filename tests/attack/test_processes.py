@@ -22,7 +22,7 @@ import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader import report
 from nsyspipe.run.workers import Workers, telling_shortage
-from tests.build.programs import listening
+from tests.build.programs import is_running, listening
 from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, program
 
@@ -61,13 +61,6 @@ def eventually(condition, what):
         assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
         time.sleep(0.01)
     return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def workers_of(pid):

@@ -201,7 +201,7 @@ def generated_rows():
         start_ns=(start + error).ravel(), end_ns=(end + error).ravel(), kind=kind, kinds=KINDS, collective=kind,
         communicator=2 * kind + np.tile(stream, N_RANKS),
         communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
-        seq_number=unknown, message_bytes=unknown, has_ids=False,
+        seq_number=unknown, message_bytes=unknown, launched_in=unknown, micro_batch=unknown, n_before=unknown, has_ids=False,
     )  # fmt: skip
 
 

@@ -28,11 +28,9 @@ MS = 10**6
 LABEL = '<script>window.attacked=9</script>"><img src=x onerror=alert(9)>'
 # Of which runs a scoreboard is, by label; None for all.
 BOARDS = {
-    "board": {"ddp": "slow", "bucket25": "fast", "again": "again"},
-    "board-of-kinds": None,
-    "board-of-one": {"slow": "slow"},
-    "hostile-board": HOSTILE,
-}
+    "board": {"ddp": "slow", "bucket25": "fast", "again": "again"}, "board-of-kinds": None,
+    "board-of-one": {"slow": "slow"}, "hostile-board": HOSTILE,
+}  # fmt: skip
 
 
 def steps(compute, comm):
@@ -41,6 +39,10 @@ def steps(compute, comm):
 
 def steady(folder, _):
     return load([steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)])
+
+
+def uneven(folder, _):
+    return plain_run(folder / "uneven", [steps(90, 20)] * 2)
 
 
 def one_rank(_, real):

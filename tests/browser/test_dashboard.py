@@ -109,6 +109,32 @@ def test_filters_narrow_everything_and_can_be_cleared(opened):
     assert words(page, "#n-shown") == "8 of 14 runs"
 
 
+def test_the_address_holds_the_filters_the_axis_and_the_chosen_run_and_brings_them_back(opened, open_page):
+    page = opened.page
+    page.locator("[data-facet=label] .chip", has_text="large").click()
+    page.locator("#older").click()
+    page.locator("[data-axis=time]").click()
+    address = page.url.partition("#")[2]
+    assert address == "label=large&axis=time&run=large-004"
+    page.locator("#clear").click()
+    page.evaluate("address => { window.location.hash = address; }", address)
+    opened.wait("document.getElementById('n-shown').textContent.startsWith('6 of 14')")
+    assert words(page, "#subject").startswith("Chosen run: large")
+    assert page.locator("[data-axis=time]").get_attribute("aria-pressed") == "true"
+    assert page.url.endswith(address)
+
+
+def test_a_run_off_the_scale_has_a_mark_at_its_edge(kept):
+    marks = """(() => { const { series, yAxis } = chart.getOption();
+      const { data } = series.find(one => one.name === "beyond");
+      return data.map(({ run, value, symbolRotate }) => [run, value[1] === yAxis[0].min, symbolRotate]); })()"""
+    large = kept.page.evaluate("nsyspipe.board.data.runs.label.flatMap((label, at) => label === 'large' ? [at] : [])")
+    timed = [run for run in large if kept.page.evaluate("run => nsyspipe.board.value('step_time_ns', run)", run)]
+    # 50 ms where the scale is that of 100 to 113; the one without a step time has its cross.
+    assert kept.chart(marks, MAIN) == [[run, True, 180] for run in timed]
+    assert len(timed) == 5
+
+
 def test_a_run_is_chosen_in_the_table_by_keyboard_and_left_by_the_buttons(opened):
     page = opened.page
     page.locator("#table .pick").nth(order(page).index("small-004")).focus()
@@ -210,6 +236,7 @@ LEVELS = [
     ([100] * 6 + [101] * 6, [(0, 12, 100.5)]),  # less than 2 %
     ([100, 106] * 6, [(0, 12, 103)]),  # noise, even though neighbours differ
     ([100] * 4 + [120] * 4 + [100] * 4, [(0, 4, 100), (4, 8, 120), (8, 12, 100)]),
+    ([100, 100, 130, 100, 112, 112, 112, 112, 112], [(0, 4, 100), (4, 9, 112)]),  # an odd run beside the border
     ([100, 0, 100, 100], []),  # no logarithm
 ]
 

@@ -10,11 +10,12 @@ from nsyspipe.report.html.page import run_id_of_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.pages import STORES
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS
+from tests.conftest import SAMPLES
 
 WATERFALL, TIMELINES, BOARD = "chart-waterfall", "chart-timelines", "chart-scoreboard"
 OF_A_RUN = ("chart-step-bars", "chart-timeline", "chart-step-columns", "chart-collectives")
 # How many charts of a store's page; which charts each other page has.
-N_CHARTS = 7
+N_CHARTS = 8
 PAGES = {
     **dict.fromkeys(("ddp-4gpu-shm", "ddp-2gpu-straggler", "steady", "hostile"), OF_A_RUN),
     "one-rank": OF_A_RUN[:-1],
@@ -82,7 +83,7 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
 @pytest.mark.parametrize(
     ("name", "heading", "seen"),
     [
-        ("ddp-4gpu-shm", "Communication is 45 % of step time, 45 % exposed; 0 % of it hides under backward.",
+        ("ddp-4gpu-shm", "Communication is 72.53 ms (45 %) of step time, 72.53 ms (45 %) exposed; 0 % hidden by backward.",
          (".tiles", ".finding >> nth=2", "#chart-step-bars .chart-area")),
         ("faster", "Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
         ("board", "bucket25 is the fastest of 3 runs: 1.30x of ddp", (f"#{BOARD} .chart-area",)),
@@ -207,3 +208,15 @@ def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
     hostile.page.mouse.move(*hostile.point("chart-timeline", x, bar["top"] + 15))
     assert bar["name"] in hostile.tooltip()
     assert hostile.page.evaluate("window.attacked") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_of_the_readme(open_page, screenshot, scheme):
+    """``NSYSPIPE_SCREENSHOTS=docs/images pytest -m browser -k picture_of -n 0`` takes it anew."""
+    opened = open_page(
+        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=scheme == "dark", reduced_motion="reduce"
+    )
+    opened.draw()
+    opened.page.wait_for_timeout(1000)  # until what moves stands still
+    screenshot(opened.page, f"page-{scheme}")
+    assert opened.page.screenshot()[16:24] == (SAMPLES.parent / f"docs/images/page-{scheme}.png").read_bytes()[16:24]

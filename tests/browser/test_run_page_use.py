@@ -71,6 +71,48 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
         assert f"{value:,} ns".replace(",", " ") in text
 
 
+def test_a_collective_that_is_pointed_at_is_outlined_on_every_rank(timeline):
+    longest_comm(timeline)
+    timeline.wait("""(() => {
+      const model = nsyspipe.charts.get("chart-timeline").getModel().getSeriesByName("comm")[0];
+      const items = [...Array(model.getData().count()).keys()];
+      const lit = items.filter(item => model.getData().getItemGraphicEl(item)?.currentStates?.includes("emphasis"));
+      const { ranks } = nsyspipe.data("timeline");
+      const ofRanks = ranks.map(({ lanes: { comm } }) => comm);
+      const at = ofRanks[0].length.indexOf(Math.max(...ofRanks[0].length));
+      const alike = ofRanks.flatMap(({ seq }) => seq.filter(one => one === ofRanks[0].seq[at]));
+      return lit.length === 2 && alike.length === 2;
+    })()""")
+
+
+def test_the_address_names_a_rank_whose_rows_are_marked(written, open_page):
+    opened = open_page(written("ddp-2gpu-straggler"))
+    opened.page.evaluate("window.location.hash = 'step=11&rank=1'")
+    opened.wait("document.querySelectorAll('#stragglers .is-linked').length === 1")
+    assert opened.page.locator("#stragglers .is-linked td").first.inner_text() == "1"
+    top = opened.page.evaluate("document.getElementById('timeline').getBoundingClientRect().top")
+    assert 0 <= top < 120
+    opened.page.evaluate("window.location.hash = 'kernels'")
+    opened.wait("document.querySelectorAll('.is-linked').length === 0")
+
+
+def test_another_step_is_drawn_when_it_is_chosen_and_named_in_the_address(written, open_page):
+    opened = open_page(written("uneven"))
+    page = opened.page
+    opened.draw()
+    steps = page.locator("#timeline-step option").evaluate_all("all => all.map(one => one.value)")
+    assert len(steps) == 3
+    lengths = {}
+    for step in steps:
+        page.locator("#timeline-step").select_option(step)
+        lengths[step] = opened.chart("chart.getOption().xAxis[0].max", TIMELINE)
+        assert page.url.endswith(f"#step={step}")
+    assert len(set(lengths.values())) == 3
+    page.evaluate("step => { window.location.hash = `step=${step}`; }", steps[1])
+    opened.wait(f"document.getElementById('timeline-step').value === '{steps[1]}'")
+    assert opened.chart("chart.getOption().xAxis[0].max", TIMELINE) == lengths[steps[1]]
+
+
 def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_page):
     # One rank of two: what it waits for is in the report of the other.
     path = tmp_path / "page.html"
@@ -267,5 +309,5 @@ def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out
     if top < 60:  # taller than the screen: bring its beginning below the bar
         opened.page.mouse.wheel(0, top - 120)
         opened.wait("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60")
-    opened.page.mouse.move(*opened.point("chart-timeline", 135, 32))
+    opened.page.mouse.move(*opened.point("chart-timeline", 135, 44))
     assert "compute" in opened.tooltip()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pyarrow as pa
+
 from nsyspipe.analysis.collectives import CommKind, CommOperations
+from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.run.gather import Rank
 
@@ -17,11 +20,13 @@ def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None,
     """Return an operation of 10 ns."""
     return {
         "start_ns": start, "end_ns": start + 10, "member": member, "kind": kind, "stream_order": order,
-        "comm_id": comm, "seq_number": seq, "message_bytes": n_bytes, "called": called,
+        "comm_id": comm, "seq_number": seq, "message_bytes": n_bytes, "called": called, "launched_in": None,
+        "micro_batch": None, "n_before": None,
     }  # fmt: skip
 
 
 def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):
     rows = [one | {"kind": kinds.index(one["kind"])} for one in operations]
     comm = CommOperations(kinds, canonical.COMM_OPERATIONS.from_rows(rows))
-    return Rank(report, None, SimpleNamespace(comm=comm), shift)  # type: ignore[arg-type]
+    alone = {"hidden": EMPTY, "windows": pa.table({"graph_ns": [0]})}
+    return Rank(report, None, SimpleNamespace(comm=comm, **alone), shift)  # type: ignore[arg-type]

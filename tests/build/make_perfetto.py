@@ -70,7 +70,7 @@ def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
     """Return what a trace needs of a run."""
     steps, collectives = steps or schema.STEPS.empty(), collectives or schema.COLLECTIVES.empty()
     return SimpleNamespace(
-        header=header, ranks=ranks, step_family=family, steps=lambda: steps, collectives=lambda: collectives,
+        header=header, ranks=ranks, step_family=family, is_capture=family is None, steps=lambda: steps, collectives=lambda: collectives,
         operations=lambda _: operations,
     )  # fmt: skip
 

@@ -92,10 +92,8 @@ _NEW = {"commHash": (UINT64, 16), "dataType": (INT32, 4), "count": (SIZE, 24), "
 NCCL_2_28 = PayloadLayout(2**24 + 40, 48, tuple(Entry(name, *place) for name, place in _NEW.items()))
 # Offsets left to the reader.
 _BARE = {
-    "my-rank": (INT, 0),
-    "NCCL Communicator Id": (UINT64, 8),
-    "n_ranks": (UINT, 16),
+    "my-rank": (INT, 0), "NCCL Communicator Id": (UINT64, 8), "n_ranks": (UINT, 16),
     "message size (bytes)": (SIZE, 24),
-}
+}  # fmt: skip
 _FOLLOWING = tuple(Entry(name, *place, is_stated=False) for name, place in _BARE.items())
 IMPLICIT = PayloadLayout(2**24 + 50, 32, _FOLLOWING, is_stated=False)

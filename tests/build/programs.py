@@ -77,12 +77,12 @@ def listening():
 def have_ended(pids):
     """Tell whether processes are gone, or soon will be."""
     deadline = time.monotonic() + 10
-    while (left := any(map(_is_running, pids.split()))) and time.monotonic() < deadline:
+    while (left := any(map(is_running, pids.split()))) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not left
 
 
-def _is_running(pid):
+def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

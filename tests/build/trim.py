@@ -41,7 +41,7 @@ def trim(source: Path, target: Path, n_steps: int | None) -> None:
 def _cut(database: sqlite3.Connection, tables: set[str], n_steps: int) -> None:
     steps = database.execute(
         "SELECT start FROM main.NVTX_EVENTS LEFT JOIN main.StringIds ON id = textId "
-        "WHERE coalesce(text, value) LIKE 'Batch %' ORDER BY start"
+        "WHERE coalesce(text, value) LIKE 'Batch %' OR coalesce(text, value) LIKE 'step %' ORDER BY start"
     ).fetchall()
     if len(steps) <= n_steps:
         return

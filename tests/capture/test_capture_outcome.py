@@ -17,12 +17,12 @@ def rank(number=0, *, status=0, report=True, problem=None, ended_at=1.0, pid=100
     return RankRecord(number, number, pid, 90, is_captured, where, status, problem, ended_at)
 
 
-def verdict(*records, end=WELL, expected=None, capture_range="cudaProfilerApi", **steps):
-    """Judge ranks that are all to be captured; `steps` are each program's: begun, captured, warm-up, asked for."""
+def verdict(*records, end=WELL, expected=None, capture_range="cudaProfilerApi", words=(), **steps):
+    """Judge ranks that are all to be captured; `steps` are each program's: begun, captured, warm-up, asked for, of an epoch."""
     ranks = tuple(one.rank for one in records) if expected is None else expected
-    fields = ("n_steps", "n_captured_steps", "warmup", "steps_asked")
-    programs = {int(name[3:]): Program(**dict(zip(fields, them, strict=True))) for name, them in steps.items()}
-    job = parse_job(["--name=/data/run", "--program=train.py", f"--capture-range={capture_range}", "--", "run"])
+    fields = ("n_steps", "n_captured_steps", "warmup", "steps_asked", "epoch_steps")
+    programs = {int(name[3:]): Program(**dict(zip(fields, them, strict=False))) for name, them in steps.items()}
+    job = parse_job(["--name=/data/run", "--program=train.py", f"--capture-range={capture_range}", *words, "--", "run"])
     return judge(job, records, ranks, programs, end)
 
 
@@ -44,10 +44,14 @@ CASES = {
     "an agent that was missed": (2, verdict(never_began("Connection to Agent lost: End of file"), end=End(1))),
     "an nsys that never started the program": (2, verdict(never_began("no such option"), end=End(1))),
     "a loop shorter than its warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20))),
+    "an epoch shorter than the warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20, 8))),
+    "all epochs shorter than the warm-up": (3, verdict(LOST, of_0=(8, 0, 10, 20, 4))),
     # One step is warm enough for nothing: it is captured itself.
     "a loop of one step": (3, verdict(LOST, of_0=(1, 0, 10, 20))),
     "steps that nsys never heard of": (3, verdict(LOST, of_0=(30, 20, 10, 20))),
     "fewer steps than asked for": (0, verdict(rank(0), rank(1), of_0=(30, 20, 10, 20), of_1=(16, 6, 10, 20))),
+    "fewer steps than asked for, in one epoch": (0, verdict(rank(0), of_0=(16, 6, 10, 20, 16))),
+    "fewer steps than asked for, in two epochs": (0, verdict(rank(0), of_0=(16, 6, 10, 20, 8))),
     "a command that failed before any rank": (1, verdict(end=End(1))),
     "time was up": (124, verdict(rank(status=143), rank(1, status=None, report=False), end=End(None, "timeout", 60))),
     "the loop was over": (124, verdict(rank(status=143), end=End(None, "exit", 5.0))),
@@ -59,6 +63,9 @@ CASES = {
         f"never began with {one}": (3, verdict(LOST, replace(LOST, rank=1), capture_range=one))
         for one in ("cudaProfilerApi", "nvtx", "none")
     },
+    "an unchanged program of too few steps": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(12, 0, 50, 20))),
+    "an unchanged program of one step": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(1, 0, 50, 20))),
+    "an unchanged program without steps": (3, verdict(LOST, words=["--attach-steps=50:70"])),
     "a partial set": (3, verdict(rank(0), rank(1, report=False, problem=EMPTY), expected=(0, 1, 2))),
     "a kept report": (3, verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep"))),
     "many lost ranks": (3, verdict(*(rank(n, report=n == 0) for n in range(10)))),

@@ -141,6 +141,20 @@ nvtx.calls.append("after")
 for _ in range(3):
     for item in captured_steps(['a', 'b'], warmup=3, steps=1): pass
 """,
+    "a capture goes on with the next epoch, and holds what lies between": """
+for epoch in range(3):
+    for item in captured_steps(['a', 'b'], warmup=1, steps=2): pass
+    nvtx.calls.append(f"evaluation {epoch}")
+""",
+    "it goes on with a stream of items too": """
+for epoch in range(2):
+    for item in captured_steps(iter("ab"), warmup=1, steps=2): pass
+""",
+    "what breaks off in the second epoch ends it": """
+for epoch in range(3):
+    for item in captured_steps(['a', 'b'], warmup=1, steps=4):
+        if epoch: break
+""",
     "stop ends this loop and those after it": """
 for epoch in range(2):
     for item in captured_steps("abcd", warmup=1, steps=2, stop=True): nvtx.calls.append(item)
@@ -210,7 +224,7 @@ torch.calls = [os.getpid()]
     assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
         "rank": 5, "local_rank": 1, "pid": pid,
         "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],
-        "n_steps": 3, "n_captured_steps": 2, "warmup": 1, "steps_asked": 2, "loop_ended": True,
+        "n_steps": 3, "n_captured_steps": 2, "warmup": 1, "steps_asked": 2, "epoch_steps": 0, "loop_ended": True,
         "torch_version": "2.99.0", "cuda_version": "13.0", "nccl_version": "2.28.9", "gpu_name": "A GPU",
     }  # fmt: skip
     assert not list(tmp_path.glob("*.[0-9]*"))

@@ -191,6 +191,8 @@ SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up i
          "nsys had not ended 60 s after the program: ended it; nsys could not write its report"),
         ("nothing was captured", "nothing was captured"),
         (SHORT, SHORT),
+        *[(one, one) for place in ("one epoch", "epochs of 2") if (one := SHORT.replace(" steps,", f" steps in {place},"))],
+        (SHORT.replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
     ],
 )  # fmt: skip
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):

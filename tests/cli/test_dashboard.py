@@ -36,7 +36,7 @@ def is_dashboard(path):
 def test_a_page_is_written_and_what_was_is_said_unless_quiet(dashboard, store, tmp_path):
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"2 runs written to {tmp_path}/page.html\n"
+    assert done.stderr == f"written: {tmp_path}/page.html (2 runs)\n"
     quiet = dashboard(store, "-o", tmp_path / "page.html", "-q")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
     assert is_dashboard(tmp_path / "page.html")
@@ -68,7 +68,7 @@ def test_a_damaged_run_is_a_warning_that_cannot_drive_the_terminal_and_the_page_
         file_of(store, "runs", run_id).write_bytes(b"")
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
-    assert re.fullmatch(r"(warning: .*: runs cannot be read .*\n){2}1 run written to .*\n", done.stderr)
+    assert re.fullmatch(r"(warning: .*: runs cannot be read .*\n){2}written: .* \(1 run\)\n", done.stderr)
     assert "\x1b" not in done.stderr
     assert is_dashboard(tmp_path / "page.html")
 

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+import nsyspipe
+from nsyspipe.store.write import save
 from tests.cli.conftest import refused
 
 
@@ -33,6 +35,41 @@ def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     assert all(f"{side} | 2 ranks" in done.stdout for side in ("baseline: slow", "candidate: fast"))
     assert "baseline: base | 2 ranks" in diff("base=reports/slow/run_*.sqlite", "fast").stdout
     assert diff("reports/slow/run_0.sqlite", "reports/fast/run_0.sqlite", "--json", "-").exit_code == 0
+
+
+def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
+    for label, run_id, run in [
+        ("main", "m1", "slow"),
+        ("main", "m2", "again"),
+        ("a=b/c", "f1", "fast"),
+        ("run-3", "s1", "short"),
+    ]:
+        save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
+    refused(
+        diff("--against", "main", "labels"),
+        "several other labels",
+        "main (2 runs), ",
+        "diff --against main labels a=b/c",
+    )
+    refused(
+        diff("--against", "m1", "labels"), "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE"
+    )
+    one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)
+    same = json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
+    assert one == same
+    assert one["metrics"][0]["n_baseline"] == 24  # steps of both captures
+    for _ in range(2):  # the second replaces the first, whatever the sides are called
+        assert diff("--against", "main", "labels", "labels:f1", "--markdown", "diff.md").exit_code == 0
+    # A path wins over a label, and several arguments are what they are without a baseline.
+    assert "candidate: new |" in diff("--against", "main", "labels", "new=fast").stdout
+    # What is there twice says nothing of the spread between captures.
+    save(nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m3", jobs=1), beside / "labels")
+    assert (
+        "one capture under two run ids: baseline m3, candidate none"
+        in diff("--against", "main", "labels", "run-3").stdout
+    )
+    next((beside / "labels" / "runs" / "run_id=s1").iterdir()).write_bytes(b"")
+    refused(diff("--against", "main", "labels", "a=b/c"), "labels:s1 cannot be read, whatever its label is")
 
 
 def test_reports_and_the_saved_runs_give_the_same_json(diff):
@@ -73,7 +110,9 @@ def test_the_gate_sets_the_exit_code_and_says_why(diff, tmp_path, arguments, cod
 
 def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, tmp_path):
     done = diff("fast", "slow", "--fail-on", "regression", "--markdown", "diff.md", "--html", "diff.html")
-    assert done.stderr == "error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
+    said, *failed = done.stderr.splitlines(keepends=True)
+    assert said == "written: diff.md, diff.html\n"
+    assert "".join(failed) == "error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
     assert done.stdout.startswith("Regression: step time")
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
     assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")

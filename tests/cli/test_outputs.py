@@ -17,12 +17,15 @@ from tests.cli.tools import assert_refused, nsyspipe_run
 
 # Command, its runs, other ones, and the formats that it writes.
 COMMANDS = {
-    "analyze": ("slow", "fast", "json markdown html perfetto"),
+    "analyze": ("slow", "fast", "json markdown csv html perfetto"),
     "compare": ("slow fast", "slow wide", "json markdown csv html"),
     "diff": ("slow fast", "fast slow", "json markdown html"),
     "whatif": ("slow", "fast", "json markdown html"),
 }
-FILES = {"--json": "run.json", "--markdown": "run.md", "--html": "run.html", "--perfetto": "run.pftrace"}
+FILES = {
+    "--json": "run.json", "--markdown": "run.md", "--csv": "run.csv", "--html": "run.html",
+    "--perfetto": "run.pftrace",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def test_documents_of_other_commands_neither_replace_nor_are_replaced(call, besi
 
 JSON = (b"", b"[]", b'{"run": 1}', b'{"run": {"run_id": "other"}}', b'{"run": {"run_id": null}}', b"[" * 100_000)
 CONTENTS = {
-    "--json": (*JSON, b"\xff\x00<html>"), "--markdown": [b""], "--html": [b"mine", b"\xff"], "--perfetto": [b"{}"],
+    "--json": (*JSON, b"\xff\x00<html>"), "--markdown": [b""], "--csv": [b"", b"run_id,table\n", b"run_id,wall_ns\na,1\n"], "--html": [b"mine", b"\xff"], "--perfetto": [b"{}"],
 }  # fmt: skip
 
 
@@ -125,6 +128,16 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     assert call("compare", "slow", "fast", "--csv", "file").exit_code == 0
     assert printed.stdout == (beside / "file").read_text()
     assert len(list(csv.DictReader(printed.stdout.splitlines()))) == 2
+    # Of one run all that costs, whatever is printed of it.
+    printed = call("analyze", "slow", "--csv", "-", "--top", 1)
+    assert call("analyze", "slow", "--csv", "costs", "--top", 2).exit_code == 0
+    assert printed.stdout == (beside / "costs").read_text()
+    assert {row["table"] for row in csv.DictReader(printed.stdout.splitlines())} == {
+        "kernels",
+        "collectives",
+        "traffic",
+    }
+    assert call("analyze", "slow", "--top", 0).exit_code == 2
 
 
 MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --json", "doctor {} --json")
@@ -174,7 +187,8 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     run_id = nsyspipe.load(steady, jobs=1).header.run_id
     outputs = [part for option, name in FILES.items() for part in (option, results / name)]
     done = invoke(steady, *outputs, "--out", results / "runs", "--events")
-    assert (done.exit_code, done.stderr) == (0, "")
+    written = ", ".join(f"{results / name}" for name in FILES.values())
+    assert (done.exit_code, done.stderr) == (0, f"written: {written}, {results}/runs/ (run {run_id})\n")
     assert done.stdout.startswith("Communication is ")
     assert listed(results) == [*sorted(FILES.values()), "runs"]
     assert (results / "runs" / "events" / f"run_id={run_id}" / "rank=1" / "part-0.parquet").exists()
@@ -182,7 +196,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     for report in steady.glob("*.sqlite"):
         report.unlink()
     again = invoke(results / "runs", *outputs)
-    assert (again.exception, again.stderr, again.stdout) == (None, "", done.stdout)
+    assert (again.exception, again.stderr, again.stdout) == (None, f"written: {written}\n", done.stdout)
     assert {name: (results / name).read_bytes() for name in FILES.values()} == first
 
 
@@ -222,10 +236,19 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
         assert 0 < (results / "part").stat().st_size < (results / "whole").stat().st_size
 
 
+def test_a_page_is_opened_once_it_is_there_and_where_no_browser_is_that_is_said(made, results, call, monkeypatch):
+    for command, opens in (("analyze", True), ("whatif", False)):
+        page, opened = results / f"{command}.html", []
+        monkeypatch.setattr("webbrowser.open", lambda url: opened.append((url, page.exists())) or opens)  # noqa: B023
+        done = call(command, made / "slow", "--html", page, "--open")
+        assert opened == [(page.as_uri(), True)]
+        assert f"no browser was found; open {page}" in done.stderr or opens
+
+
 def test_several_runs_in_a_store_need_a_name(steady, results, invoke):
     printed = {invoke(steady, "-o", results / "runs", "--run-id", name).stdout for name in ("one", "two")}
     assert len(printed) == 1
-    refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "--run-id two")
+    refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "runs:two")
     assert invoke(results / "runs", "--run-id", "one").stdout in printed
     assert invoke(results / "runs" / "steps" / "run_id=two").stdout in printed
     refused(invoke(results / "runs", "--run-id", "three"), "has no such run", "one (steady), two (steady)")

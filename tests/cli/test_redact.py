@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -104,7 +105,11 @@ def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports
 def test_a_raw_report_is_to_be_converted_first_and_one_that_is_still_written_is_refused(reports, tmp_path):
     raw, out = tmp_path / "a.nsys-rep", tmp_path / "out"
     raw.write_bytes(b"raw")
-    assert f"fix: nsyspipe convert {raw}" in refused(raw, out)
+    (tmp_path / "b.nsys-rep").write_bytes(b"raw")
+    assert f"fix: nsyspipe convert {raw} {tmp_path / 'b.nsys-rep'}\n" in refused(raw, tmp_path / "b.nsys-rep", out)
+    shutil.copy(reports / "ddp_0.sqlite", raw.with_suffix(".sqlite"))
+    redacted(raw, tmp_path / "a_out.sqlite")  # its export stands for it
+    assert (tmp_path / "a_out.sqlite").is_file()
     (reports / "ddp_1.sqlite-wal").write_bytes(b"pages")
     assert "still being written" in refused(reports, out)
     assert not out.exists()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from nsyspipe.cli.outputs import print_error
+from nsyspipe.errors import InputError
+from nsyspipe.nsys.find_reports import SOURCES
 from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -11,7 +16,7 @@ from tests.cli.tools import assert_refused, nsyspipe_here
 ASKED = [
     ("compare slow nothing_*.sqlite", "nothing_*.sqlite"),
     ("compare slow b=nothing.sqlite", "nothing.sqlite"),
-    ("compare slow store", "holds 5 runs"),
+    ("diff slow store", "holds 5 runs"),
     ("compare slow fast --sort speed", "found: step_time, throughput"),
     ("compare slow fast --sort=", "there is no such metric"),
     ("compare slow fast --confidence 2", "--confidence"),
@@ -34,6 +39,10 @@ ASKED = [
         "comm, collectives are neither better lower nor higher",
     ),
     ("diff slow nowhere", "nowhere"),
+    ("diff --against slow reports/slow", "is no store, in which labels name runs"),
+    ("diff --against run slow", "slow has no other label, and no candidate is named"),
+    ("diff --against none store", "store has no run of that label"),
+    ("diff --against run store fast wide", "compares two runs, and 3 are named"),
     ("diff slow fast --json x --markdown x", "both write x"),
     ("diff slow fast --json no/such/place.json", "cannot be written"),
     ("diff slow fast --html -", "--html -: cannot be printed"),
@@ -51,6 +60,11 @@ ASKED = [
     ("analyze slow --json - --markdown -", "--json and --markdown: both write -"),
     ("analyze slow --json x --html ./x", "--json and --html: both write ./x"),
     ("analyze slow --html -", "--html -: cannot be printed"),
+    ("analyze slow --open", "fix: --html FILE --open"),
+    ("dashboard slow -o - --open", "fix: -o slow.html --open"),
+    ("whatif x=slow y=slow", "names several runs, where one is meant"),
+    ("diff run_0.nsys-rep run_1.nsys-rep", "no such file"),
+    ("redact slow.sqlite", "needs a place for the copies"),
     ("analyze slow --perfetto -", "--perfetto -: cannot be printed"),
     ("analyze slow --out -", "--out -: cannot be printed"),
     ("analyze reports/slow --events", "--events: belongs to a dataset"),
@@ -121,6 +135,12 @@ def test_what_cannot_be_used_is_refused_in_one_line(made, words, said):
     assert_refused(done)
     assert said in done.stderr
     assert sorted(made.iterdir()) == before
+
+
+def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, monkeypatch):
+    monkeypatch.setitem(SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
+    print_error(InputError("/cache/x/a.sqlite", "is truncated"))
+    assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"
 
 
 @pytest.mark.parametrize("words", ["analyze", "analyze --no-such-option", "analyze x -j 0", "analyze x -j two"])

@@ -14,7 +14,7 @@ from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
 from nsyspipe.errors import OptionError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
-from tests.cli.tools import environment
+from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 STEPS = [(1000, 100, 40, 60)] * 3
 
@@ -113,10 +113,65 @@ def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     assert (done.stdout, done.stderr) == ("one\n[]\n", "")
 
 
-def test_a_store_of_several_runs_says_how_one_is_named(folder):
-    with pytest.raises(OptionError, match="holds 2 runs") as caught:
-        opened(["store"])
-    assert (caught.value.found, caught.value.fix) == ("one, two", "store/runs/run_id=two")
+# Two runs of two ranks each in one directory, and a store of both, the later one with the label of the other.
+PATHS = {
+    "unquoted": "one_0.sqlite one_1.sqlite", "glob": "one_*.sqlite", "directory": "alone", "of two": "mixed",
+    "mixed": "mixed/one_0.sqlite mixed/one_1.sqlite mixed/two_0.sqlite mixed/two_1.sqlite",
+    "store": "store", "id": "store:one", "label": "store:day",
+}  # fmt: skip
+GLOBS = "fix: pass the reports of one run: 'mixed/one_*.sqlite' or 'mixed/two_*.sqlite'"
+QUOTED = "fix: 'mixed/one_*.sqlite' 'mixed/two_*.sqlite'"
+SEVERAL = "fix: store:two"
+# Of each command: what it says to each way of naming. None: it answers.
+OUTCOMES = {
+    "analyze {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
+    "whatif {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
+    "diff {} one_*.sqlite": ("fix: 'one_*.sqlite'; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
+    "compare {}": ("fix: 'one_*.sqlite'; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
+    "doctor {}": (None, None, None, None, None, *["and doctor takes reports"] * 3),
+    "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
+    "convert {}": (*["is an export already"] * 2, *["a directory without .nsys-rep"] * 2, "is an export already", *["takes reports"] * 3),
+    "dashboard {} -o -": ("not one store", *["is no directory"], *["holds no saved run"] * 2, "not one store", None, *["fix: store"] * 2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("named")
+    for name, start in (("one", 10**18), ("two", 2 * 10**18)):
+        write_run(folder / name, [STEPS, STEPS], start=start)
+        for rank in range(2):
+            for place in ("mixed", "alone", ".")[: 3 if name == "one" else 1]:
+                (folder / place).mkdir(exist_ok=True)
+                shutil.copy(folder / name / f"run_{rank}.sqlite", folder / place / f"{name}_{rank}.sqlite")
+        save(nsyspipe.load(folder / name, run_id=name, label="day", jobs=1), folder / "store", events=True)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "way"), [(one, way) for one in OUTCOMES for way in PATHS])
+def test_every_command_takes_each_way_to_name_a_run_or_says_what_to_paste(named, command, way):
+    said = OUTCOMES[command][list(PATHS).index(way)]
+    shutil.rmtree(named / "out", ignore_errors=True)
+    done = nsyspipe_here(*command.format(PATHS[way]).split(), cwd=named)
+    if said is None:
+        assert (done.returncode, "error" in done.stderr) == (0, False), done
+    else:
+        assert_refused(done)
+        assert said in done.stderr
+
+
+def test_the_latest_of_a_label_is_meant(named, monkeypatch):
+    monkeypatch.chdir(named)
+    assert [nsyspipe.load(f"store:{name}").header.run_id for name in ("day", "one")] == ["two", "one"]
+    with pytest.raises(OptionError, match="store:night: has no such run"):
+        nsyspipe.load("store:night")
+
+
+def test_no_name_is_not_that_of_a_run_which_cannot_be_read(named, tmp_path):
+    store = shutil.copytree(named / "store", tmp_path / "store")
+    (store / "runs" / "run_id=two" / "part-0.parquet").write_bytes(b"")
+    with pytest.raises(OptionError, match="store:: has no such run"):
+        nsyspipe.load(f"{store}:")
 
 
 def test_reading_options_hold_for_reports(folder):

@@ -36,7 +36,9 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     text = summary(steady)
     lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    assert lines[0] == "Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward."
+    assert (
+        lines[0] == "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
+    )
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
     assert text.index("step time") < text.index("rank  ") < text.index("info")
     ranks = [line.split() for line in lines if RANK_ROW.match(line)]
@@ -44,6 +46,13 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     assert [float(row[1]) for row in ranks] == [0.001, 0.001]
     # Compute, exposed comm, exposed copies, idle; comm in all; hidden by compute, by backward; waits for others, they for it.
     assert [row[3::2] for row in ranks] == [["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0", "0"]] * 2
+
+
+def test_steps_in_no_figure_are_named_with_the_reason(summary, tmp_path):
+    for rank, n in enumerate((3, 5)):  # the last step of a rank is cut off, and step 3 there on one alone
+        steady_rank(rank, n).write(tmp_path / f"a_{rank}.sqlite")
+    text = " ".join(summary(tmp_path).split())
+    assert "1 of 5 steps 'step #' (step 0 skipped, steps 2, 4 cut off, step 3 not on every rank)" in text
 
 
 @pytest.mark.parametrize(

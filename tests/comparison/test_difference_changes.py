@@ -163,7 +163,7 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     one, other = captured(run, torch_version="2.4"), captured(run, torch_version="2.5")
     found = changes([one, other], captured(few, torch_version="2.5"))
     assert found["versions", "torch"] == ("2.4 | 2.5", "2.5")
-    assert found["steps", "summary steps"] == ("3, 3", "4")
+    assert found["steps", "steps in the figures"] == ("3, 3", "4")
     assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)
 
 

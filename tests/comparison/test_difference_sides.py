@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.api import diff
+from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
+from nsyspipe.replay.answer import whatif
 from nsyspipe.report.difference import difference_document, verdict_text
 from nsyspipe.store.write import save
 
@@ -27,6 +28,20 @@ def test_a_side_is_a_side_a_run_or_a_path(run):
     # It is shown by its label or what tells it from the other.
     assert (Side("x", (run,)).name, Side("x", (run,), "runs/x").name) == ("x", "runs/x")
     assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
+
+
+def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, tmp_path):
+    other = made(STEPS[1:], STEPS[1:])
+    assert [len(side.runs) for side in (diff([run, other], run).baseline, diff((other,), run).baseline)] == [2, 1]
+    for one in (run, other):
+        save(one, tmp_path / "store")
+    assert len(compare(tmp_path / "store").sides) == 2
+    with pytest.raises(OptionError, match="is one run, not a list"):
+        compare(str(run.inputs[0].parent))
+    with pytest.raises(OptionError, match="is not of runs"):
+        diff(["a_0.sqlite", "a_1.sqlite"], run)
+    with pytest.raises(OptionError, match="takes a run"):
+        whatif("nowhere")
 
 
 def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_are_errors(run):

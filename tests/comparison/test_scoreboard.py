@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nsyspipe.api import compare, diff
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.scoreboard import SORTS, check_sort, sorted_rows
-from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
+from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted_rows
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
 from nsyspipe.store.layout import find_saved
@@ -188,7 +188,7 @@ def test_a_metric_goes_by_its_name_or_its_column_and_an_unknown_one_lists_those_
     assert [check_sort(name) for name in ("step_time", "step_time_ns")] == ["step_time"] * 2
     with pytest.raises(OptionError) as caught:
         check_sort("label", "--sort")
-    assert str(caught.value) == "--sort 'label': there is no such metric"
+    assert caught.value.lines()[0] == "--sort 'label': there is no such metric"
     assert caught.value.found.startswith("step_time, throughput, ")
     assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 runs against 'a'>"
 

@@ -30,7 +30,7 @@ def broken_links(path):
     """Return the links of a page that lead to no file of the repository, or to no heading of it."""
     text = FENCED.sub("", path.read_text(encoding="utf-8"))
     broken = []
-    for link in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", text):
+    for link in re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)[)"]', text):
         if re.match(r"[a-z]+:", link):
             continue
         place, _, anchor = link.partition("#")

@@ -19,9 +19,9 @@ FIGURES = {*SUMMARY.names, *STEPS.names} - PLACES
 MOST = 4
 # So many files work with some figures: a file more is one that lists figures again.
 MORE = {
-    18: "message_bytes wall_ns", 21: "transfer_ns", 17: "exposed_comm_ns", 16: "idle_ns", 15: "compute_ns wait_ns",
-    14: "comm_ns", 12: "step_time_ns", 11: "throughput_steps_per_s", 10: "exposed_comm_share",
-    9: "busbw_bytes_per_s exposed_memory_ns", 8: "comm_share n_collectives overlap_compute_ns",
+    23: "transfer_ns", 21: "message_bytes", 20: "wall_ns wait_ns", 17: "comm_ns exposed_comm_ns idle_ns",
+    15: "compute_ns", 13: "step_time_ns", 11: "throughput_steps_per_s", 10: "busbw_bytes_per_s exposed_comm_share",
+    9: "exposed_memory_ns", 8: "comm_share n_collectives overlap_compute_ns",
     7: "grad_copy_ns idle_share wait_share",
     6: "backward_overlap_ratio exposed_memory_share idle_blocked_ns idle_input_ns message_bytes_per_step n_dtod n_grad_copies "
     "overhead_ns overlap_backward_ns overlap_ratio",

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.summary import summary
-from nsyspipe.findings.judge import judge
+from nsyspipe.analysis.traffic import CommUse, roles
+from nsyspipe.findings.judge import _CAUSES_OF_EXPOSURE, judge
 from nsyspipe.findings.model import Evidence, Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.run.collectives import stragglers_table
@@ -20,6 +21,8 @@ WALL = 1000
 IDS = (
     *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy", "ddp-single-gpu", "compress-gradients"),
     *("slow-link", "straggler", "input-bound", "launch-bound", "comm-slows-compute", "profiler-overhead", "sync-bound"),
+    *("tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm", "no-sync"),
+    "flat-all-reduce",
 )
 LONGEST_ACTION = 56
 _UNIT = re.compile(
@@ -87,10 +90,39 @@ def link(kind, transport=None, path=None, *, nominal=None, edge=(0, 1)):
     return {"from_rank": edge[0], "to_rank": edge[1]} | said
 
 
-def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, world_size=0, **more):
+def traffic(role, collective, *by_rank, comm_id=None, calls=1.0, n_bytes=None):
+    """Return the traffic of one use, a row per rank of (exposed, waiting): waiting of a pipeline is its bubble."""
+    figures = [
+        {
+            "exposed_ns_per_step": exposed,
+            "comm_ns_per_step": exposed,
+            "wait_ns_per_step": wait,
+            "bubble_ns_per_step": None,
+        }
+        | ({"wait_ns_per_step": None, "bubble_ns_per_step": wait} if role == "pipeline" else {})
+        for exposed, wait in by_rank
+    ]
+    ranks = ",".join(map(str, range(len(by_rank))))
+    common = {"communicator": comm_id or f"{collective}/0", "collective": collective, "role": role, "ranks": ranks}
+    common |= {"calls_per_step": calls, "bytes_per_step": n_bytes, "n_ranks": len(by_rank)}
+    return [common | {"rank": rank} | own for rank, own in enumerate(figures)]
+
+
+def served(collectives):
+    """Return the traffic of collectives of which none is launched in forward; what it costs is not known."""
+    names = sorted({(row["comm_id"], row["collective"]) for row in collectives})
+    ranks = tuple(sorted({row["rank"] for row in collectives}))
+    uses = [CommUse(comm_id, kind, ranks, 2.0, None, 0.0, 1.0) for comm_id, kind in names]
+    costs = [(None, None)] * len(ranks)
+    rows = zip(uses, roles(uses), strict=True)
+    return [row for use, role in rows for row in traffic(role, use.collective, *costs, comm_id=use.communicator)]
+
+
+def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more):
     """Build what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
     table = schema.STEPS.from_rows(step_rows)
     met = schema.COLLECTIVES.from_rows(list(collectives))
+    micro_batch = pa.array([row.get("micro_batch") for row in collectives], pa.int64())
     ranks = sorted({row["rank"] for row in step_rows})
     # The capture begins in step 0, which is no rule's business unless a test has one of its own.
     start = min((row["start_ns"] for row in step_rows), default=0) - 1
@@ -103,7 +135,8 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
         steps=table.filter(table["in_summary"]),
         all_steps=pa.concat_tables([schema.STEPS.from_rows(began), table]),
         phases=schema.PHASES.from_rows(list(phases)),
-        all_collectives=met,
+        all_collectives=met.append_column("micro_batch", micro_batch),
+        traffic=schema.TRAFFIC.from_rows(served(collectives) if traffic is None else traffic),
         stragglers=stragglers_table(met, table, ranks),
         kernels=schema.KERNEL_COSTS.from_rows(list(kernels)),
         links=None if links is None else schema.LINKS.from_rows(list(links)),
@@ -189,7 +222,7 @@ def assert_well_said(rows):
     for row in rows:
         assert 0 < len(row["action"]) <= LONGEST_ACTION
         assert_named_with_units(json.loads(row["evidence"]))
-    causes = [ids.index(one) for one in ("straggler", "slow-link", "single-bucket") if one in ids]
+    causes = [ids.index(one) for one in _CAUSES_OF_EXPOSURE if one in ids]
     if "comm-bound" in ids and causes:
         assert ids.index("comm-bound") > max(causes)
     worth = [

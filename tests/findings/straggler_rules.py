@@ -29,6 +29,22 @@ LONGER += [phase("backward", rank, 1, host_ns=200 + 5 * rank) for rank in range(
 LEAVES = collective(1, (0, 100), 400)
 LEAVES[1]["held_up_ns"] = 60
 TWO_COMMUNICATORS = collective(1, (0, 700), 900) + collective(1, (0, 700), 900, seq=1, comm_id="b")
+# Tensor groups of 0 and 1, 2 and 3, 4 and 5, 6 and 7, data groups of 0, 2, 4, 6 and 1, 3, 5, 7, all from 0 on. First rank 1
+# comes 100 late and rank 2 60, side by side; then 0 and 1 bring their 100 to the data groups, where 2 and 3 wait 40 and all
+# others 100; then each tensor group waits 50 for its odd rank. Without that all were done 100 + 50 earlier; the longest
+# waits are 100 + 60 + 2 x 100 + 4 x 50.
+GRID = evidence(
+    steps(8, exposed=700),
+    [
+        row | {"rank": ranks[row["rank"]]}
+        for ranks, starts, end in [
+            ((0, 1), (0, 100), 110), ((2, 3), (60, 0), 70), ((4, 5), (0, 0), 10), ((6, 7), (0, 0), 10),
+            ((0, 2, 4, 6), (120, 80, 20, 20), 130), ((1, 3, 5, 7), (120, 80, 20, 20), 130),
+            *((pair, (200, 250), 260) for pair in ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ]
+        for row in collective(1, starts, end, comm_id=f"0x{ranks}")
+    ],
+)  # fmt: skip
 RARELY = [row for number in (4, 8, 12) for row in collective(number, (0, 200), 500)]
 IN_TURN = [
     row for number in range(4) for row in collective(number + 1, [100 * (rank == number) for rank in range(5)], 500)
@@ -44,8 +60,9 @@ LATE = of(
     # The second bucket is waited for by 90 as well; the largest delay of the step is 100.
     case("what the others wait in each", each_step(2, 1, ((0, 100), 400), ((400, 490), 800)), saving=190),
     case("nobody waits longer than its own", evidence(steps(2, exposed=400), LEAVES), saving=60),
-    # Each waits 700, of which 100 are compute.
-    case("at most the step", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=900),
+    # It waits 700 in both at once.
+    case("for two at once", evidence(steps(2, exposed=900), TWO_COMMUNICATORS), saving=700),
+    case("of a grid", GRID, saving=150, action="ranks 1, 0 and 2 make..."),
     # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
     case("what it computes more",
         evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], collective(1, (300, 900), 1000)), saving=600),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings.judge import judge
 from nsyspipe.model import schema
 from tests.conftest import examples
-from tests.findings.make import WALL, assert_well_said, collective, evidence, kernel, link, phase, step
+from tests.findings.make import WALL, assert_well_said, collective, evidence, kernel, link, phase, step, traffic
 
 _CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
 _LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")], [link("net", "NET/IB/0")])
@@ -44,10 +45,14 @@ def runs(draw):
         rows += [draw(step_rows(rank, number)) for rank in range(n_ranks)]
         for seq in range(draw(st.integers(0, 3))):
             starts = draw(st.lists(st.integers(0, WALL), min_size=n_ranks, max_size=n_ranks))
-            kind = draw(st.sampled_from(["all_reduce", "reduce_scatter"]))
+            kind = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]))
             datatype = draw(st.sampled_from(["f32", "bf16"]))
             end = draw(st.integers(max(starts), WALL))
-            met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype)
+            more = {
+                "micro_batch": draw(st.sampled_from([None, 0, 1])),
+                "message_bytes": draw(st.sampled_from([None, 9**6])),
+            }
+            met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype, **more)
     names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
     phases = [
         phase(name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5)
@@ -55,12 +60,21 @@ def runs(draw):
         for row in rows
     ]
     slowed = draw(st.integers(1, 5000))
+    uses = sorted({(row["comm_id"], row["collective"]) for row in met})
+    cost = st.tuples(st.floats(0, WALL), st.none() | st.floats(0, WALL))
+    carried = [
+        row
+        for comm_id, kind in uses
+        for row in traffic(draw(st.sampled_from(ROLES)), kind, *(draw(cost) for _ in range(n_ranks)), comm_id=comm_id)
+    ]
     return evidence(
         rows,
         met,
         phases=phases,
         kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
         links=draw(st.sampled_from(_LINKS)),
+        traffic=carried,
+        hosts=dict(enumerate(draw(st.sampled_from(["", "aab", "abc"])))),
         gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])),
         n_hosts=draw(st.integers(1, 2)),
         blocked_ns_by_call={"cudaMalloc": 7},

@@ -106,6 +106,7 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     builders = [rank(number, 2) for number in range(2)]
     for builder in builders:
         for at in STARTS:
+            builder.range(at + 81, at + 90, "backward")
             builder.kernel(at + 300, at + 500, launch=at + 82)
             for start in range(500, 900, 20):
                 builder.nccl(

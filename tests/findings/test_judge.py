@@ -8,14 +8,15 @@ from importlib import import_module
 import pytest
 
 from nsyspipe.findings import judge as judge_module
-from nsyspipe.findings.judge import RULES, judge
+from nsyspipe.findings.judge import CAUSES, RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
-from tests.findings import comm_rules, device_rules, straggler_rules, test_slow_link
+from tests.findings import comm_rules, device_rules, role_rules, straggler_rules, test_slow_link
 from tests.findings.make import IDS, answers, collective, evidence, fired, step, steps
 
 CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES
+CASES += role_rules.CASES
 COPIES = dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_ns", "grad_copy_span_ns"), 50)
 COPIES |= {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 
@@ -132,6 +133,11 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
     assert [one.message for one in problems] == said
 
 
+def test_every_rule_has_a_cause_to_stand_under():
+    named = [name for names in CAUSES.values() for name in names]
+    assert sorted(named) == sorted(rule.__name__.replace("_", "-") for rule in RULES)
+
+
 # --- not judged -----------------------------------------------------------------------------------
 
 
@@ -149,7 +155,10 @@ def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     assert "not-judged" in CATALOGUE
 
 
-OF_COMM = "comm-bound, comm-slows-compute, compress-gradients, single-bucket, slow-link, straggler, too-many-buckets"
+OF_COMM = (
+    "comm-bound, comm-slows-compute, compress-gradients, expert-comm, flat-all-reduce, no-sync, pipeline-bubble, "
+    "shard-prefetch, shard-regather, single-bucket, slow-link, small-shards, straggler, tensor-comm, too-many-buckets"
+)
 OF_IDLE = "why the GPU idles is not known without copies and memsets, so input-bound and sync-bound are not either"
 
 

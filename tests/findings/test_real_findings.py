@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
+
 import pytest
 
+import nsyspipe
 from tests.conftest import REAL, SAMPLES
 from tests.findings.make import findings
 
@@ -144,3 +147,53 @@ def test_ddp_of_one_process_copies_all_gradients_and_two_exporters_give_the_same
     assert old.findings().num_rows > 0
     assert old.findings().equals(new.findings())
     assert left_open(old) == left_open(new)
+
+
+# --- what communication serves: advice of its role, and none of another's ---
+
+OF_ROLES = {
+    "tensor-comm", "shard-prefetch", "shard-regather", "small-shards", "pipeline-bubble", "expert-comm",
+    "no-sync",
+}  # fmt: skip
+OF_ROLES |= {"flat-all-reduce"}
+ONLY_DDP = {"single-bucket", "too-many-buckets", "compress-gradients", "ddp-single-gpu", "grad-copy"}
+# Capture -> what it has of these.
+BY_ROLE = {
+    "2gpu-tp": {"tensor-comm"},
+    "2gpu-pp": {"pipeline-bubble"},
+    "2gpu-moe": {"grad-copy"},  # what is no expert's is in DDP
+    "2gpu-fsdp2": set(),
+    "2gpu-gpt-accum": {"grad-copy"},  # two of three micro-batches are in no_sync()
+    "2gpu-graph-node": set(),  # nothing says what its all-reduces serve
+}
+
+
+@pytest.mark.parametrize("name", BY_ROLE)
+def test_advice_is_of_what_a_run_has(runs, name):
+    run = runs(name)
+    assert set(findings(run)) & (OF_ROLES | ONLY_DDP) == BY_ROLE[name]
+    if name == "2gpu-pp":
+        assert not {"straggler", "comm-bound"} & set(findings(run))
+        assert findings(run)["launch-bound"]["saving_ns_per_step"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("accum-broken", {"no-sync"}), ("tp", {"tensor-comm"}), ("pp", {"pipeline-bubble"}), ("fsdp2", set()), ("hsdp", set()),
+        ("moe", set()),
+    ],
+)  # fmt: skip
+def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
+    for packed in (REAL / "4gpu").glob(f"{name}_?.sqlite.xz"):
+        (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
+    found = findings(nsyspipe.load(tmp_path / f"{name}_?.sqlite", jobs=1))
+    assert set(found) & (OF_ROLES | ONLY_DDP) - {"grad-copy"} == expected
+    if name == "accum-broken":
+        # Three passes of 20 buckets, 168 458 240 gradients in all (programs.json).
+        figures = {"n_backward_passes": 3, "messages_per_step": 60, "bytes_per_step": 3 * 4 * 168_458_240}
+        assert figures.items() <= found["no-sync"]["evidence"].items()
+    if name == "pp":
+        # Rank 3 idles for want of launches; rank 1, which receives from it, comes late to its gradients for that.
+        assert found["straggler"]["title"] == "the others wait for rank 3"

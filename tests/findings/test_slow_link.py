@@ -7,7 +7,7 @@ import math
 import pytest
 
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.findings.slow_link import LACKING, LinkVerdict, slow_link
+from nsyspipe.findings.slow_link import LACKING, LinkVerdict, judge_link, slow_link
 from nsyspipe.report.words import link_text
 from tests.findings.make import FIRES, case, collective, evidence, link, of, step, steps, threshold
 
@@ -85,7 +85,11 @@ BY_SETTINGS = of(
             (link("unknown", None, "SYS"), "something slower")]
         for value in ("1", "0 | 1")),
     case("left on", run(SHM, nccl_settings={"NCCL_P2P_DISABLE": "0"}), action=f"{USE}host memory (SHM)"),
-    case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), action=f"{USE}a network"),
+    case("no way between hosts", run(SOCKET, n_hosts=2, nccl_settings=OFF), saving=None,
+        action="use InfiniBand or RoCE: data goes over TCP"),
+    # Host memory inside each host, beside a network that cannot be avoided: of what goes there NVLink saves nothing.
+    case("inside hosts", run(*TWO_HOSTS, SHM | {"from_rank": 2, "to_rank": 3}, n_hosts=2, nccl_settings=OFF), saving=None,
+        link_kind="shm", action="unset NCCL_P2P_DISABLE: data goes over host memory"),
 )  # fmt: skip
 BY_BANDWIDTH = of(
     slow_link,
@@ -135,6 +139,14 @@ COPIES = {"busbw_bytes_per_s": 25e9, "busbw_source": "gradient copies"}
 def test_what_is_measured_and_what_is_estimated(nominal, reached, said):
     line = link_text(verdict(nominal=nominal, **reached))
     assert line == f"link: SHM through host memory; 2 of 4 edges, rank 3 to 0 first{said}"
+
+
+@pytest.mark.parametrize("links", [(NVLINK,), (SHM, SOCKET)])
+def test_what_a_link_within_hosts_could_give_is_no_ceiling_of_what_crosses_hosts(links):
+    alone, across = (judge_link(run(*links[:1], n_hosts=1, per_ns=1)), judge_link(run(*links, n_hosts=2, per_ns=1)))
+    assert alone.slowest.nominal_bytes_per_s == links[0]["nominal_bytes_per_s"]
+    assert across.slowest.nominal_bytes_per_s is None
+    assert not judge_link(run(n_hosts=2, per_ns=1)).is_slow
 
 
 def test_words_make_room_for_figures_and_nothing_is_said_of_a_link_that_is_not_known():

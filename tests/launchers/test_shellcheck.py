@@ -9,11 +9,15 @@ import subprocess
 
 import pytest
 
+from tests.build.programs import program, put
 from tests.launchers.fakes import LAUNCHERS
 
 SCRIPTS = sorted([*LAUNCHERS.glob("*.sh"), LAUNCHERS / "slurm.sbatch"])
 CHECKED = [*SCRIPTS, LAUNCHERS / "capture.bash", LAUNCHERS.parent / ".ci" / "install-nsys"]
-_NOT_OF_THE_SWEEP = {"--program", "--capture-range", "--ranks", "--nsys-arg", "--no-export", "--no-profile", "--force"}
+_NOT_OF_THE_SWEEP = {
+    "--program", "-m", "--module", "--attach-steps", "--capture-range", "--ranks", "--nsys-arg",
+    "--no-export", "--no-profile", "--force",
+}  # fmt: skip
 # Other spellings of torchrun's own options.
 _SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}
 
@@ -53,9 +57,40 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert run(script, "-h").stdout == told.stdout
     assert max(map(len, told.stdout.splitlines())) <= 120
     assert f"  launchers/{script.name}" in told.stdout
-    known = options_of(script) | options_of(LAUNCHERS / "capture.bash")
-    assert len(known) > 15
+    known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
+    if script.name == "try.sh":  # it hands the others on
+        parsed = re.findall(r"add_argument\((.*)\)", (LAUNCHERS / "trial.py").read_text())
+        known, of_captures = {word for line in parsed for word in re.findall(r'"(-[^"]+)"', line)} - of_captures, set()
+        assert {"--captures", "--finding", "--set", "--takes", "--with"} <= known
+    known |= of_captures
+    assert len(known) > 15 or not of_captures
     if script.name == "sweep.sh":
         known -= _NOT_OF_THE_SWEEP
     named = {one.replace("_", "-") for one in re.findall(r"--?[a-z][a-z_-]*", told.stdout)}
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
+
+
+def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tmp_path):
+    """Slurm runs a copy: the script's place, and the directory where it was submitted, are in what Slurm says."""
+    copy = shutil.copy(LAUNCHERS / "slurm.sbatch", tmp_path / "slurm_script")
+    told = f"JobId=7\n   Command={LAUNCHERS}/slurm.sbatch --program train.py\n"
+    for command, arguments in (("show job 7", told), ("show hostnames nodes", "n0\nn1\n")):
+        put(tmp_path, f"said/{command}", arguments)
+    program(tmp_path, "scontrol", f'cat "{tmp_path}/said/$*"')
+    program(tmp_path, "srun", 'printf "%s\\n" "$@"')
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    answers = []
+    for _ in range(2):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
+        words = ["bash", copy, "--program", "train.py"]
+        answers.append(subprocess.run(words, capture_output=True, text=True, env=environment, timeout=20, check=False))
+        put(tmp_path, "said/show job 7", "JobId=7\n   Command=(null)\n")
+    assert (answers[0].returncode, answers[0].stderr) == (0, "")
+    assert answers[0].stdout.splitlines()[4:] == [
+        f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--nproc", "8", "--rdzv-endpoint", "n0:20007",
+        "-o", "captures/slurm-7", "--program", "train.py",
+    ]  # fmt: skip
+    error = (
+        f"error: {tmp_path}/launchers/node.sh: no such program\n  fix: export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH\n"
+    )
+    assert (answers[1].returncode, answers[1].stderr) == (2, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -22,14 +23,16 @@ REFUSED = [
     *("ddp.sh -n two", "ddp.sh --ranks '0;1'", "ddp.sh --dry-run --ranks 1", "ddp.sh --timeout 1m", "ddp.sh --linger ''"),
     *("ddp.sh --exit-timeout 0", "ddp.sh --cuda-graph-trace all", "ddp.sh --capture-range all", "ddp.sh -o captures/"),
     *("ddp.sh -o 'dir/a b'", "ddp.sh -o 100%/run", "ddp.sh --cpu=yes", "ddp.sh --trace nvtx,dx12", "baseline.sh -n 2"),
+    *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
     *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
     *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "ddp.sh -n 2 train.py"),
-    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing"),
+    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing"),
 ]  # fmt: skip
 PRINTED = [
     *("ddp.sh -n 2 -- --lr 1", "baseline.sh", "ddp.sh --cuda-graph-trace graph", "ddp.sh --trace nvtx", "ddp.sh --no-profile"),
     *("ddp.sh --nsys-arg=--cuda-graph-trace=graph:host-only", f"{NODE} --ranks 0-1,7", f"{NODE} --node-wide"),
     *(f"{NODE} --rdzv-backend=c10d -o d/run", "baseline.sh --nsys-arg=--env-var=A=1 --cpu", "ddp.sh -n 3 --output=x/y --nproc=2"),
+    *("ddp.sh --attach-steps 50:70 -m trainer.main -- --lr 1", f"{NODE} --attach-steps 1:2", "baseline.sh --attach-steps=9:10"),
     "ddp.sh --capture-range none --force --nsys-arg --delay=3 --nsys-arg=--kill=none --ranks=0 --exit-timeout=7 --trace=nvtx",
     *(f"{launcher} --cpu -- {shlex.join(ODD)}" for launcher in ("baseline.sh", "ddp.sh")),
 ]  # fmt: skip
@@ -74,8 +77,22 @@ def test_a_dry_run_prints_the_exact_command_and_does_nothing(machine, pinned):
         lines = [*sorted(command[:at]), *command[at:]]
         told += f"$ {words}\n" + "".join(f"  {shlex.quote(word)}\n" for word in lines) + answer.err
         if rest := shlex.split(words.partition(" -- ")[2]):
-            assert command[-len(rest) - 1 :] == ["train.py", *rest]
+            assert command[-len(rest) - 1 :] == ["trainer.main" if "-m" in command else "train.py", *rest]
     pinned("launchers/dry_run.txt", machine.without_places(told))
+
+
+def test_the_launchers_take_the_words_that_documents_give_them(machine):
+    clone = LAUNCHERS.parent
+    text = "".join(path.read_text(encoding="utf-8") for path in (clone / "README.md", *(clone / "docs").glob("*.md")))
+    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("launchers/")]
+    assert len(lines) > 4
+    machine.put_nsys(help_text=NEW_HELP)
+    machine.put_gpus(8)
+    for line in lines:
+        launcher, *rest = shlex.split(line.removeprefix("launchers/"))
+        answer = machine.run(launcher, "--dry-run", *rest)
+        assert (answer.status, "error: " in answer.err) == (0, False), line
 
 
 def test_the_printed_command_runs(machine):

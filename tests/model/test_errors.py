@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import re
 
 import pytest
+from typer.main import get_command
 
+import nsyspipe
 from nsyspipe import errors
-from nsyspipe.errors import InputError, OptionError
+from nsyspipe.cli.app import app
+from nsyspipe.errors import InputError, OptionError, in_python
 
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
 FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
@@ -30,7 +35,7 @@ def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program
     assert type(error) is kind
     assert (error.subject, error.problem, error.exit_code) == ("a.sqlite", "not a report", 2)
     assert {"found": error.found, "fix": error.fix} == facts
-    assert str(error) == "a.sqlite: not a report"
+    assert error.lines()[0] == "a.sqlite: not a report"
 
 
 @pytest.mark.parametrize(("facts", "extra"), [
@@ -49,4 +54,34 @@ NEAREST = {"steptime": "step_time", "Step-Time": "step_time", "step_tim": "step_
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
     assert (error.found, error.fix) == ("idle, step_time", fix)
-    assert str(error) == f"--sort {name!r}: is no metric"
+    assert error.lines()[0] == f"--sort {name!r}: is no metric"
+
+
+@pytest.mark.parametrize(("text", "python"), [
+    ("--rank-map: gives no rank to a", "rank_map: gives no rank to a"), ("with --rank-map", "with rank_map="),
+    ("--step '^a$', or leave --step out", "step='^a$', or leave step= out"), ("leave --step none out", "leave step='none' out"),
+    ("--run-id day-1.b", "run_id='day-1.b'"), ("--run-id with another name", "run_id= with another name"),
+    ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"), ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
+    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics= idle"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
+    ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
+    ("again with --out DIR --events", "again with nsyspipe.export.parquet(run, STORE, events=True)"),
+    # Commands, and options of other programs, are typed as they stand.
+    ("nsyspipe analyze REPORTS --out runs", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
+])  # fmt: skip
+def test_from_python_an_error_names_parameters(text, python):
+    assert in_python(text) == (text if python is None else python)
+    error = InputError("a", "b", found="c", fix=text)
+    assert str(error) == f"a: b\n  found: c\n  fix: {text if python is None else python}"
+    assert error.lines()[-1] == f"  fix: {text}"
+
+
+def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
+    calls = (
+        nsyspipe.load, nsyspipe.diff, nsyspipe.compare, nsyspipe.whatif, nsyspipe.export.write,
+        nsyspipe.export.parquet,
+    )  # fmt: skip
+    parameters = {name for call in (*calls, nsyspipe.Run.kernels) for name in inspect.signature(call).parameters}
+    options = {name for command in get_command(app).commands.values() for one in command.params for name in one.opts}
+    for name in (*errors._VALUED, *errors._FLAGS):
+        assert f"--{name}" in options
+        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters

@@ -56,12 +56,8 @@ def test_its_name_tells_keys_apart_and_nothing_of_them(state, tmp_path):
 
 
 SIZES_AND_MODES = {
-    "short": (31, 0o600),
-    "long": (33, 0o600),
-    "empty": (0, 0o600),
-    "open": (32, 0o644),
-    "group": (32, 0o640),
-}
+    "short": (31, 0o600), "long": (33, 0o600), "empty": (0, 0o600), "open": (32, 0o644), "group": (32, 0o640),
+}  # fmt: skip
 OTHERS = ("link", "dangling", "directory", "pipe", "folder link", "folder open", "folder file")
 
 

@@ -199,7 +199,7 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata.Distribution, "from_name", {}.__getitem__)  # KeyError: also a broken one
     found = checks()["nvtx"]
     assert (found.status, found.found) == ("missing", "neither nvtx nor torch, whose ranges label as well")
-    assert "nsyspipe[train]" in found.fix
+    assert "in a clone of nsyspipe: pip install '.[train]'" in found.fix
 
 
 @pytest.mark.parametrize(

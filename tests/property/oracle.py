@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 LIBRARY_DOMAINS = ("NCCL", "MPI", "DALI", "cuBLAS")
 OPTIMIZER = re.compile("Adam|SGD|Lion|Muon|LAMB")  # of the kernels' names in these tests
 ROLES = {
-    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
-    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
-    "optimizer": r"(?i)\boptim",
-    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
-}
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])", "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim", "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -180,11 +180,9 @@ def write(found, folder: Path) -> None:
 
 
 COLLECTIVES = {
-    "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-    "all_gather": "ncclDevKernel_AllGather_RING_LL",
-    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
-    "broadcast": "ncclDevKernel_Broadcast_RING_LL",
-}
+    "all_reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all_gather": "ncclDevKernel_AllGather_RING_LL",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "broadcast": "ncclDevKernel_Broadcast_RING_LL",
+}  # fmt: skip
 STEP = 100
 BASE = 10**18
 PARTITIONS = {

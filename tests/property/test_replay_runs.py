@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 import nsyspipe
 from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import LINKS
 from nsyspipe.report.whatif import whatif_document
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.conftest import examples
@@ -51,7 +52,11 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     assert by_id["link-nvlink5"].step_time_ns <= by_id["link-nvlink4"].step_time_ns * 1.0001
     # Both are wide links, between which nothing but the bandwidth changes.
     assert by_id["link-nvlink5"].high_ns <= by_id["link-nvlink4"].high_ns * 1.0001
-    assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001
+    # Between them the assumed slowdown of work grows from 1.03 to 1.13 times, for as long as communication is under way or
+    # waits for a late rank: where all of it is hidden that costs more than the bandwidth gives.
+    sent_ns = sum(run.gradients) * 2 * (run.n_ranks - 1) / run.n_ranks / LINKS["pcie5x16"].bus_bytes_per_s * 1e9
+    under_way_ns = sent_ns + max(run.late) + len(run.buckets) * 30 * US
+    assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001 + 0.1 * under_way_ns
     # Nobody waits longer than the slowest does.
     assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001
 

@@ -17,7 +17,7 @@ TIMES = st.integers(0, 50)
 
 @st.composite
 def programs(draw):
-    """Windows with collectives in order of launch, each waited for somewhere after it began."""
+    """Windows with collectives in order of launch, each waited for somewhere after it began, by some ranks there alone."""
     n_ranks = draw(N_RANKS)
     markers = [(WINDOW, 0)]
     n_windows, n_collectives, open_ones = 1, 0, []
@@ -40,12 +40,15 @@ def programs(draw):
 
     work = np.cumsum(matrix(len(markers)), axis=0)
     begun = np.cumsum(matrix(len(markers), st.integers(0, 3)), axis=0)
+    kind = np.array([kind for kind, _ in markers])
     return Program(
-        kind=np.array([kind for kind, _ in markers]), which=np.array([which for _, which in markers]),
+        kind=kind, which=np.array([which for _, which in markers]),
+        passes=(kind != JOIN)[:, np.newaxis] | (matrix(len(markers), st.integers(0, 3)) > 0),
         places=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
         step=np.zeros(n_collectives, np.int64), lag_ns=matrix(n_collectives), transfer_ns=matrix(n_collectives),
         n_bytes=np.full(n_collectives, np.nan), chain=np.zeros(n_collectives, np.int64),
-        is_gradient=np.ones(n_collectives, np.bool_), begin_ns=matrix(1)[0],
+        is_gradient=np.ones(n_collectives, np.bool_), role=np.full(n_collectives, "data", object),
+        group=matrix(n_collectives, st.integers(0, 1)).astype(np.int64), begin_ns=matrix(1)[0],
         late_beside_ns=matrix(n_collectives)[:, 0], longer_beside=matrix(n_collectives)[:, 0] / 50,
     )  # fmt: skip
 
@@ -70,28 +73,30 @@ def one_by_one(program, slowing):
         before, begun_before = work, begun
         if kind == READY:
             starts = [max(free[r], now[r]) + program.lag_ns[which][r] for r in range(n_ranks)]
-            left = work_until_join(program, at)
-            works = [starts[r] < now[r] + left[r] for r in range(n_ranks)]
+            works = [starts[r] < now[r] + work_until_join(program, at, r) for r in range(n_ranks)]
             late = program.late_beside_ns[which]
             starts = [one + late * beside for one, beside in zip(starts, works, strict=True)]
-            longer = 1 + program.longer_beside[which] * any(works)
-            ends[which] = [max(max(starts) + program.transfer_ns[which][r] * longer, starts[r]) for r in range(n_ranks)]
+            ends[which] = []
+            for rank, group in enumerate(program.group[which].tolist()):
+                peers = [at for at in range(n_ranks) if program.group[which][at] == group]
+                longer = 1 + program.longer_beside[which] * any(works[at] for at in peers)
+                last = max(starts[at] for at in peers)
+                ends[which].append(max(last + program.transfer_ns[which][rank] * longer, starts[rank]))
             free = ends[which]
             for rank in range(n_ranks):
                 busy[rank].append((starts[rank], free[rank]))
         elif kind == JOIN:
-            now = [max(now[r], ends[which][r]) for r in range(n_ranks)]
+            now = [max(now[r], ends[which][r]) if program.passes[at, r] else now[r] for r in range(n_ranks)]
         else:
             edges[int(which)] = list(now)
     return np.array([edges[at] for at in sorted(edges)])
 
 
-def work_until_join(program, at):
-    """Return each rank's work from a marker to the next that waits for a collective, or to the end."""
-    to = at
-    while to < program.kind.size - 1 and program.kind[to] != JOIN:
-        to += 1
-    return program.places[0, to] - program.places[0, at]
+def work_until_join(program, at, rank):
+    """Return a rank's work from a marker to the next where it waits for a collective, or to the end."""
+    waits = (program.kind[at:] == JOIN) & program.passes[at:, rank]
+    to = at + int(np.argmax(waits)) if waits.any() else -1
+    return program.places[0, to, rank] - program.places[0, at, rank]
 
 
 def moved_on(now, work, busy, slow_by):

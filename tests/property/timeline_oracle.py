@@ -168,10 +168,12 @@ def lanes(
     waiting = {t for one in waits for t in range(one.start, min(one.start + one.wait, one.end))}
     comm = [(op.start, op.end, op.collective, op.seq) for op in ops if op.category == "comm"]
     until = [(one.start, min(one.start + one.wait, one.end), one.name, one.seq) for one in waits]
+    queued = [op for op in ops if op.launch is not None and op.start < window[1] and op.end > window[0]]
     found = {
         "comm": painted(comm, window, most),
         "compute": merged([op for op in ops if op.category == "compute"], window, most),
         "exposed": exposed(comm, compute, window, most),
+        "launch": merged([Op(op.launch, op.start, "", op.name) for op in queued], window, most),
         "memory": merged([op for op in ops if op.category == "memory"], window, most),
         "wait": painted(until, window, most),
     }

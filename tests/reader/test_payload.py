@@ -185,12 +185,9 @@ NAMES = ["commHash", "seqNumber", "Bytes", "No. of ranks", "Rank", *(f"own {n}" 
 FIELDS = dict(zip(NAMES, ["comm_id", "seq", "message_bytes", "n_ranks", "rank"], strict=False))
 # Size, alignment, and the description of what is skipped.
 SKIPPED = [
-    (12, 4, {"kind": INT, "flags": FIXED, "detail": 3}),
-    (8, 8, {"kind": CHAR, "flags": POINTER}),
-    (5, 1, {"kind": STRING, "detail": 5}),
-    (16, 16, {"kind": LONGDOUBLE}),
-    (3, None, {"kind": UNKNOWN}),
-]
+    (12, 4, {"kind": INT, "flags": FIXED, "detail": 3}), (8, 8, {"kind": CHAR, "flags": POINTER}),
+    (5, 1, {"kind": STRING, "detail": 5}), (16, 16, {"kind": LONGDOUBLE}), (3, None, {"kind": UNKNOWN}),
+]  # fmt: skip
 
 
 @st.composite

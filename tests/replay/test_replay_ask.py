@@ -221,6 +221,6 @@ def test_bytes_that_contradict_the_capture_are_refused_and_those_that_nearly_agr
         found = only(ask(run, no_wait=True, gradient_bytes=n_bytes))
         assert f"{n_bytes:,.0f} bytes per step as given" in found.assumptions[0]
         return
-    with pytest.raises(OptionError, match=f"{n_bytes:,.0f}: the capture says 109,051,904 bytes") as raised:
+    with pytest.raises(OptionError, match=f"{n_bytes:_.0f}: the capture says 109,051,904 bytes") as raised:
         ask(run, no_wait=True, gradient_bytes=n_bytes)
     assert "parameters x 4 bytes" in raised.value.fix

@@ -21,6 +21,7 @@ def test_nothing_changed_is_the_capture(runs, name):
     assert (found.limit_step_time_ns or 0.0) <= captured
 
 
+SHARDED, ABSENT = "2gpu-fsdp2", "not asked"
 HOOK, ONE_RANK = "2gpu-gpt-b25-shm-bf16hook", "the run has 1 rank: nothing is communicated that could be changed"
 # Of some scenarios the beginning of why they are refused; None where they are answered.
 REFUSED = {
@@ -31,8 +32,15 @@ REFUSED = {
            "gradient-bf16": "gradients are sent as bf16"},
     "fsdp-4gpu": {"bucket-25": "no all-reduces of gradients alone (sharded", "link-shm": "message bytes were not recorded",
                   "perfect-overlap": None},
-    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "one rank alone stands idle 22.4 %"},
+    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "rank 1 alone stands idle 22.4 %"},
     "ddp-4gpu-onefile": {"perfect-overlap": None},
+    # Of these one host is late in most steps.
+    SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 68.0 %"},
+    "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1 alone stands idle 18.2 %"},
+    "2gpu-moe": {"no-wait": None, "link-nvlink4": "rank 0 alone stands idle 18.5 %"},
+    "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
+    "2gpu-graph": {"no-wait": "8 CUDA graphs were captured as a whole"},
+    "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
 }  # fmt: skip
 
 
@@ -41,11 +49,12 @@ def test_what_is_answered_and_what_is_not(runs, name, refused):
     found = whatif(runs(name))
     reasons = {one.id: one.refused for one in found.scenarios}
     for change, words in refused.items():
-        assert reasons[change] is words or reasons[change].startswith(words)
+        reason = reasons.get(change, ABSENT)
+        assert reason is words or reason.startswith(words)
     if None in refused.values():
         assert found.identity_error_pct < (0.5 if name == HOOK else 0.1)
-    else:
-        assert len({*reasons.values()}) == 1
+    elif name != SHARDED:
+        assert len({*reasons.values()}) == 1  # one reason for all
 
 
 def test_a_bandwidth_beyond_the_gpus_links_is_named_as_such(runs):

@@ -7,6 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.report import export
+from nsyspipe.report.costs import costs_csv
 from nsyspipe.report.export import document_text
 from nsyspipe.report.markdown import markdown
 
@@ -17,10 +18,11 @@ def run(steady_run):
 
 
 def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(run, tmp_path):
-    for name in ("run.json", "run.md", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
+    for name in ("run.json", "run.md", "run.csv", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
         export.write(run, tmp_path / name)
     assert (tmp_path / "run.json").read_text() == document_text(run)
     assert (tmp_path / "run.md").read_text() == markdown(run)
+    assert (tmp_path / "run.csv").read_text() == costs_csv(run)
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "run.pftrace").read_bytes() == (tmp_path / "run.PERFETTO-TRACE").read_bytes()
     export.write(run, tmp_path / "some.pftrace", steps=(1, 2))
@@ -29,7 +31,7 @@ def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(run, tmp_
 
 @pytest.mark.parametrize(
     ("name", "steps", "why"),
-    [*((name, None, "has the suffix") for name in ("run", "run.csv", "run.parquet")), ("run.json", (1, 2), "belongs to a trace")],
+    [*((name, None, "has the suffix") for name in ("run", "run.parquet")), ("run.json", (1, 2), "belongs to a trace")],
 )  # fmt: skip
 def test_what_cannot_be_written_is_refused(run, tmp_path, name, steps, why):
     with pytest.raises(OptionError, match=why):

@@ -165,38 +165,43 @@ def test_time_between_steps_is_probably_the_loaders():
 # --- why the devices idle, in one line ---------------------------------------------------------------
 
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
+LATE = ", launched in time but started late"
 CALLS = ["cudaMalloc", "cudaFree"]
 
 
 def step(*causes, wall=10_000, **known):
-    """Return a step of these five causes, which sum to its idle time unless that is told."""
-    columns = {f"idle_{name}_ns": ns for name, ns in zip(CAUSES, causes, strict=True)}
-    return {"wall_ns": wall, "idle_ns": known.get("idle", sum(ns or 0 for ns in causes))} | columns
+    """Return a step of these five causes in us, which sum to its idle time unless that is told."""
+    columns = {f"idle_{name}_ns": None if us is None else 1000 * us for name, us in zip(CAUSES, causes, strict=True)}
+    idle = known.get("idle", sum(us or 0 for us in causes))
+    return {"wall_ns": 1000 * wall, "idle_ns": None if idle is None else 1000 * idle} | columns
 
 
 @pytest.mark.parametrize(("rows", "calls", "line"), [
     # The largest first, and none under 0.1 %.
     ([step(290, 400, 110, 540, 9)], CALLS,
-     "idle 13.5 %: dependency 5.4 %, launch 4.0 %, input 2.9 %, blocked 1.1 % (cudaMalloc)"),
-    ([step(0, 0, 0, 200, 10)], CALLS, "idle 2.1 %: dependency 2.0 %, unknown 0.1 %"),
+     (f"idle 1.349 ms (13.5 %): dependency 0.5400 ms (5.4 %{LATE}), launch 0.4000 ms (4.0 %), input 0.2900 ms (2.9 %), "
+     "blocked 0.1100 ms (1.1 %, cudaMalloc)")),
+    ([step(0, 0, 0, 200, 10)], CALLS,
+     f"idle 0.2100 ms (2.1 %): dependency 0.2000 ms (2.0 %{LATE}), unknown 0.01000 ms (0.1 %)"),
     # Steps are pooled.
     ([step(100, 0, 0, 0, 0, wall=1000), step(0, 200, 0, 0, 0, wall=3000)], CALLS,
-     "idle 7.5 %: launch 5.0 %, input 2.5 %"),
+     "idle 0.1500 ms (7.5 %): launch 0.1000 ms (5.0 %), input 0.05000 ms (2.5 %)"),
     # Under 2 % is not explained.
-    ([step(200, 0, 0, 0, 0)], CALLS, "idle 2.0 %: input 2.0 %"),
+    ([step(200, 0, 0, 0, 0)], CALLS, "idle 0.2000 ms (2.0 %): input 0.2000 ms (2.0 %)"),
     ([step(199, 0, 0, 0, 0)], CALLS, None),
     ([step(0, 0, 0, 0, 0)], CALLS, None),
     # Causes that cannot be told apart stand together.
     ([step(30, None, None, 20, 0, wall=1000, idle=200)], [],
-     "idle 20.0 %: launch or blocked 15.0 %, input 3.0 %, dependency 2.0 %"),
+     ("idle 0.2000 ms (20.0 %): launch or blocked 0.1500 ms (15.0 %), input 0.03000 ms (3.0 %), "
+     f"dependency 0.02000 ms (2.0 %{LATE})")),
     # What is not known is not said: no steps, not recorded, no time.
     ([], [], None),
     ([step(*[None] * 5, wall=1000, idle=None)], [], None),
     ([step(0, 0, 0, 0, 0, wall=0)], [], None),
     # Names of calls are made fit to show.
     ([step(0, 0, 500, 0, 0)], ["\x1b[31mcall" + "x" * 500],
-     "idle 5.0 %: blocked 5.0 % (\N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"),
-    ([step(0, 0, 500, 0, 0)], [], "idle 5.0 %: blocked 5.0 %"),
+     "idle 0.5000 ms (5.0 %): blocked 0.5000 ms (5.0 %, \N{REPLACEMENT CHARACTER}[31mcall" + "x" * 26 + ")"),
+    ([step(0, 0, 500, 0, 0)], [], "idle 0.5000 ms (5.0 %): blocked 0.5000 ms (5.0 %)"),
 ])  # fmt: skip
 def test_idle_time_is_explained_by_its_causes(rows, calls, line):
     named = [{"call": call, "blocked_ns_per_step": 9.0 - at} for at, call in enumerate(calls)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.report.perfetto import perfetto
+from nsyspipe.report.perfetto import large_trace, perfetto
 from tests.build.across import every_step, load, reports
 from tests.perfetto_reading import ReadTrace
 
@@ -111,6 +112,29 @@ def test_a_steady_run_shows_what_was_built(steady):
     assert steps.child("phases on device").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
     # Four collectives, each on both ranks.
     assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]
+
+
+def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(steady):
+    run, moves = nsyspipe.load(steady), []
+    file = io.BytesIO()
+    perfetto(run, file, on_progress=lambda done, total: moves.append((done, total)))
+    rank = ReadTrace(file.getvalue()).ranks[0]
+    assert [" (NCCL)" in one.name for one in rank.threads] == [False, True]
+    launches = sorted(
+        {row["launch_ns"] for _, events, _ in run.operations() for row in events.to_pylist() if row["rank"] == 0}
+    )
+    calls = rank.child("steps").child("CUDA calls on host")
+    assert [one.notes["start_ns"] for one in calls.slices] == launches
+    # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half come in between.
+    assert moves == [(0, 100), (38, 100), (50, 100), (50, 100), (88, 100), (100, 100), (100, 100)]
+
+
+def test_a_large_trace_is_told_of_before_it_is_written(steady):
+    run = nsyspipe.load(steady)
+    assert large_trace(run) is None
+    ranks = run.ranks.set_column(run.ranks.column_names.index("n_kernels"), "n_kernels", [[2_000_000, 2_000_000]])
+    # 4 million kernels of 180 bytes.
+    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks))
 
 
 def test_only_the_steps_that_are_asked_for_are_shown(steady):

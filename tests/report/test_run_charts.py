@@ -90,6 +90,15 @@ def test_of_many_steps_the_slowest_of_each_few_is_drawn_and_of_few_all():
     assert few["parts"]["hidden"] == [20, 20]
 
 
+def test_every_rank_of_a_step_is_told_and_their_median():
+    rows = module.step_rows(steps(*(step(rank, 0, wall=100 + 10 * rank) for rank in range(3))), [], 3)
+    assert (rows[0]["walls_ns"], rows[0]["median_wall_ns"]) == ([120, 110, 100], 110)
+    # Of 40 ranks some, the slowest and the fastest among them.
+    many = module.step_rows(steps(*(step(rank, 0, wall=100 + rank) for rank in range(40))), [], 40)[0]
+    assert (len(many["walls_ns"]), many["walls_ns"][0], many["walls_ns"][-1]) == (16, 139, 100)
+    assert many["median_wall_ns"] == 119.5
+
+
 def row(step, seq, rank, *, wait=0, transfer=10, length=10, kind="all_reduce", n_bytes=None, **more):  # fmt: skip
     return {
         "step": step, "seq": seq, "rank": rank, "collective": kind, "comm_id": "c",
@@ -176,5 +185,8 @@ def test_nothing_is_drawn_of_what_is_not_there():
     assert module.step_chart([]) is None
     assert charts() == []
     # Sizes are drawn where they are known.
-    found = charts(row(0, 0, 0), row(0, 1, 0, n_bytes=64))[1].data
-    assert (found["seq"], found["bytes"], found["busbw"]) == ([1], [64.0], [2e9])
+    sized = [row(0, seq, 0, n_bytes=64 * seq) for seq in (1, 2, 3)]
+    found = charts(row(0, 0, 0), *sized)[1].data
+    assert (found["seq"], found["bytes"], found["busbw"]) == ([1, 2, 3], [64.0, 128.0, 192.0], [2e9] * 3)
+    # Speeds over one or two sizes are a few dots, which say nothing of sizes.
+    assert len(charts(*sized[:2], row(0, 4, 0, n_bytes=64))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -12,12 +13,13 @@ from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.html.page import LIBRARY, _code, _unbroken, read_asset, run_id_of_page
-from nsyspipe.report.html.run_page import _nccl, idle_table, kernel_table, link_table, run_page, straggler_table
+from nsyspipe.report.html.run_page import _nccl, by_cause, idle_table, link_table, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table, summary_text
-from nsyspipe.report.words import troubles
+from nsyspipe.report.words import gain_text, troubles
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
+from tests.build.plain_steps import plain_run
 from tests.build.trace import TraceBuilder, steady_rank
 
 
@@ -29,8 +31,21 @@ def reports(tmp_path_factory):
 
 def test_the_same_run_gives_the_same_bytes_saved_or_not(reports, tmp_path):
     run = load(reports)
-    save(run, tmp_path / "store")
+    save(run, tmp_path / "store", events=True)
     assert run_page(load(tmp_path / "store")) == run_page(run) == run_page(load(reports))
+
+
+def test_a_timeline_has_the_slowest_and_the_fastest_step_where_their_operations_are_at_hand(tmp_path):
+    # Steps of the figures take 120, 121, 122, 120 ... ms: the median is 121.
+    rows = [((90 + number % 3) * 10**6, 20 * 10**6, 4 * 10**6, 6 * 10**6) for number in range(12)]
+    run = plain_run(tmp_path / "reports", [rows] * 2)
+    save(run, tmp_path / "store")
+    choice = re.compile(r'<select id="timeline-step">(.*?)</select>')
+    steps = re.findall(r'<option value="(\d+)">[^,]*, ([a-z ]+)<', choice.search(run_page(run))[1])
+    walls = dict(zip(*(run.breakdown()[name].to_pylist() for name in ("step", "wall_ns")), strict=True))
+    assert [what for _, what in steps] == ["closest to the median", "the slowest", "the fastest"]
+    assert [walls[int(step)] // 10**6 for step, _ in steps] == [121, 122, 120]
+    assert not choice.search(run_page(load(tmp_path / "store")))
 
 
 def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(reports, tmp_path):
@@ -40,7 +55,7 @@ def test_the_page_is_complete_small_fetches_nothing_and_says_which_run_it_is_of(
     assert len(text.encode()) < 1_400_000
     text = text.replace(read_asset(LIBRARY), "")
     links, ids = re.findall(r'<li><a href="#([a-z-]+)">', text), re.findall(r'\bid="([^"]+)"', text)
-    assert (len(links), len(ids)) == (12, len(set(ids)))
+    assert (len(links), len(ids)) == (13, len(set(ids)))
     assert set(links) < set(ids)
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text)
     assert text.count("<link") == 1
@@ -133,6 +148,40 @@ def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_unbroken("45 % of <b> 3.5 ms per step")) == "45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step"
 
 
+def findings(*rows):
+    names = ("id", "saving_ns_per_step", "expected_ns_per_step", "action")
+    fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
+    return schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=True)) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("rows", "step_ns", "says"),
+    [
+        # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what is likely is never more than what is possible.
+        ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.1 %."),
+        ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.9 %."),
+        ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
+        ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
+        ([("a", None, None, "read with care")], 100e6, None),
+        ([], None, None),
+    ],
+)  # fmt: skip
+def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
+    assert gain_text(findings(*rows), step_ns, is_judged=True) == says
+    assert gain_text(findings(*rows), step_ns, is_judged=False) is None
+
+
+def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
+    said = [
+        SimpleNamespace(id=name) for name in ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
+    ]
+    groups = [(cause, [one.id for one in of_cause]) for cause, of_cause in by_cause(said)]
+    assert groups == [
+        ("exposed communication", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),
+        ("idle devices", ["input-bound"]), ("others", ["unheard-of"]),
+    ]  # fmt: skip
+
+
 def test_a_straggler_board_counts_per_step():
     rows = [
         {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "wait_ns": 8_000_000},
@@ -163,24 +212,6 @@ def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
     # 4 ms are 20 % of the step: 3 ms are 15 %, 1 ms is 5 %.
     assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
     assert idle_table(causes | {"idle_share": 0.0}) is None
-
-
-def test_kernels_are_summed_over_ranks_and_the_longest_stands_first():
-    def kernel(rank, name, total, **more):
-        zeros = dict.fromkeys(("overlapped_ns", "n_slowed", "slowed_ns", "free_ns"), 0)
-        return {"rank": rank, "phase": "forward", "name": name, "n_kernels": 2, "total_ns": total} | zeros | more  # fmt: skip
-
-    rows = [
-        kernel(0, "a", 1_000_000),
-        kernel(1, "a", 1_000_000),
-        kernel(0, "b", 6_000_000, overlapped_ns=3_000_000, n_slowed=4, slowed_ns=3, free_ns=2),
-    ]
-    table = kernel_table(schema.KERNEL_COSTS.from_rows(rows))
-    assert table.rows[0] == [
-        "b", "forward", "2", Bar("6.000 ms", 1.0, "accent"), "75.0 %", "3.000 ms", Bar("50.0 %", 1.0, "hidden"), "50.0 % (4)",
-    ]  # fmt: skip
-    assert table.rows[1][:3] == ["a", "forward", "4"]
-    assert kernel_table(schema.KERNEL_COSTS.empty()) is None
 
 
 def test_links_that_are_alike_are_one_row():

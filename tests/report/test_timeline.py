@@ -6,6 +6,7 @@ import pytest
 
 from nsyspipe.model import schema
 from nsyspipe.report.html import timeline as module
+from nsyspipe.report.html.run_charts import collective_facts
 from nsyspipe.report.html.timeline import timeline_data, timeline_table
 
 TO = "\N{EN DASH}"
@@ -60,6 +61,30 @@ SHOWN = {"start": [20], "length": [40], "name": [0]}
 )  # fmt: skip
 def test_a_lane_holds_what_is_known_of_its_bars(bars, lane, columns):
     assert drawn(*bars)["ranks"][0]["lanes"][lane] == columns
+
+
+def test_the_longest_stretch_without_compute_is_that_of_the_slowest_rank():
+    # Rank 1 is slower: its bars leave [0, 5), [20, 90) and [100, 110); rank 0 computes nothing for 80.
+    spans = ((1000, 1100), (1000, 1110))
+    bars = (bar("compute", 1080, 1100), bar("compute", 1005, 1020, rank=1), bar("compute", 1090, 1100, rank=1))
+    assert drawn(*bars, spans=spans, first=(0, 1))["stretch"] == {"rank": 1, "start": 20, "end": 90}
+    # At the end of its window; and nothing to speak of.
+    assert drawn(bar("compute", 1000, 1040))["stretch"] == {"rank": 0, "start": 40, "end": 100}
+    assert drawn(bar("compute", 1000, 1100))["stretch"] is None
+    assert drawn(bar("memory", 1000, 1100))["stretch"] is None
+
+
+def test_a_collective_is_told_with_its_bytes_and_who_came_last():
+    def row(step, seq, rank, late, size=None):
+        return {
+            "step": step, "seq": seq, "rank": rank, "collective": "all_reduce", "comm_id": "c", "start_ns": 0, "end_ns": 9,
+            "is_matched": True, "in_summary": True, "late_by_ns": late, "message_bytes": size,
+            "busbw_bytes_per_s": size and 2e9,
+        }  # fmt: skip
+
+    rows = [row(4, 0, 0, 0, 64), row(4, 0, 1, 7, 64), row(4, 1, 0, None), row(3, 2, 0, 5)]
+    found = collective_facts(schema.COLLECTIVES.from_rows(rows), 4)
+    assert found == {"0": [64, 2e9, 1], "1": [None, None, None]}
 
 
 def test_names_are_written_once():

@@ -13,6 +13,7 @@ from nsyspipe.report.units import (
     count_text,
     delta_text,
     figure_text,
+    in_one_unit,
     ms_text,
     percent_text,
     rate_text,
@@ -28,7 +29,9 @@ TEXTS = {
     },
     percent_text: {
         0: "0.0 %", 0.1234: "12.3 %", 1: "100.0 %", 0.0004: "<0.1 %", 0.0006: "0.1 %", 1.5: "150.0 %",
+        -0.0004: ">-0.1 %", -0.02: "-2.0 %",
     },
+    partial(percent_text, digits=1): {-0.0: "0.0 %"},
     partial(percent_text, digits=0): {0.126: "13 %", 0.004: "<1 %"},
     partial(percent_text, digits=2): {0.00004: "<0.01 %"},
     bytes_text: {
@@ -63,6 +66,28 @@ TEXTS = {
 )
 def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
     assert write(value) == text
+
+
+@pytest.mark.parametrize(
+    ("times", "texts"),
+    [
+        # Four digits for the longest; what rounds to nothing is not nothing, and nothing is.
+        ([445.4e6, 4_032_000.0, 7836.0, 0.0, None], ["445.4 ms", "4.0 ms", "<0.1 ms", "0 ms", "-"]),
+        ([7836.0, 29_100.0], ["7.84 µs", "29.10 µs"]),
+        ([6069e6, 999e6], ["6.069 s", "0.999 s"]),
+        ([60.0, 1.5], ["60 ns", "2 ns"]),
+        ([0.0, None], ["0 ms", "-"]),
+        ([None], ["-"]),
+    ],
+)
+def test_the_times_of_a_column_have_one_unit(times, texts):
+    assert in_one_unit([ms_text(ns) for ns in times]) == texts
+
+
+def test_differences_keep_their_signs_and_other_columns_are_left_alone():
+    assert in_one_unit([delta_text("ns", 7.305e6), delta_text("ns", -255.9)]) == ["+7.305 ms", "-255.9 ns"]
+    mixed = [ms_text(445.4e6), "17.0 %", "76.50 ms (11.9 %)"]
+    assert in_one_unit(mixed) == mixed
 
 
 @pytest.mark.parametrize("write", [ms_text, percent_text, bytes_text, rate_text, count_text, partial(delta_text, "ns")])

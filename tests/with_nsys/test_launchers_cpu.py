@@ -197,7 +197,7 @@ def test_fewer_steps_than_asked_for_are_captured_and_told_also_from_another_file
         answer = own(machine, "baseline.sh", n=3)
         assert answer.status == 0, answer.err
         assert list(Path(folder).iterdir()) == []
-    said = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
+    said = "2 of 3 steps were captured: its loop ended after 3 steps in one epoch, the warm-up is 1"
     assert f"note: rank 0: {said}" in answer.err
     assert machine.sidecar("baseline")["ranks"][0]["problem"] == said
     assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2]}

@@ -32,7 +32,7 @@ torch.distributed.init_process_group = lambda *_, **__: None
 torch.distributed.destroy_process_group = lambda: None
 answers = []
 for words in json.loads(sys.argv[1]):
-    ranges._progress.n_begun, ranges._progress.is_done = 0, False
+    vars(ranges._progress).update(n_begun=0, n_captured=0, is_open=False, is_done=False)
     said, ended = io.StringIO(), None
     with contextlib.redirect_stdout(said):
         try:

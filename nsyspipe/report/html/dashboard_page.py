@@ -106,7 +106,7 @@ def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     """Return why a figure is null, as far as the run's own figures tell."""
     if figure.column == "wait_share" and run["n_ranks"] == 1:
         return "one rank"
-    if figure.column in {"wait_share", "backward_overlap_ratio"} and run["comm_share"] == 0:
+    if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
         return "no communication"
     return NOT_RECORDED
 

@@ -7,16 +7,16 @@ import functools
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
+from nsyspipe.report.blocks import Bar, Heading, Notes, Table, Troubles, words_of
 from nsyspipe.report.files import identity_of_page
-from nsyspipe.report.units import STEP_PARTS
+from nsyspipe.report.units import STEP_PARTS, in_one_unit
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jinja2 import Environment
+
+    from nsyspipe.report.blocks import Cell
 
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
@@ -121,6 +123,11 @@ def render(
     return f"{head}{library}{before}{script}{after}"
 
 
+def fragment(template: str, context: Mapping[str, Any]) -> str:
+    """Return a part of somebody else's page, without a blank line: Markdown would end the HTML there."""
+    return _BLANK_LINES.sub("\n", _environment().get_template(template).render(context)).strip()
+
+
 @functools.cache
 def _environment() -> Environment:
     import jinja2
@@ -131,8 +138,22 @@ def _environment() -> Environment:
         # Every text is made fit to be shown, wherever it comes from.
         finalize=lambda value: cut(value, _MOST_SHOWN) if type(value) is str else value,
     )  # fmt: skip
-    environment.filters |= {"code": _code, "unbroken": _unbroken}
+    environment.filters |= {"code": _code, "unbroken": _unbroken, "in_units": _in_units}
     return environment
+
+
+def _in_units(table: Table) -> list[tuple[Cell, ...]]:
+    """Return the rows of a table, each column of times in one unit."""
+    columns = []
+    for cells in zip(*table.rows, strict=True):
+        texts = in_one_unit([words_of(cell) for cell in cells])
+        columns.append(
+            [
+                replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
+                for cell, text in zip(cells, texts, strict=True)
+            ]
+        )
+    return [*zip(*columns, strict=True)]
 
 
 def _unbroken(text: str) -> Markup:

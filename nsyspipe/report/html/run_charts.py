@@ -29,8 +29,9 @@ _SUMMED = (
     "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "comm_ns", "wait_ns", "transfer_ns",
 )  # fmt: skip
-# From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table.
-_ZOOMED_FROM, _RANK_COLUMNS = 12, 8
+# From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table; and from so many
+# sizes of messages on speeds are drawn over them.
+_ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 
 
 def legend(*, has_comm: bool) -> list[tuple[str, str]]:
@@ -102,12 +103,14 @@ def rank_chart(
 
 # More columns than that are narrower than a pixel or two.
 MOST_COLUMNS = 400
+_DOTS = 16  # of the ranks of a step
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
-    ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``,
+    ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest first (of many some, evenly),
+    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``,
     ``cut off`` or ``not on every rank``.
     """
     if not steps.num_rows:
@@ -124,10 +127,19 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
         return "" if row["in_summary"] else "cut off" if n == n_ranks else "not on every rank"
 
     slowest = steps.take(pa.array(order[first])).to_pylist()
-    columns = (rank[fastest], wall[fastest], np.minimum.reduceat(start[order], first), ends - first)
+    walls = [wall[order[begin:end]] for begin, end in zip(first, ends, strict=True)]
+    medians = np.array([np.median(of_step) for of_step in walls])
+    some = [
+        of_step[np.linspace(0, of_step.size - 1, min(of_step.size, _DOTS)).astype(int)].tolist() for of_step in walls
+    ]
+    columns = (rank[fastest], wall[fastest], medians, np.minimum.reduceat(start[order], first), ends - first)
     rows = [
-        row | {"fastest_rank": other, "fastest_wall_ns": ns, "begin_ns": begin, "mark": mark(row, n)}
-        for row, other, ns, begin, n in zip(slowest, *(one.tolist() for one in columns), strict=True)
+        row
+        | {"fastest_rank": other, "fastest_wall_ns": ns, "median_wall_ns": middle, "begin_ns": begin}
+        | {"walls_ns": dots, "mark": mark(row, n)}
+        for row, dots, other, ns, middle, begin, n in zip(
+            slowest, some, *(one.tolist() for one in columns), strict=True
+        )
     ]
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
@@ -141,7 +153,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     parts = [parts_of(row) for row in shown]
     columns = {
         "step": "step", "wall": "wall_ns", "rank": "rank", "fastest": "fastest_wall_ns",
-        "fastestRank": "fastest_rank", "mark": "mark",
+        "fastestRank": "fastest_rank", "median": "median_wall_ns", "walls": "walls_ns", "mark": "mark",
     }  # fmt: skip
     shares = ("compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "wait_share")
     fields = [
@@ -151,6 +163,7 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
         *(Field(FIGURES[name].short, of(name, percent_text)) for name in shares),
         Field("fastest rank", of("fastest_rank")),
         Field("its time", of("fastest_wall_ns", ms_text)),
+        Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
     is_reduced = per_column > 1
@@ -198,7 +211,7 @@ def collective_charts(medians: Medians) -> list[Chart]:
     table, has_zoom = table_of(label, rows, fields, collective_note(medians)), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
-    if not sized:
+    if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = columns(sized, "seq", "collective", "bytes", "busbw", "transfer")
     caption = "Message size against bus bandwidth. The same figures are in the table above."
@@ -206,6 +219,28 @@ def collective_charts(medians: Medians) -> list[Chart]:
         order,
         Chart("sizes", section, "Message size against bus bandwidth of each collective", 260, data, None, caption),
     ]
+
+
+def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
+    """Return by place in a step message bytes, bus bandwidth and the rank that came last, each null where it is not known."""
+    facts: dict[str, list[float | None]] = {}
+    columns = ["seq", "rank", "late_by_ns", "message_bytes", "busbw_bytes_per_s"]
+    for row in collectives.filter(pc.equal(collectives["step"], step)).select(columns).to_pylist():
+        about = facts.setdefault(str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None])
+        about[2] = row["rank"] if row["late_by_ns"] else about[2]
+    return facts
+
+
+def extreme_steps(steps: pa.Table, but: int) -> list[tuple[str, int]]:
+    """Return the slowest and the fastest step, by their slowest ranks; none that takes as long as another one."""
+    times = {row["step"]: row["wall_ns"] for row in step_rows(steps, [], 0)}
+    if but not in times:
+        return []
+    found = (
+        ("the slowest", max(times, key=lambda step: times[step])),
+        ("the fastest", min(times, key=lambda step: times[step])),
+    )
+    return [(what, step) for what, step in found if times[step] != times[but]]
 
 
 def collective_note(medians: Medians) -> str:

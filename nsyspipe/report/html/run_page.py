@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
+from nsyspipe.errors import DatasetError
+from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.costs import cost_tables
 from nsyspipe.report.html import run_charts as charts
-from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
-from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
+from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
+from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import SHARES, chosen_ranks, findings_of, host_blocks, key_figures, left_out_note, rank_rows
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.version import __version__
@@ -25,16 +29,16 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.side_files import NcclFacts
     from nsyspipe.model.table import TableSchema
-    from nsyspipe.report.blocks import Block
+    from nsyspipe.report.blocks import Block, Tile
     from nsyspipe.report.run import Finding
     from nsyspipe.run.run import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What to change, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
+    """What to change by cause, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
 
-    findings: Sequence[Finding]
+    by_cause: Sequence[tuple[str, Sequence[Finding]]]
     step_time: str
 
 
@@ -43,6 +47,13 @@ class MoreRanks:
     """A button that shows the ranks of a timeline that are not drawn at first."""
 
     n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Steps that a timeline can show, each with its words, the one that is drawn first first."""
+
+    steps: Sequence[tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +69,26 @@ _SCRIPTS = (
     "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
 )  # fmt: skip
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_HOSTS = 12, 8, 64
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_HOSTS, _SHOWN_COSTS = 12, 8, 64, 15
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 
 
-def run_page(run: Run) -> str:
-    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run."""
+def run_page(run: Run, top: int | None = None) -> str:
+    """Return the page of a run as one HTML file, with so many of the costliest: complete, offline, the same bytes for the same run."""
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
     n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
-    return blocks_page(_blocks(run), title, identity, brand=run.header.label, scripts=_SCRIPTS, n_beside=n_beside)
+    costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
+    return blocks_page(
+        _blocks(run, costs), title, identity, brand=run.header.label, scripts=_SCRIPTS, n_beside=n_beside
+    )
 
 
-def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details]:
+def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Choice | MoreRanks | Details]:
     """Yield the page, section by section."""
     summary = run.summary().to_pylist()[0]
     tiles = key_figures(run, _FIGURES)
     whole = "the capture" if run.is_capture else "a step"
-    yield Sentence(words.verdict(run).replace("\n", " "), "bold")
-    yield Facts(_facts(run, summary), "Run")
-    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
-    yield Tiles(tiles)
+    yield from _head(run, summary, tiles)
     if run.host_steps().num_rows:
         yield Heading("Host steps")
         yield Sentence(
@@ -87,13 +98,15 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
     yield Heading("What to change first")
     if findings := findings_of(run):
-        yield Sentence("By the most that each could give back per step. Bounds overlap: they do not add up.")
-        yield Findings(findings, tiles[0].text)
+        yield Sentence(
+            "By cause, and by the most that each could give back per step. Bounds overlap: they do not add up."
+        )
+        yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
         nothing = unjudged if run.is_capture else "Nothing found to change: no rule fired."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
-    yield from _charts(run, whole)
+    yield from _charts(run, whole, costs)
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -109,7 +122,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
     yield Heading("Kernels")
-    yield kernel_table(run.kernels()) or Sentence("No kernels were recorded.")
+    yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
     yield link_table(run.links()) or Sentence(
         "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
@@ -133,13 +146,37 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details
     yield report_table(run)
 
 
+def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
+    """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
+    is_judged = not run.is_capture and bool(summary["n_summary_steps"])
+    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), is_judged=is_judged)
+    lines = words.verdict(run).split("\n")  # of which one may say the same
+    is_new = [gain is None or line.rpartition(": ")[0].lower() not in gain.lower() for line in lines[1:]]
+    yield Sentence(" ".join([lines[0], *(line for line, new in zip(lines[1:], is_new, strict=True) if new)]), "bold")
+    if gain:
+        yield Sentence(gain, verdict="gain")
+    yield Facts(_facts(run, summary), "Run")
+    yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
+    yield Tiles(tiles)
+
+
+def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Return findings of one cause together, in the order of the first of each."""
+    causes = {name: cause for cause, names in CAUSES.items() for name in names}
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(causes.get(finding.id, "others"), []).append(finding)
+    return [*groups.items()]
+
+
 def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
     return Table(caption, [Field("what", kind="text"), Field(caption, kind="name")], rows, is_close=True)
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, why devices idle, and that one step is not much."""
+    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
     yield words.link_text(run.link)
+    yield words.traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         yield words.idle_text(run.breakdown(), run.idle_calls())
     if summary["n_summary_steps"] == 1:
@@ -154,8 +191,8 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return [*words.subject_parts(run, summary), *more]
 
 
-def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
-    """Yield the sections with charts: where time goes, the timeline, steps, collectives."""
+def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Choice | MoreRanks]:
+    """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
     ranks, rows = run.ranks["rank"].to_pylist(), rank_rows(run)
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
@@ -178,10 +215,10 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     yield Heading("Steps")
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(ranks))
     if columns := charts.step_chart(steps, has_comm=has_comm):
+        all_ranks = "; dots are the ranks, the line their median" if len(ranks) > 1 else ""
         column = "the slowest of some consecutive steps" if columns.caption else "a step"
         yield Sentence(
-            f"Each column is {column} on its slowest rank; the mark in it is the fastest rank. Striped columns are not "
-            "in the figures."
+            f"Each column is {column} on its slowest rank{all_ranks}. Striped columns are not in the figures."
         )
         yield columns
     else:
@@ -194,17 +231,48 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
             f"others. {charts.collective_note(medians)}"
         )
         yield from collectives
+        hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
+        yield costs.get(COLLECTIVES, hidden)
+        yield Heading("Traffic")
+        yield costs.get(TRAFFIC, hidden)
     else:
         yield Sentence("There is no communication in the steps of the figures.")
 
 
-def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | MoreRanks]:
+def _clock_text(run: Run) -> str:
+    """Return how well the ranks' clocks agree; nothing of one rank."""
+    errors, codes = run.ranks["clock_error_ns"].to_pylist(), run.problems["code"].to_pylist()
+    if len(errors) < 2:  # noqa: PLR2004 - nothing to compare
+        return ""
+    if "no-common-clock" in codes:
+        return "; clocks of the ranks do not agree: compare bars within a rank only"
+    if None in errors:
+        return "; how well the clocks of the ranks agree is not known"
+    return (
+        f"; ranks share one clock, to {max(errors) / 1000:.1f} \N{MICRO SIGN}s"
+        if max(errors)
+        else "; ranks share one clock"
+    )
+
+
+def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | Choice | MoreRanks]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
         return
     which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
-    yield Sentence(f"{which}Times count from the first rank's start; ranks share one clock.")
+    yield Sentence(f"{which}Times count from the first rank's start{_clock_text(run)}.")
+    others = _other_steps(run, data, first)
+    for step in (data, *(step for _, step in others)):
+        step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
+    if others:
+        data["others"] = [step for _, step in others]
+        usual = f"{data['step']}, closest to the median"
+        yield Choice([(data["step"], usual), *((step["step"], f"{step['step']}, {what}") for what, step in others)])
+    if data["stretch"]:
+        length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
+        where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
+        yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
     n_kept, n_ranks = len(data["ranks"]), data["n_ranks"]
     if n_more := n_kept - data["n_shown"]:
         yield MoreRanks(n_more)
@@ -217,6 +285,24 @@ def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Blo
         f"table.{left_out}"
     )
     yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(has_comm=has_comm), has_zoom=True)
+
+
+_MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
+
+
+def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
+    room, steps = MOST_BARS - n_bars(data), []
+    is_long = (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ
+    for what, number in [] if is_long else charts.extreme_steps(run.breakdown(), data["step"]):
+        try:
+            bars = run.timeline(number)
+        except DatasetError:  # saved without its operations
+            return []
+        step = timeline_data(bars, run.steps(), first, [])
+        if step is not None and (room := room - n_bars(step)) >= 0:
+            steps.append((what, step))
+    return steps
 
 
 _SHOWN_CALLS = 8
@@ -268,43 +354,6 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
     return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
 
-# Longer names differ in their template arguments, which nobody reads in a table.
-_SHOWN_KERNELS, _LONGEST_NAME = 15, 160
-_SUMMED = ("n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns")
-
-
-def kernel_table(kernels: pa.Table) -> Table | None:
-    """Return the kernels with most time over all ranks and the whole capture, by phase; None without kernels."""
-    if not kernels.num_rows:
-        return None
-    of_names = kernels.group_by(["phase", "name"], use_threads=False).aggregate([(name, "sum") for name in _SUMMED])
-    of_names = of_names.sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
-    whole = pc.sum(kernels["total_ns"]).as_py()
-    rows = of_names.slice(0, _SHOWN_KERNELS).to_pylist()
-
-    def beside(row: Mapping[str, Any]) -> float | None:
-        return row["overlapped_ns_sum"] / row["total_ns_sum"] if row["total_ns_sum"] else None
-
-    def slowdown(row: Mapping[str, Any]) -> str:
-        n, slowed, free = (row[f"{name}_sum"] for name in ("n_slowed", "slowed_ns", "free_ns"))
-        return f"{percent_text(slowed / free - 1)} ({n})" if n and free else absent
-
-    fields = [
-        Field("kernel", lambda row: cut(row["name"], _LONGEST_NAME), "name"),
-        Field("phase", of("phase"), "text"),
-        Field("number", of("n_kernels_sum", count_text)),
-        barred(rows, "total", itemgetter("total_ns_sum"), "accent", "sum of durations over all ranks and the whole capture, its cut-off steps included"),
-        Field("of all kernels", lambda row: percent_text(row["total_ns_sum"] / whole if whole else None)),
-        Field("mean", lambda row: ms_text(row["total_ns_sum"] / row["n_kernels_sum"])),
-        barred(rows, "beside comm", beside, "hidden", "share of its time with communication under way", write=percent_text),
-        Field("slower beside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared"),
-    ]  # fmt: skip
-    left = of_names.num_rows - len(rows)
-    rest = percent_text(1 - sum(row["total_ns_sum"] for row in rows) / whole) if left else ""
-    note = f"{left} more names take {rest} of kernel time." if left else None
-    return table_of("Top kernels", rows, fields, note, is_close=True)
-
-
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
 
 
@@ -333,7 +382,7 @@ def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
 
 
 _DEFINED = (
-    "summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings", "timeline",
+    "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
 )  # fmt: skip
 
 
@@ -346,6 +395,7 @@ def _definition(schema: TableSchema) -> Details:
 def provenance(run: Run) -> list[tuple[str, str]]:
     """Return what identifies the run and its capture, as pairs."""
     header, world = run.header, run.header.world_size
+    steps = "none: a capture" if run.is_capture else ", ".join(words.sources(run)) or "none marked"
     return [
         ("run id", header.run_id),
         ("label", header.label),
@@ -355,7 +405,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("hosts", ", ".join(header.hosts) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
-        ("steps", run.step_family or ("none: a capture" if run.is_capture else "none marked")),
+        ("steps", run.step_family or steps),
         *words.capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]
@@ -363,10 +413,6 @@ def provenance(run: Run) -> list[tuple[str, str]]:
 
 def report_table(run: Run) -> Table:
     """Return which report and process each rank is, and how well its clock fits the others'."""
-
-    def us(ns: int) -> str:
-        return f"{ns / 1000:.1f} \N{MICRO SIGN}s"
-
     fields = [
         Field("rank", of("rank")),
         Field("report", of("report"), "name"),
@@ -377,7 +423,7 @@ def report_table(run: Run) -> Table:
         Field("rank known by", of("rank_source"), "text"),
         Field("kernels", of("n_kernels", count_text)),
         Field("of them communication", of("n_comm", count_text)),
-        Field("clock offset", of("clock_offset_ns", us)),
-        Field("clock error", of("clock_error_ns", us)),
+        Field("clock offset", of("clock_offset_ns", ms_text)),
+        Field("clock error", of("clock_error_ns", ms_text)),
     ]
     return table_of("Ranks and their reports", run.ranks.to_pylist(), fields, is_close=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
+_LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
 
 
 def timeline_data(
@@ -31,7 +32,8 @@ def timeline_data(
     ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns ``start``,
     ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n`` (= 1), ``seq``
     (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length are what is drawn,
-    gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact.
+    gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest
+    rank is longest without compute; None where that is nothing to speak of.
     """
     if not timeline.num_rows:
         return None
@@ -51,6 +53,7 @@ def timeline_data(
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
+        "stretch": _stretch(table, windows, origin),
         "n_ranks": len(counts),
         "n_shown": len(set(first) & set(kept)),
         "names": names.dictionary.to_pylist(),
@@ -62,6 +65,27 @@ def timeline_data(
             for rank, of_lanes in of_ranks.items()
         ],
     }  # fmt: skip
+
+
+def n_bars(data: Mapping[str, Any]) -> int:
+    """Return how many bars the data hold, which say how large a page gets."""
+    return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
+
+
+def _stretch(timeline: pa.Table, windows: Mapping[int, tuple[int, int]], origin: int) -> dict[str, int] | None:
+    """Return where the rank with the longest window is longest without compute: between bars, of which none is joined there."""
+    rank = max(
+        sorted(set(windows) & set(timeline["rank"].to_pylist())), key=lambda rank: windows[rank][1] - windows[rank][0]
+    )
+    of_rank = timeline.filter(pc.equal(timeline["rank"], rank))
+    compute = of_rank.filter(pc.equal(of_rank["lane"], "compute"))
+    if not compute.num_rows:
+        return None
+    begin, end = windows[rank]
+    starts, ends = np.append(begin, compute["end_ns"].to_numpy()), np.append(compute["start_ns"].to_numpy(), end)
+    at = int(np.argmax(ends - starts))
+    known = {"rank": rank, "start": int(starts[at]) - origin, "end": int(ends[at]) - origin}
+    return known if ends[at] - starts[at] > _LEAST_STRETCH * (end - begin) else None
 
 
 def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -101,7 +125,8 @@ def lane_legend(*, has_comm: bool) -> list[tuple[str, str]]:
         ("transfer", "transfer"),
     ]  # fmt: skip
     phases = ("backward", "phases, as the device ran them")
-    return [("compute", "compute"), *(comm if has_comm else []), ("copies", "copies"), phases]
+    launches = ("launch", "launched, not yet started")
+    return [("compute", "compute"), *(comm if has_comm else []), ("copies", "copies"), launches, phases]
 
 
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.

@@ -37,9 +37,7 @@ nsyspipe.lifecycle = (() => {
   };
 
   const redraw = (figure) => {
-    const state = figures.get(figure);
-    if (!state.chart) return;
-    build(figure);
+    if (figures.get(figure)?.chart) build(figure);
   };
 
   const drawAll = () => [...figures.keys()].forEach(draw);

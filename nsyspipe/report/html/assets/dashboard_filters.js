@@ -61,8 +61,45 @@
   for (const button of document.querySelectorAll("[data-axis]")) {
     button.addEventListener("click", () => board.setByTime(button.dataset.axis === "time"));
   }
+  /** What the address says, as the filters are named in it; the words of chips, since codes change as a store grows. */
+  const chips = (name) => [...form.querySelectorAll(`[data-facet="${name}"] .chip`)];
+  let isReading = false;
+  const read = () => {
+    const { link } = nsyspipe;
+    if (!window.location.hash.includes("=")) return;
+    isReading = true;
+    find.value = link.get("find") ?? "";
+    board.filter((filters) => {
+      filters.text = find.value.trim().toLowerCase();
+      filters.newest = Number(link.get("newest")) || null;
+      for (const [name, codes] of filters.chosen) {
+        codes.clear();
+        const wanted = link.all(name);
+        for (const chip of chips(name)) if (wanted.includes(chip.title)) codes.add(Number(chip.dataset.code));
+      }
+    });
+    board.setByTime(link.get("axis") === "time");
+    const run = board.data.runs.id.indexOf(link.get("run"));
+    if (run >= 0) board.choose(run);
+    isReading = false;
+  };
+  const write = () => {
+    if (isReading) return;
+    const { filters } = board;
+    const facets = [...filters.chosen].map(([name, codes]) => [
+      name, chips(name).filter((chip) => codes.has(Number(chip.dataset.code))).map((chip) => chip.title),
+    ]);
+    nsyspipe.link.set({
+      ...Object.fromEntries(facets), find: find.value.trim(), newest: filters.newest === null ? null : String(filters.newest),
+      axis: board.isByTime() ? "time" : null, run: board.isLatest() ? null : board.data.runs.id[board.shown()] ?? null,
+    });
+  };
+
   // On a phone the filters would be the whole first screen.
   if (window.innerWidth < 720) document.getElementById("filters").open = false;
   board.onChange(reflect);
+  read();
+  board.onChange(write);
+  window.addEventListener("hashchange", read);
   reflect();
 })();

@@ -52,6 +52,22 @@ nsyspipe.levels = (() => {
     return starts;
   };
 
+  /** Move each border to where the runs themselves change: an odd run beside it had moved it by one or two. */
+  const sharpened = (levels, logs) => {
+    levels.slice(1).forEach((level, before) => {
+      const previous = levels[before];
+      const [low, high] = [Math.log(previous.height), Math.log(level.height)];
+      // No run counts for more than the change: an odd one lies anywhere.
+      const distance = (from, to, at) => logs.slice(from, to).reduce((sum, log) => sum + Math.min(Math.abs(log - at), Math.abs(high - low)), 0);
+      const cost = (border) => distance(previous.from, border, low) + distance(border, level.to, high);
+      const borders = [0, -1, 1, -2, 2].map((shift) => level.from + shift)
+        .filter((border) => border >= previous.from + 2 && border <= level.to - 2);
+      const best = borders.reduce((least, border) => (cost(border) < cost(least) ? border : least), level.from);
+      [previous.to, level.from] = [best, best];
+    });
+    return levels;
+  };
+
   /** Join neighbours that hardly differ. */
   const merged = (levels, values) => {
     const kept = [];
@@ -78,7 +94,7 @@ nsyspipe.levels = (() => {
       const to = starts[at + 1] ?? values.length;
       return { from, to, height: median(values.slice(from, to)) };
     });
-    return merged(levels, values);
+    return sharpened(merged(levels, values), values.map(Math.log));
   };
 
   const { board } = nsyspipe;

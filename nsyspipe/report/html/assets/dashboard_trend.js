@@ -84,6 +84,24 @@ nsyspipe.trend = (() => {
       .map((run) => ({ run, value: [axes.place(run), 0] })),
   });
 
+  /** A triangle at the edge where a run lies off the scale: above, or below. */
+  const beyond = (series, figure, limits, palette, focus) => {
+    const scale = axes.scale(figure.kind);
+    const off = [...series].flatMap(([of, its]) => its.flatMap((run) => {
+      const value = board.value(figure.name, run);
+      if (value === null || axes.place(run) === null) return [];
+      const y = value * scale;
+      if (y >= limits.min && y <= limits.max) return [];
+      return [{
+        run,
+        value: [axes.place(run), y > limits.max ? limits.max : limits.min],
+        symbolRotate: y > limits.max ? 0 : 180,
+        itemStyle: { color: of === focus ? palette.accent : palette.ink3 },
+      }];
+    }));
+    return { type: "scatter", name: "beyond", symbol: "triangle", symbolSize: 8, clip: false, z: 5, data: off };
+  };
+
   const levels = (of, palette) => {
     const found = nsyspipe.levels.of(of)
       .map(({ runs, height }) => ({ height, runs: runs.filter((run) => axes.place(run) !== null) }))
@@ -149,12 +167,12 @@ nsyspipe.trend = (() => {
         triggerOn: "none",
         formatter: ({ data: point }) => tooltip(point.run),
       },
-      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, crosses(own.length ? series.get(focus) : runs, figure, palette)]),
+      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, beyond(series, figure, limits, palette, focus), crosses(own.length ? series.get(focus) : runs, figure, palette)]),
     };
   };
 
   const tellOutside = (n) => {
-    document.getElementById("outside").textContent = n ? `${n} other series ${n === 1 ? "lies" : "lie"} outside of this scale: choose one in the list to see it.` : "";
+    document.getElementById("outside").textContent = n ? `${n} other series ${n === 1 ? "lies" : "lie"} outside of this scale, where triangles stand at its edge: choose one in the list to see it.` : "";
   };
 
   const nothing = (palette, runs) => ({

@@ -66,9 +66,10 @@ nsyspipe.builders.waterfall = (() => {
       grid: { left: width < NARROW ? 108 : 128, right: 88, top: 2, bottom: 26 },
       tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(bars[hit.dataIndex], palette) },
       xAxis: nsyspipe.valueAxis(palette, {
+        ...nsyspipe.ticks(width - 216),
         min: data.from,
         max: Math.max(...bars.map((bar) => bar.end)) || 1,
-        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
+        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMinLabel: !data.from, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
       }),
       yAxis: nsyspipe.categoryAxis(palette, bars.map((bar) => bar.name), {
         inverse: true,

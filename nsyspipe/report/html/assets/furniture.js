@@ -1,4 +1,54 @@
 /**
+ * What the address names behind "#", as `step=14&rank=2`: whoever draws it is told, and rows of tables whose first column
+ * has that heading are marked. Sections have no "=" in theirs.
+ */
+nsyspipe.link = (() => {
+  const listeners = new Map();
+  const named = () => new URLSearchParams(window.location.hash.includes("=") ? window.location.hash.slice(1) : "");
+
+  const mark = (params) => {
+    document.querySelectorAll(".is-linked").forEach((row) => row.classList.remove("is-linked"));
+    for (const table of document.querySelectorAll("main table")) {
+      const wanted = params.get(table.tHead?.rows[0].cells[0].textContent.trim());
+      for (const row of wanted === null ? [] : table.tBodies[0].rows) {
+        row.classList.toggle("is-linked", row.cells[0].textContent.trim() === wanted);
+      }
+    }
+  };
+
+  const follow = () => {
+    const params = named();
+    mark(params);
+    if (!params.size) return;
+    for (const [name, acts] of listeners) if (params.has(name)) acts.forEach((act) => act(params.get(name)));
+    const isDrawn = document.getElementById("chart-timeline") && (params.has("step") || params.has("rank"));
+    const rows = [...document.querySelectorAll(".is-linked")];
+    const place = isDrawn ? document.getElementById("timeline") : rows.find((row) => !row.closest("details:not([open])")) ?? rows[0];
+    const closed = place?.closest("details:not([open])");
+    if (closed) closed.open = true;
+    place?.scrollIntoView({ behavior: "instant", block: isDrawn ? "start" : "center" });
+  };
+
+  return {
+    on: (name, act) => listeners.set(name, [...(listeners.get(name) ?? []), act]),
+    get: (name) => named().get(name),
+    all: (name) => named().getAll(name),
+    /** Name something in the address, or several things of a kind, without a step of the browser's history; null for nothing. */
+    set: (changes) => {
+      const params = named();
+      for (const [name, values] of Object.entries(changes)) {
+        params.delete(name);
+        [values ?? []].flat().filter((value) => value !== "").forEach((value) => params.append(name, value));
+      }
+      if (!params.size && !window.location.hash.includes("=")) return;
+      window.history.replaceState(null, "", `#${params}`);
+      mark(params);
+    },
+    start: () => { window.addEventListener("hashchange", follow); follow(); },
+  };
+})();
+
+/**
  * What surrounds the content: the theme button, the current section in the bar, and getting ready for paper.
  * Nothing is stored: a file opened from a ticket leaves no trace in the browser.
  */
@@ -58,6 +108,9 @@ nsyspipe.furniture = (() => {
       closed.forEach((one) => { one.open = true; });
       nsyspipe.lifecycle.drawAll();
       nsyspipe.lifecycle.redrawAll();
+      const zoomed = [...nsyspipe.charts].filter(([id]) => document.getElementById(id).hasAttribute("data-zoom"));
+      before.zoomed = zoomed.map(([, chart]) => [chart, nsyspipe.zoom.rangeOf(chart)]);
+      for (const [chart] of before.zoomed) nsyspipe.zoom.show(chart, 0, 100);
     };
     const restore = () => {
       if (!before) return;
@@ -65,6 +118,7 @@ nsyspipe.furniture = (() => {
       else delete root.dataset.theme;
       delete root.dataset.printing;
       before.closed.forEach((one) => { one.open = false; });
+      for (const [chart, range] of before.zoomed) nsyspipe.zoom.show(chart, ...range);
       before = null;
       nsyspipe.lifecycle.redrawAll();
     };

@@ -35,6 +35,9 @@ nsyspipe.valueAxis = (palette, more = {}) => ({
   ...more,
 });
 
+/** How many ticks have room, so that none has to be left out and all stay evenly apart. */
+nsyspipe.ticks = (room) => ({ splitNumber: Math.max(2, Math.min(8, Math.floor(room / 90))) });
+
 /** An axis of categories: ranks, steps, collectives. */
 nsyspipe.categoryAxis = (palette, names, more = {}) => ({
   type: "category",

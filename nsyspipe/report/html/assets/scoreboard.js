@@ -98,7 +98,10 @@ nsyspipe.builders.scoreboard = (() => {
     const found = rows.flatMap(({ speedup, low, high }) => [speedup, low, high]).filter((one) => Number.isFinite(one));
     const [least, most] = [Math.min(1, ...found), Math.max(1, ...found)];
     const span = Math.max(most - least, 0.02);
-    return { min: Math.max(least - 0.08 * span, 0), max: most + 0.4 * span };
+    const [from, to] = [Math.max(least - 0.08 * span, 0), most + 0.4 * span];
+    const power = 10 ** Math.floor(Math.log10((to - from) / 4));
+    const interval = [1, 2, 5, 10].find((one) => 4 * one * power >= to - from) * power;
+    return { min: Math.floor(from / interval) * interval, max: Math.ceil(to / interval) * interval, interval };
   };
 
   return (data, palette, { width, figure }) => {
@@ -150,11 +153,11 @@ nsyspipe.builders.scoreboard = (() => {
       grid: grids,
       tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(rows[hit.dataIndex], palette) },
       xAxis: [
-        nsyspipe.valueAxis(palette, { min: 0, axisLabel: label((ns) => `${nsyspipe.tick(ns / 1e6)} ms`) }),
+        nsyspipe.valueAxis(palette, { min: 0, ...nsyspipe.ticks(isWide ? split - left : width - left), axisLabel: label((ns) => `${nsyspipe.tick(ns / 1e6)} ms`) }),
         nsyspipe.valueAxis(palette, {
           gridIndex: 1,
           ...speedRange(rows),
-          axisLabel: { ...label((ratio) => `${nsyspipe.tick(ratio)}x`), showMinLabel: false, showMaxLabel: false },
+          axisLabel: label((ratio) => `${nsyspipe.tick(ratio)}x`),
         }),
       ],
       yAxis: [runs(0, true), runs(1, !isWide)],

@@ -59,6 +59,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
     grid: { left, right: 12, top: 2, bottom: 26 },
     tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(hit.dataIndex) },
     xAxis: nsyspipe.valueAxis(palette, {
+      ...nsyspipe.ticks(room),
       max: longest,
       axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),

@@ -1,5 +1,5 @@
 /**
- * Steps over time: per step the slowest rank's parts, stacked, and a mark where the fastest rank ends.
+ * Steps over time: per step the slowest rank's parts, stacked; every rank as a dot, and a line through their medians.
  */
 nsyspipe.builders["step-columns"] = (data, palette, { figure }) => {
   const isZoomed = figure.hasAttribute("data-zoom");
@@ -20,21 +20,25 @@ nsyspipe.builders["step-columns"] = (data, palette, { figure }) => {
         : { color: palette[name], decal: data.mark[at] ? striped : undefined },
     })),
   }));
-  const fastest = {
-    name: "fastest rank",
+  const hasRanks = data.walls.some((walls) => walls.length > 1);
+  const ranks = {
+    name: "ranks",
     type: "scatter",
-    symbol: "rect",
-    symbolSize: [Math.max(3, Math.min(28, 500 / data.step.length)), 2],
+    symbolSize: data.step.length > 60 ? 3 : 5,
     silent: true,
-    z: 5,
-    itemStyle: { color: palette.ink },
-    data: data.fastest.map((ns, at) => (data.fastestRank[at] === data.rank[at] ? null : ns)),
+    z: 6,
+    itemStyle: { color: palette.page, borderColor: palette.ink, borderWidth: 1 },
+    data: data.walls.flatMap((walls, at) => walls.map((ns) => [at, ns])),
+  };
+  const median = {
+    name: "median", type: "line", symbol: "none", silent: true, z: 5, lineStyle: { color: palette.ink, width: 1.5 }, data: data.median,
   };
 
   const tip = (at) => {
     const rows = nsyspipe.PARTS.map(([name, words]) => nsyspipe.timeRow(words, data.parts[name][at], palette[name]));
     rows.push(nsyspipe.timeRow("step time", data.wall[at]));
-    rows.push(nsyspipe.timeRow(`fastest, rank ${data.fastestRank[at]}`, data.fastest[at], palette.ink));
+    if (hasRanks) rows.push(nsyspipe.timeRow("median of ranks", data.median[at], palette.ink));
+    rows.push(nsyspipe.timeRow(`fastest, rank ${data.fastestRank[at]}`, data.fastest[at]));
     const mark = data.mark[at] ? `, not in the figures: ${data.mark[at]}` : "";
     return nsyspipe.tooltip({ title: `step ${data.step[at]}, slowest rank ${data.rank[at]}${mark}`, rows });
   };
@@ -60,6 +64,15 @@ nsyspipe.builders["step-columns"] = (data, palette, { figure }) => {
     yAxis: nsyspipe.valueAxis(palette, {
       axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),
-    series: [...parts, fastest],
+    series: [...parts, ...(hasRanks ? [median, ranks] : [])],
   };
 };
+
+/** A step that the address names is shown with its tooltip. */
+nsyspipe.link.on("step", (step) => {
+  const figure = document.getElementById("chart-step-columns");
+  const at = figure ? nsyspipe.data("step-columns").step.findIndex((one) => String(one) === step) : -1;
+  if (at < 0) return;
+  nsyspipe.lifecycle.draw(figure);
+  nsyspipe.charts.get(figure.id)?.dispatchAction({ type: "showTip", seriesIndex: 0, dataIndex: at });
+});

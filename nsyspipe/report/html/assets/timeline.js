@@ -2,7 +2,9 @@
  * The timeline of one step: all ranks on one clock, from the first rank's start.
  */
 nsyspipe.builders.timeline = (() => {
-  const WORDS = { phase: "phase", compute: "compute", comm: "communication", memory: "copies" };
+  const WORDS = { phase: "phase", launch: "launched, not yet started", compute: "compute", comm: "communication", memory: "copies" };
+  const linked = new WeakSet();
+  const drawn = new WeakMap(); // of each figure the items of communication, and the collective of each
 
   /**
    * What a bar is, to the last ns. Start, end and length are those of the bar as drawn; where operations were joined
@@ -22,26 +24,51 @@ nsyspipe.builders.timeline = (() => {
     ];
     if (busy !== end - start) found.push(nsyspipe.timeRow("of it busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
-    if (seriesName === "comm") found.push(...communication(bars, index, seq, palette));
+    if (seriesName === "comm") found.push(...communication(data, bars, index, seq, palette));
     const more = n > 1 && seriesName !== "phase" ? `, ${n} operations, mostly` : "";
     return nsyspipe.tooltip({ title: `rank ${rank.rank}: ${WORDS[seriesName]}${more}`, name, rows: found });
   };
 
-  /** Of a communication bar: its place, how long its operations wait and run beside no compute; nothing unknown. */
-  const communication = (bars, index, seq, palette) => {
+  /** Of a communication bar: which collective, how long its operations wait and run beside no compute; nothing unknown. */
+  const communication = (data, bars, index, seq, palette) => {
     const rows = [];
+    const [bytes, speed, last] = data.collectives?.[seq] ?? [null, null, null];
     if (seq >= 0) rows.push({ label: "place in the step", value: String(seq) });
+    if (bytes !== null) rows.push({ label: "message", value: nsyspipe.bytes(bytes) });
+    if (speed !== null) rows.push({ label: "bus bandwidth", value: nsyspipe.bandwidth(speed) });
+    if (last !== null) rows.push({ label: "last to arrive", value: `rank ${last}` });
     if (bars.wait) rows.push(nsyspipe.timeRow("waiting", bars.wait[index], palette.waiting));
     if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));
     return rows;
   };
 
-  return (data, palette, { width, figure }) => {
+  /** Pointing at a collective outlines it on every rank. */
+  const link = (figure) => {
+    const chart = nsyspipe.charts.get(figure.id);
+    if (!chart || linked.has(chart)) return;
+    linked.add(chart);
+    const alike = ({ data: [, , , , at, index] }) => {
+      const { items, seqOf } = drawn.get(figure);
+      const seq = seqOf(at, index);
+      return items.flatMap((one, place) => (seq >= 0 && seqOf(one[4], one[5]) === seq ? [place] : []));
+    };
+    for (const [event, type] of [["mouseover", "highlight"], ["mouseout", "downplay"]]) {
+      chart.on(event, { seriesName: "comm" }, (hit) => chart.dispatchAction({ type, seriesName: "comm", dataIndex: alike(hit) }));
+    }
+  };
+
+  return (all, palette, { width, figure }) => {
+    const data = all.others?.find(({ step }) => String(step) === figure.dataset.step) ?? all;
     const { layout, leftOf, writeLabels, TOP, BOTTOM } = nsyspipe.timeline;
     const { rows, labels, height } = layout(data, figure.dataset.allRanks === "true");
     const area = figure.querySelector(".chart-area");
     area.style.height = `${height + TOP + BOTTOM}px`;
-    queueMicrotask(() => writeLabels(area, labels, leftOf(width)));
+    queueMicrotask(() => { writeLabels(area, labels, leftOf(width)); link(figure); });
+    const series = nsyspipe.timeline.series(data, rows, palette);
+    drawn.set(figure, {
+      items: series.find(({ name }) => name === "comm").data,
+      seqOf: (at, index) => rows[at].rank.lanes.comm.seq?.[index] ?? -1,
+    });
     const frame = nsyspipe.frame(palette);
     return {
       ...frame,
@@ -49,15 +76,36 @@ nsyspipe.builders.timeline = (() => {
       tooltip: { ...frame.tooltip, trigger: "item", formatter: (hit) => tip(data, rows, palette, hit) },
       dataZoom: [nsyspipe.insideZoom()],
       xAxis: nsyspipe.valueAxis(palette, {
+        ...nsyspipe.ticks(width - leftOf(width)),
         min: 0,
         max: data.end,
         position: "bottom",
-        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMinLabel: true, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
+        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMinLabel: true, showMaxLabel: false, formatter: (ns, at) => (at || !ns ? `${nsyspipe.tick(ns / 1e6)} ms` : "") },
       }),
       yAxis: { type: "value", min: 0, max: height, inverse: true, show: false },
-      series: nsyspipe.timeline.series(data, rows, palette),
+      series,
     };
   };
+})();
+
+/** Which step is drawn. */
+(() => {
+  const choice = document.getElementById("timeline-step");
+  const figure = document.getElementById("chart-timeline");
+  if (!choice) return;
+  const show = (step) => {
+    choice.value = step;
+    figure.dataset.step = step;
+    nsyspipe.lifecycle.draw(figure);
+    nsyspipe.lifecycle.redraw(figure);
+  };
+  choice.addEventListener("change", () => {
+    show(choice.value);
+    nsyspipe.link.set({ step: choice.value });
+  });
+  nsyspipe.link.on("step", (step) => {
+    if ([...choice.options].some(({ value }) => value === step)) show(step);
+  });
 })();
 
 /** The button that shows the ranks that were left out at first. */
@@ -66,11 +114,16 @@ nsyspipe.builders.timeline = (() => {
   const figure = document.getElementById("chart-timeline");
   if (!button || !figure) return;
   const more = button.textContent;
-  button.addEventListener("click", () => {
+  const toggle = () => {
     const isAll = figure.dataset.allRanks !== "true";
     figure.dataset.allRanks = String(isAll);
     button.setAttribute("aria-pressed", String(isAll));
     button.textContent = isAll ? "Show fewer ranks" : more;
     nsyspipe.lifecycle.redraw(figure);
+  };
+  button.addEventListener("click", toggle);
+  nsyspipe.link.on("rank", (rank) => {
+    const wanted = nsyspipe.data("timeline").ranks.find((one) => String(one.rank) === rank);
+    if (wanted && !wanted.isFirst && figure.dataset.allRanks !== "true") toggle();
   });
 })();

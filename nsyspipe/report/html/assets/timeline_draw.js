@@ -26,7 +26,15 @@ nsyspipe.timeline.series = (() => {
     return box;
   };
 
-  const custom = (name, data, fill, { isTrue, ...more } = {}) => ({
+  const LEAST_NAME = 46;
+
+  /** A name for a bar that has room for some of it: what is written into it, cut where it ends. */
+  const written = (name, width, fill) => (width < LEAST_NAME || !name ? {} : {
+    textConfig: { position: "insideLeft", distance: 4 },
+    textContent: { style: { text: name, width: width - 8, overflow: "truncate", ellipsis: "\u2026", fill: nsyspipe.inkOn(fill), font: `11px ${nsyspipe.FONT}` } },
+  });
+
+  const custom = (name, data, fill, { isTrue, nameOf, emphasis = { style: { opacity: 0.82 } }, ...more } = {}) => ({
     name,
     type: "custom",
     data,
@@ -39,8 +47,9 @@ nsyspipe.timeline.series = (() => {
     renderItem: (params, api) => {
       const box = shape(params, api, isTrue);
       if (!box) return null;
-      const style = { fill: typeof fill === "function" ? fill(api.value(4), api.value(5)) : fill };
-      return { type: "rect", shape: box, style, emphasis: { style: { opacity: 0.82 } } };
+      if (nameOf && box.width > 8) box.width -= 2; // where one kernel ends and the next begins
+      const label = nameOf && box.width >= LEAST_NAME ? written(nameOf(api.value(4), api.value(5)), box.width, fill) : {};
+      return { type: "rect", shape: box, style: { fill }, emphasis, ...label };
     },
     ...more,
   });
@@ -48,27 +57,35 @@ nsyspipe.timeline.series = (() => {
   /** Phases may overlap, as what is launched in one runs in another: the shorter lies on top. */
   const layered = (rows) => items(rows, "phase").sort((one, other) => other[1] - other[0] - (one[1] - one[0]));
 
-  /** Until when the beginning of a phase is not covered by a shorter one: room for its name. */
-  const bareUntil = (all, [start, end, , , row], from) => all.slice(from + 1)
-    .filter((one) => one[4] === row && one[0] < end && one[1] > start)
-    .reduce((until, one) => Math.min(until, Math.max(one[0], start)), end);
+  /** The longest part of a phase that no shorter one covers: room for its name. */
+  const bareOf = (all, [start, end, , , row], from) => {
+    const covers = all.slice(from + 1).filter((one) => one[4] === row && one[0] < end && one[1] > start)
+      .sort((one, other) => one[0] - other[0]);
+    let [at, best] = [start, [start, start]];
+    for (const [begin, until] of [...covers, [end, end]]) {
+      if (begin - at > best[1] - best[0]) best = [at, begin];
+      at = Math.max(at, until);
+    }
+    return best;
+  };
 
   const phases = (data, rows, palette) => {
     const all = layered(rows);
     const nameOf = (row, bar) => data.names[rows[row].rank.lanes.phase.name[bar]] ?? "";
-    return custom("phase", all.map((one, at) => [...one, bareUntil(all, one, at)]), null, {
-      dimensions: ["start", "end", "top", "height", "row", "bar", "bare"],
+    return custom("phase", all.map((one, at) => [...one, ...bareOf(all, one, at)]), null, {
+      dimensions: ["start", "end", "top", "height", "row", "bar", "from", "until"],
       renderItem: (params, api) => {
         const box = shape(params, api);
         if (!box) return null;
         const name = nameOf(api.value(4), api.value(5));
         const fill = palette[name] ?? palette.lineStrong;
-        const room = Math.min(api.coord([api.value(6), 0])[0] - box.x, box.width);
+        const from = Math.max(api.coord([api.value(6), 0])[0], box.x);
+        const room = Math.min(api.coord([api.value(7), 0])[0], box.x + box.width) - from;
         return {
           type: "rect",
           shape: { ...box, r: 2 },
           style: { fill },
-          textConfig: { position: "insideLeft", distance: 5 },
+          textConfig: { position: "insideLeft", distance: from - box.x + 5 },
           textContent: {
             style: { text: room > 6.2 * name.length + 8 ? name : "", fill: nsyspipe.inkOn(fill), font: `11px ${nsyspipe.FONT}` },
           },
@@ -92,18 +109,53 @@ nsyspipe.timeline.series = (() => {
   const lower = (top, height) => [top + Math.round(height * 0.6), height - Math.round(height * 0.6)];
   const upper = (top, height) => [top, Math.round(height * 0.6)];
 
+  /** Where the slowest rank is longest without compute: what a shorter step has to shorten. */
+  const stretch = (data, rows, palette) => {
+    const own = rows.flatMap(({ rank, lane, top, height }, at) => (lane === "window" && rank.rank === data.stretch?.rank
+      ? [[data.stretch.start, data.stretch.end, top, height, at, 0]] : []));
+    return custom("stretch", own, null, {
+      silent: true,
+      z: 6,
+      renderItem: (params, api) => {
+        const box = shape(params, api);
+        return box && { type: "rect", shape: box, style: { fill: "none", stroke: palette.accent, lineWidth: 1.5, lineDash: [5, 3] } };
+      },
+    });
+  };
+
   return (data, rows, palette) => {
+    const nameOf = (lane) => (row, bar) => {
+      const { name, n } = rows[row].rank.lanes[lane];
+      return `${data.names[name[bar]] ?? ""}${(n?.[bar] ?? 1) > 1 ? ` +${n[bar] - 1}` : ""}`;
+    };
     const hasWait = rows.some(({ rank }) => rank.lanes.wait || rank.lanes.comm?.wait);
     const transfer = items(rows, "comm", lower).filter(([, , , , at]) => rows[at].rank.lanes.comm.wait);
     return [
       windows(rows, palette),
       { ...phases(data, rows, palette), z: 2 },
-      custom("compute", items(rows, "compute"), palette.compute, { z: 2 }),
-      custom("comm", items(rows, "comm"), palette.hidden, { z: 2 }),
+      custom("launch", items(rows, "launch"), palette.ink3, { z: 2 }),
+      custom("compute", items(rows, "compute"), palette.compute, { z: 2, nameOf: nameOf("compute") }),
+      custom("under", items(rows, "comm"), palette.hidden, { z: 2, silent: true }),
       custom("exposed", items(rows, "exposed", hasWait ? upper : undefined), palette.exposed, { z: 3, silent: true, isTrue: true }),
       hasWait && custom("transfer", transfer, palette.transfer, { z: 3, silent: true }),
       custom("wait", items(rows, "wait", lower), palette.waiting, { z: 4, silent: true }),
+      // Above all that is drawn of it: what is pointed at, and outlined on every rank.
+      custom("comm", items(rows, "comm"), "transparent", {
+        z: 5, emphasis: { style: { fill: "transparent", stroke: palette.ink, lineWidth: 2 } },
+      }),
+      custom("names", items(rows, "comm"), "transparent", {
+        z: 5, silent: true,
+        renderItem: (params, api) => {
+          const box = shape(params, api);
+          if (!box || box.width < LEAST_NAME) return null;
+          const bars = rows[api.value(4)].rank.lanes.comm;
+          const fill = bars.exposed?.[api.value(5)] * 2 > bars.length[api.value(5)] ? palette.exposed : palette.hidden;
+          const half = hasWait ? { ...box, height: Math.round(box.height * 0.6) } : box;
+          return { type: "rect", shape: half, style: { fill: "none" }, ...written(nameOf("comm")(api.value(4), api.value(5)), box.width, fill) };
+        },
+      }),
       custom("memory", items(rows, "memory"), palette.copies, { z: 2 }),
+      stretch(data, rows, palette),
     ].filter(Boolean);
   };
 })();

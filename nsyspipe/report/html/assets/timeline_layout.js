@@ -4,6 +4,7 @@
 nsyspipe.timeline = (() => {
   const LANES = [
     ["phase", "phases", 15],
+    ["launch", "launches", 8],
     ["compute", "compute", 22],
     ["comm", "comm", 22],
     ["memory", "copies", 10],

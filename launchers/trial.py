@@ -1,0 +1,356 @@
+"""Capture a job with and without a change, in turn, and say what it brought beside what was promised: the work of ``try.sh``."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+LAUNCHERS = Path(__file__).resolve().parent
+_USAGE = """\
+Try what analyze advises, as far as a launcher can change it: capture a job as it is, and with the change, in turn and
+several times each; then nsyspipe diff, and what was promised beside what was measured.
+
+  launchers/try.sh -n 2 -- --bucket-cap-mb 2000
+  launchers/try.sh -n 2 --program train.py --takes 'single-bucket=--bucket-mb 25' -- --lr 1e-4
+  launchers/try.sh -n 2 --set NCCL_MAX_CTAS=8
+  launchers/try.sh -n 2 --with '--hook bf16'
+
+  -o, --output DIR       where all of it goes [trial]
+  --captures N           captures of each side; two tell nothing of how much captures differ [3]
+  --finding ID           try what this finding advises [of those that can be tried, what would bring most]
+  --takes ID=WORDS       what to give the training program for what a finding advises; several times. Known of
+                         launchers/train_vit.py
+  --set NAME=VALUE       try this in the environment instead; NAME= takes it away; several times
+  --with WORDS           try these words instead, behind those of the training program
+
+All other options are those of launchers/ddp.sh, which takes the captures; what follows -- goes to the training program.
+Exit status: 0: tried, whatever it brought; 2: nothing to try, or something is missing; else that of the launcher.
+"""
+# What train_vit.py takes for what a finding advises.
+_VIT_TAKES = {
+    "single-bucket": "--bucket-cap-mb 25",
+    "too-many-buckets": "--bucket-cap-mb 100",
+    "grad-copy": "--gradient-as-bucket-view",
+    "compress-gradients": "--hook bf16",
+}
+# Where NCCL's log does not say which settings keep it from a faster link.
+_OF_LINKS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET")
+_NS_PER_MS = 1e6
+_OURS = (sys.executable, "-P", str(LAUNCHERS / "run_module.py"))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the second of two captures has that the first has not."""
+
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # None: taken away
+    options: Sequence[str] = ()  # of the launcher
+    words: Sequence[str] = ()  # of the training program
+
+    def __bool__(self) -> bool:
+        return bool(self.variables or self.options or self.words)
+
+    def __str__(self) -> str:
+        """Say what may be printed and written down: what may be secret is hashed, as in a sidecar."""
+        taken = [f"unset {name}" for name, value in self.variables.items() if value is None]
+        given = [f"{name}={value}" for name, value in self.variables.items() if value is not None]
+        words = [*given, *self.options, *self.words]
+        told = subprocess.run([*_OURS, "nsyspipe.nsys.secrets", *words], capture_output=True, text=True, check=True)  # noqa: S603
+        return ", ".join([*taken, *([told.stdout.strip()] if words else [])])
+
+
+class TrialError(Exception):
+    """What keeps a trial from going on: what is wrong, the fix, and the exit status."""
+
+    def __init__(self, what: str, fix: str = "", status: int = 2) -> None:
+        super().__init__(what)
+        self.fix, self.status = fix, status
+
+
+def main() -> int:
+    """Try, and answer with the exit status."""
+    try:
+        return _try(*_options(sys.argv[1:]))
+    except TrialError as error:
+        if str(error):
+            print(f"error: {error}" + (f"\n  fix: {error.fix}" if error.fix else ""), file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:  # between two commands
+        return 128 + signal.SIGINT
+
+
+def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """Return the options, the launcher's words and those of the training program."""
+    cut = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(prog="try.sh", add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, default=Path("trial"))
+    parser.add_argument("--captures", type=int, default=3)
+    parser.add_argument("--finding")
+    parser.add_argument("--program", default=str(LAUNCHERS / "train_vit.py"))
+    parser.add_argument("--takes", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--with", dest="words", default="")
+    options, launcher = parser.parse_known_args(_joined(words[:cut]))
+    if options.help:
+        print(_USAGE, end="")
+        raise SystemExit
+    if options.captures < 1:
+        raise TrialError(f"--captures {options.captures}: not a number of captures", "--captures 3")
+    for text in (*options.takes, *options.set):
+        if not text.partition("=")[0] or "=" not in text:
+            raise TrialError(
+                f"{text!r}: no NAME=VALUE", "--set NCCL_MAX_CTAS=8, --takes 'single-bucket=--bucket-mb 25'"
+            )
+    for text in (options.words, *(one.partition("=")[2] for one in options.takes)):
+        _split(text)
+    if options.finding and (options.set or options.words):
+        raise TrialError("--finding, and --set or --with", "one says what to try; leave the other out")
+    return options, [*launcher, "--program", options.program], words[cut + 1 :]
+
+
+def _split(words: str) -> list[str]:
+    """Split words as a shell does."""
+    try:
+        return shlex.split(words)
+    except ValueError as error:
+        raise TrialError(f"{words!r}: {error}", "close the quotes") from error
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Join ``--with --view``: argparse takes a value that begins with a dash for an option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] == "--with":
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -> int:
+    """Capture, analyze, choose, capture the rest, compare."""
+    folder: Path = options.output
+    asked = Change(
+        {name: value or None for name, _, value in (one.partition("=") for one in options.set)},
+        words=_split(options.words),
+    )
+    capture = _Captures(folder, launcher, program, 2 * options.captures)
+    capture.take("before-1", Change())
+    if "--dry-run" in launcher:
+        return 0
+    findings = _analyzed(folder, "before-1")["findings"]
+    finding, change = (None, asked) if asked else _advised(findings, options, launcher)
+    print("== to be tried" + (f" ({finding['id']})" if finding else "") + f": {change}", file=sys.stderr)
+    # In turn, and each side as often first: what drifts is in both.
+    for number in range(1, options.captures + 1):
+        sides = ("before", "after") if number % 2 else ("after", "before")
+        for side in sides:
+            if (side, number) != ("before", 1):
+                capture.take(f"{side}-{number}", Change() if side == "before" else change)
+    return _compared(folder, options.captures, finding, change)
+
+
+class _Captures:
+    """The captures of a trial, one after the other."""
+
+    def __init__(self, folder: Path, launcher: Sequence[str], program: Sequence[str], n_all: int) -> None:
+        self.folder, self.launcher, self.program, self.n_all, self.n_taken = folder, launcher, program, n_all, 0
+
+    def take(self, name: str, change: Change) -> None:
+        self.n_taken += 1
+        print(f"== {name} ({self.n_taken} of {self.n_all})", file=sys.stderr)
+        variables = dict(os.environ)
+        for key, value in change.variables.items():
+            variables.pop(key, None)
+            variables |= {} if value is None else {key: value}
+        words = [*self.launcher, *change.options, "-o", str(self.folder / name), "--", *self.program, *change.words]
+        status = _run([str(LAUNCHERS / "ddp.sh"), *words], variables)
+        if status:
+            raise TrialError(f"{name}: the capture ended with status {status}", "see above", status)
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+    """Run a command to its end, and pass on the signals that are for it; its exit status."""
+    # A group of its own: a terminal's Ctrl-C reaches us alone, and the command once.
+    process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603
+    asked: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        asked.append(number)
+        process.send_signal(number)
+
+    kept = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        status = process.wait()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    if asked:
+        raise TrialError("", status=128 + asked[0])
+    return status
+
+
+def _nsyspipe(*words: str) -> None:
+    if status := _run([*_OURS, "nsyspipe", *words]):
+        raise TrialError("", status=status)
+
+
+def _analyzed(folder: Path, name: str) -> dict[str, Any]:
+    """Return what analyze says of a capture."""
+    told = folder / f"{name}.analysis.json"
+    _nsyspipe("analyze", *_reports(folder, name), "-q", "--force", "--json", str(told))
+    document: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
+    return document
+
+
+def _reports(folder: Path, name: str) -> list[str]:
+    reports = sorted(str(path) for path in folder.glob(f"{name}_*.sqlite"))
+    if not reports:
+        raise TrialError(f"{folder / name}: has left no report", "leave --no-export and --no-profile out")
+    return reports
+
+
+def _advised(
+    findings: Sequence[dict[str, Any]], options: argparse.Namespace, launcher: Sequence[str]
+) -> tuple[dict[str, Any], Change]:
+    """Return the finding to try, and the change that it advises."""
+    is_vit = Path(options.program).resolve() == LAUNCHERS / "train_vit.py"
+    takes = (_VIT_TAKES if is_vit and "-m" not in launcher and "--module" not in launcher else {}) | dict(
+        one.split("=", 1) for one in options.takes
+    )
+    changes = [(finding, change) for finding in findings if (change := _change(finding, takes))]
+    chosen = [one for one in changes if options.finding in (None, one[0]["id"])]
+    if not chosen:
+        ids = ", ".join(finding["id"] for finding in findings) or "nothing"
+        wanted = f"--finding {options.finding}" if options.finding else "nothing to try"
+        raise TrialError(
+            f"{wanted}: analyze advises {ids}; a launcher can change {', '.join(one['id'] for one, _ in changes) or 'none of it'}",
+            "say how: --takes 'ID=WORDS of the training program', --set NAME=VALUE, or --with WORDS",
+        )
+    return chosen[0]
+
+
+def _change(finding: Mapping[str, Any], takes: Mapping[str, str]) -> Change | None:
+    """Return what a launcher can change of what a finding advises; None if nothing."""
+    kind = finding["id"]
+    if kind in takes:
+        return Change(words=_split(takes[kind]))
+    if kind == "slow-link":
+        told = finding["evidence"].get("nccl_settings")
+        names = [name for name in (_OF_LINKS if told is None else told) if name in os.environ]
+        return Change(dict.fromkeys(names)) if names else None
+    if kind == "comm-slows-compute":
+        return Change({"NCCL_MAX_CTAS": "8"})
+    return Change(options=("--trace", "cuda,nvtx")) if kind == "profiler-overhead" else None
+
+
+def _compared(folder: Path, n_captures: int, finding: Mapping[str, Any] | None, change: Change) -> int:
+    """Compare the captures, print what was promised and what was measured, and write it."""
+    sides = [
+        f"{side}={glob.escape(str(folder))}/{side}-{number}_*.sqlite"
+        for side in ("before", "after")
+        for number in range(1, n_captures + 1)
+    ]
+    told = folder / "diff.json"
+    _nsyspipe("diff", *sides, "--force", "--json", str(told), "--html", str(folder / "diff.html"))
+    metrics = json.loads(told.read_text(encoding="utf-8"))["metrics"]
+    step = next(row for row in metrics if row["metric"] == "step_time")
+    hosts = [] if step["delta"] is not None else [_host_steps(folder, side, n_captures) for side in ("before", "after")]
+    lines = list(_lines(change, finding, step, hosts))
+    print("\n" + "\n".join(lines) + f"\npage: {folder / 'diff.html'}")
+    keys = ("baseline", "candidate", "delta", "ci_low", "ci_high", "confidence", "verdict")
+    result = {"change": str(change), "finding": finding, "measured": {key: step[key] for key in keys}, "text": lines}
+    (folder / "trial.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _host_steps(folder: Path, side: str, n_captures: int) -> list[float]:
+    """Return the median step of each capture of a side by the host's ranges, of each step the slowest process: without a GPU."""
+    medians = []
+    for number in range(1, n_captures + 1):
+        longest: dict[int, int] = {}
+        for row in _analyzed(folder, f"{side}-{number}")["host_steps"]:
+            if row["is_complete"]:
+                longest[row["step"]] = max(longest.get(row["step"], 0), row["host_ns"])
+        medians += [statistics.median(longest.values())] if longest else []
+    return medians
+
+
+def _lines(
+    change: Change, finding: Mapping[str, Any] | None, step: Mapping[str, Any], hosts: Sequence[Sequence[float]]
+) -> Iterator[str]:
+    """Yield the lines of the answer."""
+    yield f"tried     {change}" + (f" ({finding['id']}: {finding['title']})" if finding else "")
+    if finding:
+        yield f"promised  {_promise(finding)}"
+    yield f"measured  {_measured(step) if step['delta'] is not None else _of_hosts(hosts)}"
+    if finding and (verdict := _verdict(finding, step)):
+        yield f"so        {verdict}"
+
+
+def _promise(finding: Mapping[str, Any]) -> str:
+    bound, expected = finding["saving_ns_per_step"], finding["expected_ns_per_step"]
+    parts = [f"at most {_ms(bound)} a step"] if bound is not None else ["no bound"]
+    if expected is not None:
+        low, high = (finding["evidence"][f"replay_step_time_{name}_ns"] for name in ("low", "high"))
+        parts.append(f"likely {_ms(expected)} (a step of {_ms(low)} to {_ms(high)})")
+    elif reason := finding["evidence"].get("replay_refused"):
+        parts.append(f"the replay does not say: {reason}")
+    return ", ".join(parts)
+
+
+def _of_hosts(sides: Sequence[Sequence[float]]) -> str:
+    if not all(sides):
+        return "nothing: a side has no steps"
+    before, after = (f"{_ms(statistics.median(one))} ({', '.join(map(_ms, sorted(one)))})" for one in sides)
+    return f"without a GPU, by the host's ranges, the median of the captures and each: {before} before, {after} after"
+
+
+def _measured(step: Mapping[str, Any]) -> str:
+    gain = -step["delta"]
+    is_less = gain >= 0
+    text = f"{_ms(step['baseline'])} before, {_ms(step['candidate'])} after: {_ms(abs(gain))} {'less' if is_less else 'more'} a step"
+    if step["ci_low"] is None:
+        return f"{text}; how sure that is cannot be told"
+    ends = (-step["ci_high"], -step["ci_low"]) if is_less else (step["ci_low"], step["ci_high"])
+    return f"{text} ({100 * step['confidence']:g} %: {_ms(ends[0])} to {_ms(ends[1])})"
+
+
+def _verdict(finding: Mapping[str, Any], step: Mapping[str, Any]) -> str | None:
+    """Return how the measured gain stands to what was promised, as far as the interval decides; None without one."""
+    if step["ci_low"] is None:
+        return None
+    least, most = -step["ci_high"], -step["ci_low"]
+    bound, low = finding["saving_ns_per_step"], finding["evidence"].get("replay_step_time_low_ns")
+    if bound is not None and least > bound:
+        return "more than the finding holds possible"
+    if finding["expected_ns_per_step"] is None or low is None:
+        return None if bound is None else "within what the finding holds possible"
+    high = finding["evidence"]["replay_step_time_high_ns"]
+    if step["candidate"] < low:
+        return "a shorter step than the replay expected"
+    if step["candidate"] > high:
+        return "a longer step than the replay expected" + (": it brought nothing" if most <= 0 else "")
+    return "as the replay expected"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / _NS_PER_MS:,.2f} ms"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

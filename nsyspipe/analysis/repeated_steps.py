@@ -1,0 +1,218 @@
+"""Units of launches as the steps of ranks: their windows on the host, when their backward pass runs, and which of other ranks' they are."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import IntervalSet, union
+from nsyspipe.analysis.phases import PhaseRanges
+from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence, Repetition, find_repetition
+from nsyspipe.analysis.steps import REPETITION, Candidate, Members
+from nsyspipe.model.names import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.analysis.collectives import CommOperations
+    from nsyspipe.model.table import Int64
+
+# What `torch.autograd.profiler.emit_nvtx` calls the ranges of autograd's engine.
+_OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
+_SHIFTS: Final = (0, -1, 1, -2, 2)
+# A shift is sure where no other comes near: the spread of what ends together is half of any other's, or less.
+_SURE: Final = 0.5
+
+
+@dataclass(frozen=True)
+class RepeatedSteps:
+    """What a process launched, and the units that it repeats."""
+
+    sequence: LaunchSequence
+    units: Repetition
+
+    @property
+    def members(self) -> Members:
+        """Its units as steps: each ends where the next begins, in the middle of the host's pause between their launches."""
+        times, edges = self.sequence.time_ns, self.units.edges
+        usual = int(np.median(times[edges[1:-1]] - times[edges[1:-1] - 1]))
+        around = np.concatenate([times[:1] - usual, times, times[-1:] + usual])
+        before, behind = around[edges], around[edges + 1]
+        limits = behind - (behind - before) // 2
+        return Members(self.units.thread_id, np.empty(0, np.int64), limits[:-1], limits[1:])
+
+    @property
+    def candidate(self) -> Candidate:
+        """The family of its units, which qualifies where they are steps."""
+        steps, n_launched = self.members, self.sequence.time_ns.size
+        return Candidate(
+            name=REPETITION,
+            thread_id=steps.thread_id,
+            union_ns=int(steps.ends[-1] - steps.starts[0]),
+            first_start_ns=int(steps.starts[0]),
+            n_members=steps.starts.size,
+            n_launched_inside=n_launched,  # what is outside of them is no reason against them
+            n_launched=n_launched,
+            is_part=not self.units.is_step,
+        )
+
+    @property
+    def n_updates(self) -> int:
+        """Backward passes of a unit with an update of the loop's thread behind each, the median; 0 where no thread tells."""
+        units, inside = self.units, slice(*self.units.edges[[0, -1]].tolist())
+        thread = self.sequence.thread_id[inside]
+        is_update = self.sequence.is_optimizer[inside] & (thread == units.thread_id)
+        is_backward = np.isin(thread, units.backward_threads)
+        rows = np.flatnonzero(is_update | is_backward)
+        behind = rows[1:][is_backward[rows[:-1]] & is_update[rows[1:]]]
+        unit = np.searchsorted(units.edges - units.edges[0], behind, side="right") - 1
+        return int(np.median(np.bincount(unit, minlength=units.edges.size - 1)))
+
+
+def repeated_steps(sequence: LaunchSequence, n_steps: int | None = None) -> RepeatedSteps | None:
+    """Return the units of a process; None without any."""
+    units = find_repetition(sequence, n_steps)
+    return None if units is None else RepeatedSteps(sequence, units)
+
+
+def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | None:
+    """Return when autograd's engine is in any of its operators' ranges, of any thread, inside steps; None if nowhere."""
+    texts = ranges["text"].combine_chunks()
+    is_operator = np.array([bool(_OPERATOR.search(text or "")) for text in texts.dictionary.to_pylist()], np.bool_)
+    if not is_operator.any() or not members.starts.size:
+        return None
+    rows = np.flatnonzero(is_operator[texts.indices.to_numpy()])
+    pieces = union(ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows])
+    pieces = pieces.intersect(IntervalSet(members.starts, members.ends))
+    if not len(pieces):
+        return None
+    return PhaseRanges(np.searchsorted(members.starts, pieces.starts, side="right") - 1, pieces.starts, pieces.ends)
+
+
+def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRanges | None:
+    """Return when autograd's thread launches and that of the steps does not; None where no single thread does.
+
+    It launches a tenth of the compute kernels of every step or more. Several such blocks in a step count: accumulation,
+    recomputation.
+    """
+    n_steps = members.starts.size
+    if not n_steps:
+        return None
+    step = np.searchsorted(members.starts, sequence.time_ns, side="right") - 1
+    inside = (step >= 0) & (sequence.time_ns < members.ends[np.maximum(step, 0)])
+    compute = inside & ~sequence.is_comm
+    least = LEAST_BACKWARD * np.bincount(step[compute], minlength=n_steps)
+    others = [
+        thread
+        for thread in np.unique(sequence.thread_id[inside]).tolist()
+        if thread != members.thread_id
+        and (np.bincount(step[compute & (sequence.thread_id == thread)], minlength=n_steps) >= least).all()
+    ]
+    if len(others) != 1 or not least.all():
+        return None
+    rows = np.flatnonzero(inside & np.isin(sequence.thread_id, (members.thread_id, *others)))
+    is_backward, step = sequence.thread_id[rows] == others[0], step[rows]
+    changes = (np.diff(is_backward, prepend=False, append=False) != 0) | (np.diff(step, prepend=-1, append=-1) != 0)
+    firsts = np.flatnonzero(changes[:-1] & is_backward)
+    lasts = np.flatnonzero(changes[1:] & is_backward)
+    return PhaseRanges(step[firsts], sequence.time_ns[rows[firsts]], sequence.time_ns[rows[lasts]] + 1)
+
+
+def aligned_numbers(ranks: Sequence[tuple[CommOperations, pa.Table, int]]) -> tuple[list[Int64], bool]:
+    """Return numbers of each rank's units, and whether they are sure: what is one step of several ranks has one number.
+
+    0 is the first unit that all have. Of each rank its communication operations, its units (``start_ns``, report time) and
+    what makes aligned time of report time. Two ranks' units are as far apart as those are in which the same collectives
+    stand: those of which NCCL says communicator and number; else, of the shifts from -2 to 2, that at which the k-th
+    collectives of units end at the most constant distance, of those alike the one at which they end closest together. A
+    rank that shares none with any other is shifted by time.
+    """
+    comms = [_Comm.of(comm, shift_ns) for comm, _, shift_ns in ranks]
+    shifts, is_sure = dict.fromkeys(range(min(1, len(ranks))), 0), True
+    waiting = deque(range(1, len(ranks)))
+    n_in_vain = 0
+    while waiting:
+        at = waiting.popleft()
+        found = ((before, _units_apart(comms[before], comms[at])) for before in shifts)
+        before, apart = next(((before, apart) for before, apart in found if apart is not None), (0, None))
+        if apart is not None:
+            shifts[at], n_in_vain = shifts[before] + apart[0], 0
+            is_sure &= apart[1]
+        elif n_in_vain < len(waiting):  # it may share some with one of those
+            waiting.append(at)
+            n_in_vain += 1
+        else:
+            shifts[at], n_in_vain = _apart_in_time(ranks[0], ranks[at]), 0
+    first = max(shifts.values(), default=0)
+    return [np.arange(units.num_rows) + shifts[at] - first for at, (_, units, _) in enumerate(ranks)], is_sure
+
+
+@dataclass(frozen=True)
+class _Comm:
+    """Communication operations of one rank inside its units."""
+
+    member: Int64
+    end_ns: Int64  # aligned time
+    place: Int64  # a number for each (collective, stream, place among those of the unit)
+    known: pa.Table  # ``comm_id``, ``seq_number``, ``kind`` (of `COLLECTIVES`), ``member`` of those that NCCL names
+
+    @classmethod
+    def of(cls, comm: CommOperations, shift_ns: int) -> _Comm:
+        table = comm.table.filter(pc.greater_equal(comm.table["member"], 0))
+        kinds = np.array([COLLECTIVES.index(kind.collective) for kind in comm.kinds], np.int64)
+        member, order, end = (table[name].to_numpy() for name in ("member", "stream_order", "end_ns"))
+        collective = kinds[table["kind"].to_numpy()] if len(kinds) else member
+        stream = collective * (int(order.max(initial=0)) + 1) + order
+        group = member * (int(stream.max(initial=0)) + 1) + stream
+        sorted_rows = np.argsort(group, kind="stable")
+        begins = np.flatnonzero(np.diff(group[sorted_rows], prepend=-1))
+        place = np.empty(group.size, np.int64)
+        place[sorted_rows] = np.arange(group.size) - np.repeat(begins, np.diff(begins, append=group.size))
+        table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
+        columns = ["comm_id", "seq_number", "kind", "member"]
+        # Streams and collectives are few, places are below a million.
+        return cls(
+            member, end + shift_ns, (collective * 1000 + order) * 10**6 + place, table.select(columns).drop_null()
+        )
+
+
+def _units_apart(one: _Comm, other: _Comm) -> tuple[int, bool] | None:
+    """Return how many units the other's first is behind, and whether that is sure; None where they share no collective."""
+    shared = one.known.join(
+        other.known, ["comm_id", "seq_number", "kind"], join_type="inner", left_suffix="", right_suffix="_other"
+    )
+    if shared.num_rows:
+        distances, counts = np.unique(
+            shared["member"].to_numpy() - shared["member_other"].to_numpy(), return_counts=True
+        )
+        return int(distances[counts.argmax()]), True
+    if one.known.num_rows and other.known.num_rows:  # of other communicators
+        return None
+    distances_ns = {}
+    for shift in _SHIFTS:
+        own, theirs = ((rank.member + moved) * 10**15 + rank.place for rank, moved in ((one, 0), (other, shift)))
+        _, mine, yours = np.intersect1d(own, theirs, return_indices=True)
+        if mine.size:
+            distances_ns[shift] = one.end_ns[mine] - other.end_ns[yours]
+    if not distances_ns:
+        return None
+    spreads = {shift: float(np.median(np.abs(of - np.median(of)))) for shift, of in distances_ns.items()}
+    sizes = {shift: float(np.median(np.abs(of))) for shift, of in distances_ns.items()}
+    for measured in (spreads, sizes):
+        best, *others = sorted(measured, key=lambda shift: (measured[shift], _SHIFTS.index(shift)))
+        if all(measured[best] < _SURE * measured[shift] for shift in others):
+            return best, True
+    return best, False
+
+
+def _apart_in_time(one: tuple[CommOperations, pa.Table, int], other: tuple[CommOperations, pa.Table, int]) -> int:
+    """Return how many units the other's first is behind by the clock: each begins near one, most as far apart."""
+    starts, own = (units["start_ns"].to_numpy() + shift_ns for _, units, shift_ns in (one, other))
+    middles = (starts[1:] + starts[:-1]) // 2
+    return int(np.median(np.searchsorted(middles, own) - np.arange(own.size)))

@@ -1,0 +1,208 @@
+"""What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts.
+
+NCCL does not say. Which collectives a communicator has, and where in the step they are launched, does: a program
+all-reduces gradients in backward alone, and what is split inside a layer in forward as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import least_of, sums_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DATA: Final = "data"
+SHARDED: Final = "sharded"
+TENSOR: Final = "tensor"
+PIPELINE: Final = "pipeline"
+EXPERT: Final = "expert"
+OTHER: Final = "other"
+ROLES: Final = (DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER)
+
+# A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
+_LEAST_IN_FORWARD = 0.2
+# Below this share, what counts or averages may be what stands in forward, unless sizes tell.
+_SURELY_IN_FORWARD = 0.3
+# What counts, clips or averages: the loss, a norm, whether a gradient overflowed.
+SMALL_BYTES = 64 * 1024
+_SIDES = ("all_gather", "reduce_scatter")
+
+
+@dataclass(frozen=True)
+class CommUse:
+    """One collective of one communicator, over the summary steps."""
+
+    communicator: str
+    collective: str
+    ranks: tuple[int, ...]
+    calls_per_step: float
+    bytes_per_call: float | None  # mean; null where one is not known
+    # parts of the calls that are launched before the step's first backward range, and in backward; null without backward
+    forward_share: float | None
+    backward_share: float | None
+    # of sends and receives: compute kernels that each rank launches in a step before its first; none where not known
+    kernels_before: tuple[float, ...] = ()
+
+    @property
+    def is_in_forward(self) -> bool:
+        """Whether forward has as many of them as layers make."""
+        return (self.forward_share or 0.0) >= _LEAST_IN_FORWARD and self.calls_per_step >= 2  # noqa: PLR2004
+
+    @property
+    def is_small(self) -> bool:
+        """Whether nothing of a model is in them."""
+        return self.bytes_per_call is not None and self.bytes_per_call <= SMALL_BYTES
+
+
+def roles(uses: Sequence[CommUse]) -> list[str]:
+    """Return the role of each collective of each communicator, one of `ROLES`, in the same order.
+
+    ``expert``: all-to-all. ``pipeline``: sends and receives before whose first of a step one rank launches twice as many
+    kernels as another: the first stage begins, and an all-to-all or a ring is of ranks that do alike.
+    ``tensor``: all-reduce, or all-gather and reduce-scatter, in forward and in backward; ``sharded``: reduce-scatter outside of forward, and the all-gathers on a communicator of
+    the same ranks; ``data``: all-reduce outside of forward, and broadcasts beside it. What is too small for a model, and
+    what fits none of these, is ``other``; so is what could be two of these where no backward range is known.
+    """
+    by_ranks: dict[tuple[int, ...], list[CommUse]] = defaultdict(list)
+    for use in uses:
+        by_ranks[use.ranks].append(use)
+    return [_role(use, by_ranks[use.ranks]) for use in uses]
+
+
+def _role(use: CommUse, same_ranks: Sequence[CommUse]) -> str:
+    if use.collective == "all_to_all":
+        return EXPERT
+    if use.collective == "send_recv":
+        few, many = (of(use.kernels_before, default=0.0) for of in (min, max))
+        return PIPELINE if 2 * few < many else OTHER
+    if use.is_small or (use.collective == "all_reduce" and use.backward_share is None):
+        return OTHER
+    if use.collective == "all_reduce":
+        is_sure = use.bytes_per_call is not None or (use.forward_share or 0.0) >= _SURELY_IN_FORWARD
+        return (TENSOR if is_sure else OTHER) if use.is_in_forward else DATA
+    if use.collective in _SIDES:
+        scatters = [one for one in same_ranks if one.collective == "reduce_scatter" and not one.is_small]
+        in_layers = any(one.is_in_forward for one in scatters)
+        # Behind an optimizer whose states are sharded no layer waits for what is gathered.
+        is_before = use.collective != "all_gather" or (use.forward_share or 0.0) >= _LEAST_IN_FORWARD
+        is_before |= use.forward_share is None
+        return (TENSOR if in_layers else SHARDED) if scatters and is_before else OTHER
+    has_gradients = any(one.collective == "all_reduce" and not one.is_in_forward for one in same_ranks)
+    return DATA if use.collective == "broadcast" and has_gradients else OTHER
+
+
+def parallelism(traffic: pa.Table) -> list[str]:
+    """Return the roles of a run's communicators, each once, in the order of `ROLES`."""
+    there = set(traffic["role"].unique().to_pylist())
+    return [role for role in ROLES if role in there]
+
+
+def bubble_ns_per_step(traffic: pa.Table, n_ranks: int) -> float | None:
+    """Return how long a rank of the run waits between stages of a pipeline, in the mean; None where that is not known."""
+    bubbles = traffic.filter(pc.and_(pc.equal(traffic["role"], PIPELINE), pc.is_valid(traffic["rank"])))
+    total = pc.sum(bubbles["bubble_ns_per_step"], skip_nulls=False, min_count=0).as_py()
+    return None if total is None else total / max(n_ranks, 1)
+
+
+def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
+    """Tell in which operations stages of a pipeline wait for each other by design.
+
+    Sends and receives, and what a communicator does that holds two of the ranks of one that sends: a norm of all stages.
+    """
+    in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
+    if not pc.any(in_pairs).as_py():
+        return in_pairs
+    named = collectives["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
+    code = pc.fill_null(named.indices, len(named.dictionary)).to_numpy()
+    numbers, rank = np.unique(collectives["rank"], return_inverse=True)
+    users = np.zeros((len(named.dictionary) + 1, numbers.size), np.float32)
+    users[code, rank] = 1
+    users[-1] = 0  # of those whose communicator is not known
+    pairs = np.unique(code[in_pairs.to_numpy()])
+    is_shared = (users @ users[pairs].T > 1).any(axis=1)
+    return pc.or_(in_pairs, pa.chunked_array([is_shared[code]]))
+
+
+# From the innermost, which NCCL serves best, to the outermost.
+_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Ranks that communicate in groups of one size, and what for: roles of the same groups are one dimension."""
+
+    roles: tuple[str, ...]
+    size: int | None  # of a group; None where communicators are not NCCL's own, or groups differ
+
+
+def dimensions(traffic: pa.Table) -> list[Dimension]:
+    """Return how ranks are grouped, of `schema.TRAFFIC`, the innermost first.
+
+    Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline.
+    """
+    rows = [row for row in traffic.to_pylist() if row["rank"] is None]
+    found: dict[object, tuple[int | None, list[str]]] = {}
+    for role in _NESTING:
+        if not (own := [row for row in rows if row["role"] == role]):
+            continue
+        groups: list[frozenset[int]] = []
+        for row in own:
+            group = frozenset(map(int, row["ranks"].split(",")))
+            shared = [other for other in groups if other & group]
+            groups = [*(other for other in groups if other not in shared), group.union(*shared)]
+        widths = {len(group) for group in groups}
+        told = {(row["n_ranks"] or 0) if row["communicator"].startswith("0x") else 0 for row in own}
+        is_even = len(told) == 1 and 0 not in told and (len(widths) == 1 or max(widths) <= max(told))
+        size = max(widths | told) if is_even else None
+        # Of groups that are not seen whole nobody knows whether they are the same.
+        key = frozenset(groups) if widths == {size} else role
+        found.setdefault(key, (size, []))[1].append(role)
+    return [Dimension(tuple(names), size) for size, names in found.values()]
+
+
+def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float] | None:
+    """Sum a column by role or collective, a mean per rank of those that have any of it; None where a part is not known.
+
+    Each communicator counts as often as it has ranks.
+    """
+    rows = [row for row in traffic.to_pylist() if row["rank"] is not None]
+    if any(row[column] is None for row in rows):
+        return None
+    sums: dict[str, float] = defaultdict(float)
+    for row in rows:
+        sums[row[key]] += row[column]
+    n_ranks = len({row["rank"] for row in rows})
+    return {name: total / n_ranks for name, total in sums.items()}
+
+
+def own_lateness(collectives: pa.Table) -> pa.Table:
+    """Return the collectives in which no stages of a pipeline meet, with what their ranks are late by themselves.
+
+    ``inherited_ns`` is what a rank of it waited longer for other stages in that step than another of the communicator;
+    ``late_by_ns`` and ``held_up_ns`` are less that, 0 at least: who was kept waiting comes late for that.
+    """
+    is_staged = between_stages(collectives)
+    rows = collectives.filter(pc.invert(is_staged))
+    if rows.num_rows in (0, collectives.num_rows):
+        return rows.append_column("inherited_ns", pa.array(np.zeros(rows.num_rows, np.int64)))
+    waits = collectives.filter(is_staged)
+    width = pc.max(collectives["rank"]).as_py() + 1
+    keys, own = (pc.add(pc.multiply(one["step"], width), one["rank"]).to_numpy() for one in (waits, rows))
+    known, place = np.unique(np.concatenate([own, keys]), return_inverse=True)
+    waited = sums_of(place[own.size :], pc.fill_null(waits["wait_ns"], 0).to_numpy(), known.size)[place[: own.size]]
+    named = rows["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
+    group = rows["step"].to_numpy() * (len(named.dictionary) + 1) + pc.fill_null(named.indices, len(named.dictionary))
+    groups, number = np.unique(group, return_inverse=True)
+    inherited = waited - least_of(number, waited, groups.size)[number]
+    for name in ("late_by_ns", "held_up_ns"):
+        less = pc.max_element_wise(pc.subtract(rows[name], pa.array(inherited)), 0, skip_nulls=False)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, less)
+    return rows.append_column("inherited_ns", pa.array(inherited))

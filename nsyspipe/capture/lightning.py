@@ -1,0 +1,68 @@
+"""A callback of Lightning's Trainer: ranges of its steps and phases, and a capture of some (extra ``nsyspipe[lightning]``)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nsyspipe.capture.ranges import MarkedSteps, stop_capture
+
+# The same library has two names; a Trainer takes callbacks of its own.
+if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+    from pytorch_lightning.callbacks import Callback
+else:
+    from lightning.pytorch.callbacks import Callback
+
+
+class LightningCapture(Callback):  # type: ignore[misc]
+    """Label the steps of a Lightning Trainer, and capture those after the warm-up, once.
+
+    A step is the optimizer's, of all its micro-batches; it begins when the first of these has been fetched. In it lie
+    ``forward``, ``backward`` and ``optimizer``; with manual optimization only ``backward``.
+
+    Parameters
+    ----------
+    warmup, steps
+        Steps before the capture, and steps in it.
+    stop
+        End the training after the captured steps.
+    """
+
+    def __init__(self, *, warmup: int = 10, steps: int = 20, stop: bool = False) -> None:
+        self._steps, self._stop, self._has_stepped = MarkedSteps(warmup, steps), stop, False
+
+    def on_train_batch_start(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+        if not self._steps.is_in_step:
+            self._steps.begin()
+        self._begin_if_automatic(module, "forward")
+
+    def on_before_zero_grad(self, *_words: Any) -> None:  # noqa: ANN401, D102
+        self._steps.phase(None)
+
+    def on_before_backward(self, *_words: Any) -> None:  # noqa: ANN401, D102
+        self._steps.phase("backward")
+
+    def on_after_backward(self, *_words: Any) -> None:  # noqa: ANN401, D102
+        self._steps.phase(None)
+
+    def on_before_optimizer_step(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+        self._has_stepped = True
+        self._begin_if_automatic(module, "optimizer")
+
+    def on_train_batch_end(self, trainer: Any, *_words: Any) -> None:  # noqa: ANN401, D102
+        self._steps.phase(None)
+        if self._has_stepped:
+            self._has_stepped = False
+            self._steps.end()
+        if self._stop and self._steps.is_over:
+            trainer.should_stop = True
+
+    def on_train_end(self, *_words: Any) -> None:  # noqa: ANN401, D102
+        stop_capture()
+
+    def on_exception(self, *_words: Any) -> None:  # noqa: ANN401, D102
+        stop_capture(is_cut_off=True)
+
+    def _begin_if_automatic(self, module: Any, phase: str) -> None:  # noqa: ANN401
+        """Begin a phase, where Lightning tells where it ends."""
+        self._steps.phase(phase if module.automatic_optimization else None)

@@ -1,0 +1,156 @@
+"""What costs most of a run, as tables and as CSV: kernels, collectives by kind and size, communicators by what they serve."""
+
+from __future__ import annotations
+
+import csv
+import io
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
+from nsyspipe.model.figures import RATES
+from nsyspipe.model.names import printable
+from nsyspipe.report.blocks import Field, barred, of, table_of
+from nsyspipe.report.files import head_of
+from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from nsyspipe.report.blocks import Table
+    from nsyspipe.run.run import Run
+
+Row = dict[str, Any]
+# How wide a terminal has room for columns that are not needed most.
+_NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
+_LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
+
+
+_CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
+_OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+
+
+def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
+    """Return the costliest rows by table, all of them unless named; one without rows is not there."""
+    fields_of = {KERNELS: _kernels, COLLECTIVES: _collectives, TRAFFIC: _traffic}
+    costs, tables = run.costs().to_pylist(), {}
+    for name in names or TABLES:
+        rows = [row for row in costs if row["table"] == name]
+        shown, left = rows[:most], [row["step_share"] for row in rows[most:]]
+        fields = fields_of[name](shown, is_capture=run.is_capture)
+        if run.is_capture and name != KERNELS:  # which has nothing per step; that is not the same as not recorded
+            fields = [one for one in fields if any(one.cell(row) != absent for row in shown)]
+        share = (
+            "" if None in left else f", {percent_text(sum(left))} of {'the capture' if run.is_capture else 'step time'}"
+        )
+        notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
+        notes += [f"{len(left)} more{share}: --csv has all."] if left else []
+        if rows:
+            tables[name] = table_of(_CAPTIONS[name], shown, fields, " ".join(notes) or None)
+    return tables
+
+
+def _plain(ns: float | None) -> str:
+    return ms_text(ns).removesuffix(" ms")
+
+
+def _ms(name: str, hint: str, from_width: int = 0) -> Field:
+    cell = of(f"{name.removesuffix('s')}_ns_per_step", _plain)  # waits
+    return Field(f"{name}\nms", cell, hint=hint, from_width=from_width)
+
+
+def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    """Return how many there are, and how long they take; of a capture in all."""
+    per_step = ("calls_per_step", "time_ns_per_step", "per step", "sum of durations, mean over ranks and steps")
+    in_all = ("n_calls", "total_ns", "in all", "sum of durations, of all ranks")
+    calls, time, unit, hint = in_all if is_capture else per_step
+    bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, write=_plain)
+    return [Field(f"calls\n{unit}", of(calls, count_text), from_width=_NARROWEST), bar]
+
+
+def _rates(*from_widths: int) -> list[Field]:
+    """Return the bandwidths of nccl-tests, and from which width on each is shown."""
+    hints = ("message / transfer", "algbw x 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all_to_all")
+    return [
+        Field(f"{name.partition('_')[0]}\nGB/s", of(name, lambda rate: f"{rate / 1e9:.4g}"), hint=hint, from_width=width)
+        for name, hint, width in zip(RATES, hints, from_widths, strict=True)
+    ]  # fmt: skip
+
+
+def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    def slowdown(row: Row) -> str:
+        return absent if row["slowdown_ratio"] is None else f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
+
+    return [
+        Field("kernel", lambda row: printable(row["name"])[:_LONGEST_NAME], "name"),
+        *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
+        *_amount(rows, is_capture=is_capture),
+        Field("of time" if is_capture else "of\nstep", of("step_share", percent_text), hint="sum of durations / sum of step times, over ranks and steps: kernels may run beside each other"),
+        barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
+        Field("slower\nbeside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared", from_width=_WIDE),
+    ]  # fmt: skip
+
+
+def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
+    return [
+        Field("collective", of("name"), "word"),
+        Field("message", of("message_bytes", bytes_text), hint="the whole array, as nccl-tests counts"),
+        *_amount(rows, is_capture=is_capture),
+        _ms("exposed", "beside no compute", _NARROW),
+        _ms("waits", "for the last rank to arrive", _USUAL),
+        _ms("transfer", "with all ranks there", _USUAL),
+        *_rates(_WIDE, _NARROWEST),
+    ]
+
+
+def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
+    bubble = _ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)
+    return [
+        Field("role", of("role"), "word", "what the communicator serves"),
+        Field("collective", of("name"), "word"),
+        Field("ranks", of("ranks"), "name", from_width=_NARROW, most=24),
+        Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
+        Field("bytes", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts", from_width=_USUAL),
+        barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", write=_plain),
+        _ms("exposed", "beside no compute"),
+        _ms("hidden", "beside compute", _WIDEST),
+        _ms("waits", "for late ranks", _NARROW),
+        *([bubble] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
+        *_rates(_WIDEST, _NARROW),
+        Field("communicator", of("communicator"), "name", from_width=_WIDEST),
+    ]  # fmt: skip
+
+
+# What a spreadsheet takes for a formula at the start of a cell.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_cell(value: object) -> str:
+    """Write one value: nothing where null; a text that would be taken for a formula begins with an apostrophe."""
+    if isinstance(value, str):
+        text = printable(value)
+        return f"'{text}" if text.startswith(_FORMULA) else text
+    return "" if value is None else str(value)
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Write a table as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *([*map(csv_cell, row)] for row in rows)])
+    return text.getvalue()
+
+
+def costs_csv(run: Run) -> str:
+    """Return `schema.COSTS` as CSV: one header, all rows, costliest first; the first column says which run they are of."""
+    costs, run_id = run.costs(), run.header.run_id
+    return csv_text(["run_id", *costs.column_names], ([run_id, *row.values()] for row in costs.to_pylist()))
+
+
+def run_id_of_csv(path: Path) -> str | None:
+    """Return the id of the run that a file of `costs_csv` is of; None if it is no such file. Reads only its head."""
+    try:
+        row = next(csv.DictReader(io.StringIO(head_of(path))), {})
+    except csv.Error:
+        return None
+    return str(row["run_id"]).removeprefix("'") if {"run_id", "table"} <= row.keys() else None

@@ -1,0 +1,113 @@
+"""What a notebook shows of a run or an answer: verdict, one chart and one table, as HTML without scripts."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsyspipe.comparison.difference import RunDifference
+from nsyspipe.comparison.scoreboard import Scoreboard
+from nsyspipe.model.names import printable
+from nsyspipe.replay.answer import WhatIf
+from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
+from nsyspipe.report.blocks import Facts, Heading, Sentence, Table
+from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
+from nsyspipe.report.units import STEP_PARTS, ms_text, percent_text
+from nsyspipe.report.words import subject_parts, verdict
+from nsyspipe.run.run import Run, ShownInNotebooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nsyspipe.report.blocks import Block
+
+_MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
+
+
+class Bars(NamedTuple):
+    """Lengths beside each other: `rows` of label, text, and segments of category, share of the longest, and words."""
+
+    rows: Sequence[tuple[str, str, Sequence[tuple[str, float, str]]]]
+    legend: Sequence[tuple[str, str]]
+
+
+def headline(run: Run) -> str:
+    """Return the verdict of a run in one line, as its page has it."""
+    return verdict(run).replace("\n", " ")
+
+
+def notebook_html(shown: ShownInNotebooks) -> str:
+    """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
+    blocks = [(type(block).__name__, block) for block in _blocks(shown)]
+    return fragment("notebook.html.j2", {"blocks": blocks, "colours": _colours()})
+
+
+@cache
+def _colours() -> dict[str, str]:
+    """Return the pages' light colours by category: a notebook does not tell whether it is dark."""
+    return dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
+
+
+def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
+    match shown:
+        case RunDifference():
+            rows = [row for row in of_difference.part_rows(shown)[:-1] if "part" in row]
+            sides = zip(of_difference.SIDES, (shown.baseline, shown.candidate), shown.mean_step_time, strict=False)
+            blocks = of_difference.difference_blocks(shown)
+            yield Sentence(of_difference.verdict_text(shown))
+            yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
+            yield next(one for one in blocks if isinstance(one, Table) and one.caption == of_difference.METRICS)
+        case Scoreboard():
+            rows = shown.table.to_pylist()
+            yield from map(Sentence, of_scoreboard.headlines(shown))
+            yield from _drawn([
+                (row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows
+            ])  # fmt: skip
+            for one in of_scoreboard.scoreboard_blocks(shown):
+                if isinstance(one, Facts | Heading) or (
+                    isinstance(one, Table) and one.caption == of_scoreboard.RESULTS
+                ):
+                    yield one
+        case WhatIf():
+            answers = [one for one in shown.scenarios if one.refused is None]
+            times = [("as captured", shown.step_time_ns), *((one.label, one.step_time_ns) for one in answers)]
+            yield Sentence(of_whatif.headline(shown))
+            if answers:
+                yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
+                yield of_whatif.menu(shown, answers)
+        case Run():
+            yield Sentence(headline(shown))
+            yield Heading(", ".join(map(printable, subject_parts(shown, shown.summary().to_pylist()[0]))))
+            if not shown.breakdown().num_rows:
+                yield from of_run.host_blocks(shown.host_steps(), _MOST_RANKS)
+                return
+            rows = of_run.rank_rows(shown)
+            ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
+            drawn = [(f"rank {row['rank']}", row["length_ns"], row) for row in rows if row["rank"] in ranks]
+            yield from _drawn([
+                (name, wall, [wall and (row[f"{one.name}_share"] or 0) * wall for one in STEP_PARTS])
+                for name, wall, row in drawn
+            ])  # fmt: skip
+            yield of_run.rank_table(shown, _MOST_RANKS)
+            for finding in of_run.findings_of(shown)[:_MOST_LINES]:
+                yield Heading(f"up to {finding.share_text} ({finding.saving}): {finding.headline}")
+            grave = [row for row in shown.problems.to_pylist() if row["severity"] != "info"][:_MOST_LINES]
+            yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in grave)
+
+
+def _drawn(
+    bars: Iterable[tuple[str, float | None, Sequence[float | None]]], legend: Sequence[tuple[str, str]] = PART_LEGEND
+) -> Iterator[Bars]:
+    """Yield the chart of bars: label, length and parts in ns, in order of the legend. What was not recorded is not drawn."""
+    known = [(label, wall, parts) for label, wall, parts in bars if wall][:_MOST_ROWS]
+    if known:
+        longest = max(wall for _, wall, _ in known)
+        rows = [
+            (label, ms_text(wall), [
+                (name, ns / longest, f"{words}: {ms_text(ns)}, {percent_text(ns / wall)}")
+                for (name, words), ns in zip(legend, parts, strict=False) if ns
+            ])
+            for label, wall, parts in known
+        ]  # fmt: skip
+        yield Bars(rows, legend)

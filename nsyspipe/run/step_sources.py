@@ -1,0 +1,154 @@
+"""Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.analysis.attribution import by_process
+from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread, repeated_steps
+from nsyspipe.analysis.repetition import launch_sequence
+from nsyspipe.analysis.steps import REPETITION, candidates, choose
+from nsyspipe.errors import OptionError
+from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.reader.report import main_thread_of
+from nsyspipe.run.process import step_members
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.phases import PhaseRanges
+    from nsyspipe.analysis.repeated_steps import RepeatedSteps
+    from nsyspipe.analysis.repetition import LaunchSequence
+    from nsyspipe.analysis.steps import Candidate, Members, TextFamilies
+    from nsyspipe.model.options import Reading
+    from nsyspipe.model.table import Int64
+    from nsyspipe.reader.metadata import Capture
+    from nsyspipe.run.process import ProcessEvents
+
+
+_LEAST_COVERED = 0.9  # of a rank's launches, by its steps
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """The steps of one process."""
+
+    candidates: list[Candidate]
+    members: Members
+    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    problems: tuple[Problem, ...]
+
+
+def process_steps(
+    capture: Capture,
+    events: Sequence[ProcessEvents],
+    families: TextFamilies,
+    codes: Int64,
+    reading: Reading,
+    *,
+    family: str | None,
+    is_decided: bool,
+) -> tuple[list[ProcessSteps], str | None]:
+    """Return the steps of each process of a report, and the family that they are: the run's, else what is best here.
+
+    `codes` are phases by text. Launches are looked through for a repetition where no family of ranges qualifies, or where
+    that is asked for; for the backward pass where no range marks it.
+    """
+    names = capture.operations.names
+    measured: list[list[Candidate]] = [[] for _ in events]
+    if not reading.is_repetition:
+        measured = [
+            candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names))
+            for one in events
+        ]
+        if not is_decided and not reading.is_capture:
+            family = choose(measured, [0] * len(events))
+    may_repeat = family in {None, REPETITION} or is_part_of_step(family)
+    may_repeat = may_repeat and reading.step is None and not reading.is_capture and capture.operations.has_names
+    has_backward = bool((codes == PHASES.index("backward")).any())
+    calls = capture.calls.all
+    own_calls = [None] * len(events) if calls is None else by_process(calls, [one.process_id for one in events])
+    repeated: list[RepeatedSteps | None] = [None] * len(events)
+    launched: list[LaunchSequence] = []
+    if may_repeat or not has_backward:
+        launched = [
+            launch_sequence(one.operations, names, own, main_thread_of(one.process_id))
+            for one, own in zip(events, own_calls, strict=True)
+        ]
+    if may_repeat:
+        repeated = [repeated_steps(sequence, reading.n_steps) for sequence in launched]
+        if reading.n_steps is not None and None in repeated:
+            raise _not_as_many(reading.n_steps, launched[repeated.index(None)])
+        measured = [own if one is None else [*own, one.candidate] for own, one in zip(measured, repeated, strict=True)]
+        family = family if is_decided else choose(measured, [0] * len(events))
+    steps = []
+    for at, one in enumerate(events):
+        units, backward = repeated[at] if family == REPETITION else None, None
+        problems: list[Problem] = []
+        members = units.members if units else step_members(one.ranges, families, measured[at], family)
+        if units:
+            problems += _by_repetition(one.process_id, units)
+        if not has_backward:
+            backward, source = _unmarked_backward(one.ranges, launched[at], members)
+            problems += [problem(source, process_id=one.process_id)] if source else []
+        steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
+    return steps, family
+
+
+def _unmarked_backward(
+    ranges: pa.Table, sequence: LaunchSequence, members: Members
+) -> tuple[PhaseRanges | None, str | None]:
+    """Return when backward runs, by what is not called so, and the code of the problem that says by what."""
+    if (of_operators := backward_of_operators(ranges, members)) is not None:
+        return of_operators, "backward-by-operators"
+    of_thread = backward_of_thread(sequence, members)
+    return of_thread, None if of_thread is None else "backward-by-thread"
+
+
+def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
+    """Return when the kernels that update weights were launched; None if none is known."""
+    ids = [number for number, name in names.items() if is_optimizer(name)]
+    launches = operations.kernel_launch[: operations.n_launched]
+    launches = launches[np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)]
+    return launches if launches.size else None
+
+
+def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
+    repeated = repeated_steps(sequence)
+    if repeated is None:
+        return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
+    n_units = repeated.units.edges.size - 1
+    return OptionError(
+        f"--steps {n_steps}",
+        "launches repeat nothing about as often",
+        found=f"{n_units} x {repeated.units.n_launches} launches",
+        fix=f"--steps {n_units}, or leave --steps out",
+    )
+
+
+def _by_repetition(process_id: int, repeated: RepeatedSteps) -> Iterator[Problem]:
+    """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture."""
+    units = repeated.units
+    yield problem(
+        "steps-by-repetition",
+        process_id=process_id,
+        n_units=units.edges.size - 1,
+        n_launches=units.n_launches,
+        agreement=f"{units.agreement:.3f}",
+        key=units.key,
+    )
+    if not units.has_optimizer:
+        yield problem("steps-without-optimizer", process_id=process_id)
+    elif (n_updates := repeated.n_updates) > 1:
+        yield problem("steps-of-several-updates", process_id=process_id, n=n_updates)
+    n_launches = repeated.sequence.time_ns.size
+    n_covered, n_ends = int(np.ptp(units.edges)), 2 * units.n_launches
+    if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
+        yield problem("steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}")

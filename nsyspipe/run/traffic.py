@@ -1,0 +1,193 @@
+"""What each communicator carries and costs, by the kind of parallelism that it serves; the table of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nsyspipe.analysis.collectives import waited_until
+from nsyspipe.analysis.intervals import run_starts, union
+from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
+from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
+from nsyspipe.model import schema
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.run.collectives import ABSENT, message_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nsyspipe.model.table import Flags, Float64, Int64
+    from nsyspipe.run.collectives import CrossRank
+
+
+# Sums over summary steps, each of which a table has per step.
+_PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
+
+
+class _Cell(NamedTuple):
+    """What one rank moved with one collective of one communicator in its summary steps; None: not known."""
+
+    n_steps: int
+    sums: Mapping[str, int | None]
+    # matched operations whose size is known: whole messages, what crosses a link of them, and their time
+    sized: tuple[int, float, int] | None
+    in_forward: int | None  # calls by the pass that launched them; None where no backward pass is known
+    in_backward: int | None
+
+
+def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_capture: bool) -> pa.Table:
+    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one of all ranks together.
+
+    `steps` is `schema.STEPS`, `sizes` the ranks of each communicator, 0 where that is not known.
+    """
+    rows = across.rows
+    width = len(COLLECTIVES)
+    use = rows.communicator * width + rows.collective
+    summary = steps.filter(steps["in_summary"])
+    windows = [summary[name].to_numpy() for name in ("rank", "step", "start_ns", "end_ns")]
+    chosen = rows.in_step & np.isin(rows.step, windows[1])
+    message, bus, is_sized = message_sizes(rows, sizes)
+    is_hidden = {row["rank"] for row in summary.select(["rank", "comm_ns"]).to_pylist() if row["comm_ns"] is None}
+    cells: dict[int, dict[int, _Cell]] = {}
+    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
+    for place, rank in enumerate(across.placed):
+        own_windows = windows[0] == rank.number
+        starts, ends = windows[2][own_windows], windows[3][own_windows]
+        hidden = rank.process.hidden.shifted(rank.shift_ns)
+        span = slice(edges[place], edges[place + 1])
+        for code in np.unique(use[span]).tolist():
+            of_use = np.flatnonzero(use[span] == code) + span.start
+            own = of_use[chosen[of_use]]
+            times = union(rows.start_ns[of_use], rows.end_ns[of_use])
+            comm = int(times.lengths(starts, ends).sum())
+            beside = int(times.intersect(hidden).lengths(starts, ends).sum())
+            sums: dict[str, int | None] = {
+                "calls": own.size,
+                "bytes": None if (message[own] == ABSENT).any() else int(message[own].sum()),
+                "comm_ns": comm,
+                "exposed_ns": comm - beside,
+                "hidden_ns": beside,
+                "wait_ns": _waited(across, of_use, own, starts, ends),
+            }
+            if rank.number in is_hidden:
+                sums = dict.fromkeys(sums)
+            cells.setdefault(code, {})[rank.number] = _Cell(
+                int(np.count_nonzero(own_windows)),
+                sums,
+                _sized(across, own, message, bus, is_sized),
+                *_passes(rows.launched_in[own]),
+            )
+    users = {
+        code // width: tuple(sorted({rank for one in cells if one // width == code // width for rank in cells[one]}))
+        for code in cells
+    }
+    before = _kernels_before(across, chosen)
+    uses = [
+        replace(
+            _use(code, rows.communicators[code // width], users[code // width], list(by_rank.values())),
+            kernels_before=before.get(code, ()),
+        )
+        for code, by_rank in cells.items()
+    ]
+    table: list[dict[str, Any]] = []
+    for (code, by_rank), one, role in zip(cells.items(), uses, roles(uses), strict=True):
+        named = {
+            "communicator": one.communicator,
+            "collective": one.collective,
+            "role": role,
+            "n_ranks": int(sizes[code // width]) or None,
+            "ranks": ",".join(map(str, one.ranks)),
+        }
+        for number, own_cells in ((None, list(by_rank.values())), *((rank, [cell]) for rank, cell in by_rank.items())):
+            table.append({"rank": number, **named, **_figures(own_cells, role, is_capture=is_capture)})
+    table.sort(key=lambda row: (row["rank"] is not None, row["rank"] or 0, row["communicator"], row["collective"]))
+    return schema.TRAFFIC.from_rows(table)
+
+
+def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, ...]]:
+    """Return by use how many kernels its ranks launch in a step before their first send or receive: the median of each's steps.
+
+    Where communicators are not NCCL's own, a stage's two may be two streams: they count as one. Nothing where not all is known.
+    """
+    rows, width = across.rows, len(COLLECTIVES)
+    sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
+    use = rows.communicator[sends] * width + rows.collective[sends]
+    uses = np.unique(use).tolist()
+    before: dict[int, tuple[float, ...]] = {}
+    order = np.argsort(use, kind="stable")
+    parts = np.split(sends[order], run_starts(use[order])[1:]) if rows.has_ids and uses else [sends]
+    for group, own in zip([[code] for code in uses] if rows.has_ids else [uses], parts, strict=False):
+        if not own.size or (rows.n_before[own] == ABSENT).any():
+            continue
+        own = own[np.lexsort((rows.n_before[own], rows.step[own], rows.rank[own]))]  # noqa: PLW2901
+        first = own[run_starts(rows.rank[own] * (int(rows.step[own].max()) + 1) + rows.step[own])]
+        of_ranks = np.split(rows.n_before[first], run_starts(rows.rank[first])[1:])
+        before |= dict.fromkeys(group, tuple(float(np.median(one)) for one in of_ranks))
+    return before
+
+
+def _waited(across: CrossRank, of_use: Int64, own: Int64, starts: Int64, ends: Int64) -> int | None:
+    rows, matched = across.rows, across.waiting
+    if matched is None or not matched.is_matched[own].all():
+        return None
+    until = waited_until(rows.start_ns[of_use], rows.end_ns[of_use], matched.wait_ns[of_use])
+    waits = matched.is_matched[of_use] & (until > rows.start_ns[of_use])
+    return int(union(rows.start_ns[of_use][waits], until[waits]).lengths(starts, ends).sum())
+
+
+def _sized(
+    across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized: Flags
+) -> tuple[int, float, int] | None:
+    matched = across.waiting
+    if matched is None or not own.size or not (is_sized[own] & matched.is_matched[own]).all():
+        return None
+    return int(message[own].sum()), float(bus[own].sum()), int(matched.transfer_ns[own].sum())
+
+
+def _passes(launched_in: Int64) -> tuple[int | None, int | None]:
+    if (launched_in == ABSENT).any():
+        return None, None
+    return int(np.count_nonzero(launched_in == IN_FORWARD)), int(np.count_nonzero(launched_in == IN_BACKWARD))
+
+
+def _use(code: int, communicator: str, ranks: tuple[int, ...], cells: Sequence[_Cell]) -> CommUse:
+    calls, n_bytes = (_total([cell.sums[name] for cell in cells]) for name in ("calls", "bytes"))
+    forward, backward = _total([cell.in_forward for cell in cells]), _total([cell.in_backward for cell in cells])
+    n_steps = sum(cell.n_steps for cell in cells)
+    return CommUse(
+        communicator=communicator,
+        collective=COLLECTIVES[code % len(COLLECTIVES)],
+        ranks=ranks,
+        calls_per_step=(calls or 0) / n_steps if n_steps else 0.0,
+        bytes_per_call=n_bytes / calls if calls and n_bytes is not None else None,
+        forward_share=forward / calls if calls and forward is not None else None,
+        backward_share=backward / calls if calls and backward is not None else None,
+    )
+
+
+def _figures(cells: Sequence[_Cell], role: str, *, is_capture: bool) -> dict[str, float | int | None]:
+    n_steps = sum(cell.n_steps for cell in cells)
+    figures: dict[str, float | int | None] = {}
+    for name in _PER_STEP:
+        total = None if is_capture else _total([cell.sums[name] for cell in cells])
+        figures[f"{name}_per_step"] = total / n_steps if total is not None and n_steps else None
+    # Stages wait for each other by design.
+    figures["bubble_ns_per_step"] = figures["wait_ns_per_step"] if role == PIPELINE else None
+    figures["wait_ns_per_step"] = None if role == PIPELINE else figures["wait_ns_per_step"]
+    sized = [cell.sized for cell in cells]
+    known = [one for one in sized if one is not None]
+    seconds = sum(one[2] for one in known) / 1e9
+    is_known = len(known) == len(sized) and seconds > 0
+    figures["algbw_bytes_per_s"] = sum(one[0] for one in known) / seconds if is_known else None
+    figures["busbw_bytes_per_s"] = sum(one[1] for one in known) / seconds if is_known else None
+    return figures
+
+
+def _total(parts: Sequence[int | None]) -> int | None:
+    """Return the sum; None where one is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

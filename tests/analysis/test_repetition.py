@@ -1,0 +1,300 @@
+"""Steps by repetition: what programs launch, built place by place, and the units that are to be seen in it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from nsyspipe.analysis.repeated_steps import RepeatedSteps, backward_of_thread
+from nsyspipe.analysis.repetition import (
+    COMM,
+    NAMES,
+    SHAPES,
+    LaunchSequence,
+    Repetition,
+    find_repetition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LOOP, AUTOGRAD = 1, 2
+_GAP_NS, _PAUSE_NS = 10, 500
+
+# name, grid, thread, pause of the host before it
+Launch = tuple[str, int, int, int]
+Roll = np.random.Generator
+
+
+def launches(*names: str, thread: int = LOOP, grid: int = 1) -> list[Launch]:
+    return [(name, grid, thread, _GAP_NS) for name in names]
+
+
+def forward(n_layers: int = 6, grid: int = 1) -> list[Launch]:
+    return launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n_layers, "loss", grid=grid)
+
+
+def backward(n_layers: int = 6, grid: int = 1, comm: str = "nccl_all_reduce") -> list[Launch]:
+    layer = launches("gemm2_b", "gelu_b", "gemm_b", "norm_b", thread=AUTOGRAD, grid=grid)
+    return [*layer * n_layers, *launches("embed_b", comm, thread=AUTOGRAD, grid=grid)]
+
+
+def optimizer(name: str = "AdamFunctor") -> list[Launch]:
+    return launches("zero", "clip", name, name, name)
+
+
+def step(n_layers: int = 6, name: str = "AdamFunctor", grid: int = 1) -> list[Launch]:
+    first, *rest = [*forward(n_layers, grid), *backward(n_layers, grid), *optimizer(name)]
+    return [(*first[:3], _PAUSE_NS), *rest]
+
+
+def sequence(parts: Iterable[Sequence[Launch]]) -> LaunchSequence:
+    rows = list(chain.from_iterable(parts))
+    names = [row[0] for row in rows]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    shapes = {row[:2]: number for number, row in enumerate(dict.fromkeys(row[:2] for row in rows))}
+    shape_of = {key: number for number, key in enumerate(shapes)}
+    return LaunchSequence(
+        time_ns=np.cumsum([row[3] for row in rows]),
+        thread_id=np.array([row[2] for row in rows], np.int64),
+        name=np.array([numbers[name] for name in names], np.int64),
+        shape=np.array([shape_of[row[:2]] for row in rows], np.int64),
+        is_optimizer=np.array(["Functor" in name for name in names], np.bool_),
+        is_comm=np.array([name.startswith("nccl") for name in names], np.bool_),
+    )
+
+
+def units(parts: Sequence[Sequence[Launch]]) -> Repetition:
+    found = find_repetition(sequence(parts))
+    assert found is not None
+    return found
+
+
+def edges(*sizes: int, first: int = 0) -> list[int]:
+    return np.cumsum([first, *sizes]).tolist()
+
+
+_STEP = len(step())
+_MICRO = [*forward(), *backward()]
+_UNKNOWN = launches("fused_update", "fused_update_2")
+_UPDATE = "update"  # an optimizer whose kernels are not known
+_EVALUATION = [*forward(), *launches("argmax")] * 3
+_FOREIGN = launches(*(f"inception_{at}" for at in range(90)))  # an evaluation by another network
+
+
+def dynamic(roll: Roll, *, comm: int = 0) -> list[Launch]:
+    """Return a step of which no two launch the same kernels, but for what communicates and updates."""
+    some = launches(*(f"gemm_{number}" for number in roll.integers(0, 30, roll.integers(20, 60))))
+    return [*some, *launches(*["nccl_all_reduce"] * comm, thread=AUTOGRAD), *optimizer()]
+
+
+def noisy(parts: Sequence[Launch], roll: Roll) -> list[Launch]:
+    """Return a step of many layers of which 3 % of the launches are left out, doubled, or others."""
+    rows: list[Launch] = []
+    for row, dice in zip(parts, roll.random(len(parts)), strict=True):
+        changed = [] if dice < 0.01 else [row, row] if dice < 0.02 else [(f"other {dice:.3f}", *row[1:])]
+        rows += changed if dice < 0.03 and row[0] not in {"embed", "loss", "embed_b", "AdamFunctor"} else [row]
+    return rows
+
+
+def every(n: int, parts: Sequence[Sequence[Launch]], block: Sequence[Launch]) -> list[list[Launch]]:
+    """Return the parts with a block behind every n-th of them but the last."""
+    return [[*part, *block] if at % n == n - 1 and at < len(parts) - 1 else [*part] for at, part in enumerate(parts)]
+
+
+def test_steps_of_equal_launches_begin_behind_the_optimizer() -> None:
+    found = units([step()] * 5)
+    assert found.edges.tolist() == edges(*[_STEP] * 5)
+    assert (found.key, found.agreement, found.is_step, found.n_launches) == (SHAPES, 1.0, True, _STEP)
+    assert (found.thread_id, found.backward_threads) == (LOOP, (AUTOGRAD,))
+
+
+def test_a_capture_that_begins_and_ends_inside_a_step_has_whole_steps_only() -> None:
+    found = units([step()[20:], *[step()] * 4, step()[:30]])
+    assert found.edges.tolist() == edges(*[_STEP] * 4, first=_STEP - 20)
+
+
+def test_three_steps_are_enough_and_two_are_not() -> None:
+    assert units([step()] * 3).edges.size == 4
+    assert find_repetition(sequence([step()] * 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "sizes"),
+    [
+        pytest.param([[*_MICRO * 4, *_UNKNOWN]] * 6, [4 * len(_MICRO) + 2] * 6, id="accumulation, unknown optimizer"),
+        pytest.param([[*_MICRO * 4, *optimizer()]] * 6, [4 * len(_MICRO) + 5] * 6, id="accumulation"),
+        pytest.param([step(), step(3, "SGDFunctor")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1"),
+        pytest.param([*[step()] * 5, step(4, "SGDFunctor")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1"),
+        pytest.param([step(), step(name="SGDFunctor")] * 5, [2 * _STEP] * 5, id="GAN of equal networks"),
+        pytest.param([step(name=_UPDATE), step(3, "update_g")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1, unknown"),
+        pytest.param(
+            [*[step(name=_UPDATE)] * 5, step(4, "update_g")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1, unknown"
+        ),
+        pytest.param([[*step(), *optimizer("MuonFunctor")]] * 5, [_STEP + 5] * 5, id="two optimizers"),
+        pytest.param([[*_MICRO * n, *optimizer()] for n in (3, 2, 4, 3, 2, 3, 4, 3)],
+                     [n * len(_MICRO) + 5 for n in (3, 2, 4, 3, 2, 3, 4, 3)], id="accumulation of other numbers"),
+        pytest.param(every(2, [step()] * 9, _EVALUATION), [*[_STEP, _STEP + len(_EVALUATION)] * 4, _STEP], id="evaluation every 2"),
+        pytest.param(every(10, [step()] * 30, [*_EVALUATION, *_FOREIGN]),
+                     [*[*[_STEP] * 9, _STEP + len(_EVALUATION) + 90] * 2, *[_STEP] * 10], id="three epochs"),
+        pytest.param(every(10, [step()] * 30, _FOREIGN), [*[*[_STEP] * 9, _STEP + 90] * 2, *[_STEP] * 10],
+                     id="evaluation by another network"),
+    ],
+)  # fmt: skip
+def test_a_step_is_what_repeats_as_a_whole(parts: list[list[Launch]], sizes: list[int]) -> None:
+    found = units(parts)
+    assert found.is_step
+    assert np.diff(found.edges).tolist() == sizes
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_an_optimizer_inside_backward_ends_a_step_with_its_last_kernel(is_dynamic: bool) -> None:
+    inside = [row for one in backward() for row in (one, *launches("AdamFunctor", thread=AUTOGRAD))]
+    roll = np.random.default_rng(1)
+    parts = [[*(dynamic(roll)[:-5] if is_dynamic else forward()), *inside] for _ in range(6)]
+    found = units(parts)
+    assert found.edges.tolist() == edges(*map(len, parts))
+    assert (found.thread_id, found.backward_threads) == (LOOP, (AUTOGRAD,))
+
+
+@pytest.mark.parametrize("optimizer_name", ["AdamFunctor", "update"])
+def test_an_evaluation_every_few_steps_counts_in_the_step_before(optimizer_name: str) -> None:
+    evaluation = [*forward(), *launches("argmax")] * 3
+    parts = [step(name=optimizer_name) for _ in range(12)]
+    for at in (3, 7, 11):
+        parts[at] = [*parts[at], *evaluation]
+    found = units(parts)
+    sizes = [_STEP + (len(evaluation) if at in (3, 7) else 0) for at in range(11)]
+    assert np.diff(found.edges).tolist()[:11] == sizes
+
+
+def test_lengths_that_differ_from_step_to_step_change_grids_and_not_names() -> None:
+    found = units([step(grid=int(grid)) for grid in np.random.default_rng(1).integers(2, 900, 8)])
+    assert (found.key, np.diff(found.edges).tolist()) == (NAMES, [_STEP] * 8)
+
+
+@pytest.mark.parametrize("comm", [3, 0])
+def test_kernels_that_differ_from_step_to_step_leave_collectives_and_optimizer(comm: int) -> None:
+    roll = np.random.default_rng(1)
+    parts = [dynamic(roll, comm=comm) for _ in range(10)]
+    found = units(parts)
+    assert found.key == COMM
+    assert found.edges.tolist() == edges(*map(len, parts))
+
+
+def test_a_step_that_is_cut_off_is_no_unit_where_only_collectives_and_optimizer_are_compared() -> None:
+    roll = np.random.default_rng(2)
+    parts = [dynamic(roll, comm=3) for _ in range(10)]
+    found = units([parts[0][-10:], *parts[1:]])
+    assert found.edges.tolist() == edges(*map(len, parts[1:]), first=10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [30, 4])
+def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_none(n: int, seed: int) -> None:
+    roll = np.random.default_rng(seed)
+    parts = every(n, [noisy(step(60), roll) for _ in range(20)], _EVALUATION)
+    found = units(parts)
+    assert (found.key, found.edges.size - 1) == (SHAPES, 20)
+    assert 0.95 <= found.agreement < 1
+    # The optimizer ends a step to the launch; where an evaluation ends, is known by what follows.
+    off = found.edges - edges(*map(len, parts))
+    assert np.abs(off).max() <= (0 if n == 30 else len(_EVALUATION) + 9)
+    assert np.median(np.abs(off)) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourth(seed: int) -> None:
+    roll = np.random.default_rng(seed)
+    found = find_repetition(sequence([noisy([*_MICRO * 4, *_UNKNOWN], roll) for _ in range(8)]))
+    assert found is None or found.edges.size - 1 == 8
+
+
+def test_two_steps_of_many_micro_batches_are_too_few() -> None:
+    assert find_repetition(sequence([*[[*_MICRO * 8, *_UNKNOWN]] * 2, _MICRO * 4])) is None
+
+
+def test_of_two_stretches_around_a_recompilation_the_longer_counts() -> None:
+    other = [
+        (name if "Functor" in name else f"triton_{name}", grid, thread, gap) for name, grid, thread, gap in step(5)
+    ]
+    compiling = launches(*(f"autotune_{at}" for at in range(200)))
+    found = units([*[step()] * 4, compiling, *[other] * 9])
+    assert np.diff(found.edges).tolist()[-8:] == [len(other)] * 8
+    assert found.edges[-1] - found.edges[0] < 10 * len(other)
+
+
+def test_a_step_of_few_graphs_is_a_step_where_something_says_so() -> None:
+    piecewise = launches(*(f"graph {at}" for at in range(18)), "nccl_all_reduce", "AdamFunctor")
+    assert np.diff(units([piecewise] * 6).edges).tolist() == [20] * 6
+    for name, is_step in (("graph", False), ("graph with AdamFunctor", True)):
+        whole = units([launches(name)] * 6)
+        assert (np.diff(whole.edges).tolist(), whole.is_step) == ([1] * 6, is_step)
+
+
+def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
+    found = units([launches("norm", "gemm", "gelu", "gemm2") * 48])
+    assert (found.n_launches, found.is_step) == (4, False)
+    decoded = units([launches("embed", *["norm", "gemm", "gelu", "gemm2"] * 48, "sample")] * 9)
+    assert (decoded.n_launches, decoded.edges.size - 1, decoded.is_step) == (4 * 48 + 2, 9, False)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([launches("fill", "normal", "fill", "copy", "cat", "normal")], id="initialisation"),
+        pytest.param([step()], id="one step"),
+        pytest.param(
+            [launches(*(f"k{n}" for n in np.random.default_rng(7).integers(0, 90, 400)))], id="different requests"
+        ),
+        pytest.param([launches("fill")], id="one launch"),
+        pytest.param([], id="no launch"),
+        pytest.param([launches(*["fill", "normal"] * 5), *[step()] * 2], id="two steps behind initialisation"),
+        pytest.param(
+            [launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n, "head") for n in (3, 9, 30, 14, 25, 7, 40)],
+            id="requests of other lengths",
+        ),
+    ],
+)
+def test_what_does_not_repeat_has_no_units(parts: list[list[Launch]]) -> None:
+    assert find_repetition(sequence(parts)) is None
+
+
+def test_where_no_optimizer_is_known_a_unit_begins_behind_the_longest_pause() -> None:
+    one = step(name="update")
+    found = units([one[25:], *[one] * 5, one[:10]])
+    assert found.edges.tolist() == edges(*[len(one)] * 5, first=len(one) - 25)
+
+
+def test_ranges_of_units_and_of_the_backward_pass() -> None:
+    parts = [step()] * 4
+    built = sequence(parts)
+    found = units(parts)
+    steps = RepeatedSteps(built, found).members
+    # In the middle of the pause before each, the first and the last as long as the others.
+    assert steps.starts.tolist() == [built.time_ns[at] - _PAUSE_NS // 2 for at in found.edges[:-1]]
+    assert steps.ends.tolist() == [*steps.starts[1:].tolist(), built.time_ns[-1] + _PAUSE_NS // 2]
+    ranges = backward_of_thread(built, steps)
+    assert ranges is not None
+    first, last = len(forward()), len(forward()) + len(backward()) - 1
+    assert ranges.member.tolist() == [0, 1, 2, 3]
+    assert ranges.starts.tolist() == [built.time_ns[at * _STEP + first] for at in range(4)]
+    assert ranges.ends.tolist() == [built.time_ns[at * _STEP + last] + 1 for at in range(4)]
+
+
+def test_each_micro_batch_has_a_backward_pass_of_its_own() -> None:
+    parts = [[*_MICRO * 4, *optimizer()]] * 4
+    ranges = backward_of_thread(sequence(parts), RepeatedSteps(sequence(parts), units(parts)).members)
+    assert ranges is not None
+    assert ranges.member.tolist() == np.repeat(range(4), 4).tolist()
+
+
+def test_two_threads_that_could_be_autograds_are_not_chosen_from() -> None:
+    other = [(name, grid, 3, pause) for name, grid, _, pause in backward()]
+    parts = [[*step(), *other]] * 4
+    found = units(parts)
+    assert found.backward_threads == (AUTOGRAD, 3)
+    assert backward_of_thread(sequence(parts), RepeatedSteps(sequence(parts), found).members) is None

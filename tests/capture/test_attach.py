@@ -1,0 +1,174 @@
+"""A program that nobody changed: which steps are counted, around which the capture lies, and that nothing of it breaks the program.
+
+Each program runs in a process of its own behind `launchers/attach`, with a stand-in for torch that notes what is asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.build.programs import put
+
+ATTACH = Path(__file__).parents[2] / "launchers" / "attach"
+# As torch is laid out, and as its optimizers call their hooks.
+TORCH = """
+from types import SimpleNamespace as Part
+calls, is_capturing = [], [False]
+def note(text, answer=None):
+    def call(*_, **__):
+        calls.append(text)
+        return answer
+    return call
+__version__, version = "2.99.0", Part(cuda="13.0")
+compiler = Part(is_compiling=lambda: False)
+cuda = Part(
+    nvtx=Part(mark=lambda text: None, range_push=calls.append, range_pop=note("pop"),
+              range_start=lambda text: calls.append(text) or text, range_end=lambda text: calls.append(f"end of {text}")),
+    is_available=lambda: True, is_initialized=lambda: True, is_current_stream_capturing=lambda: is_capturing[0],
+    current_stream=lambda: Part(record_event=lambda: Part(query=note("wait", True))),
+    profiler=Part(start=note("PROFILE"), stop=note("END")),
+    get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)), synchronize=note("SYNCHRONIZE"),
+)
+distributed = Part(is_available=lambda: True, is_initialized=lambda: True, barrier=note("BARRIER"),
+                   get_backend=lambda: "gloo")
+from torch import optim
+"""
+OPTIMIZER = """
+hooks = []
+register_optimizer_step_post_hook = hooks.append
+class Parameter:
+    # As to compare tensors, which takes time, and is refused by some.
+    def __eq__(self, other): raise AssertionError("compared")
+    __hash__ = object.__hash__
+class Optimizer:
+    def __init__(self, *groups):
+        self.param_groups = [{"params": list(group)} for group in groups]
+    def step(self):
+        for hook in hooks: hook(self, (), {})
+"""
+A, B = "a, b = Parameter(), Parameter()", "import torch\nfrom torch.optim.optimizer import Optimizer, Parameter\n"
+ONE = f"{B}{A}\nsgd = Optimizer([a, b])\n"
+# Of the first step only the end is seen.
+WINDOW = [
+    "step 1", "end of step 1", "wait", "PROFILE", "wait", "step 2", "end of step 2", "step 3",
+    "end of step 3", "wait", "END",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    def program(code, *, steps="2:4", torch=TORCH, optimizer=OPTIMIZER, path=(), **variables):
+        put(tmp_path, "torch/__init__.py", torch)
+        put(tmp_path, "torch/optim/__init__.py", "from torch.optim import optimizer")
+        put(tmp_path, "torch/optim/optimizer.py", optimizer)
+        # Nothing of ours but the one directory.
+        places = ":".join(map(str, (ATTACH, *path, tmp_path)))
+        variables |= {"PYTHONPATH": places, "NSYSPIPE_ATTACH_STEPS": steps, "PYTHONDONTWRITEBYTECODE": "1"}
+        ending = "\nimport json; print(json.dumps(torch.calls), flush=True)" if "import torch\n" in code else ""
+        command = [sys.executable, "-c", code + ending]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return program
+
+
+def calls(done):
+    assert done.stderr == ""
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+STEPS = {
+    "each step of one optimizer counts, and no rank waits for another": f"{ONE}for _ in range(6): sgd.step()",
+    "a second optimizer is of the same step": f"{ONE}other = Optimizer([b])\nfor _ in range(6): sgd.step(); other.step()",
+    # As ZeRO calls the optimizer that it wraps: for one group after the other.
+    "calls for other groups are of the same step": f"""{ONE}
+for _ in range(6):
+    for parameter in (a, b):
+        sgd.param_groups = [{{"params": []}}, {{"params": [parameter]}}]
+        sgd.step()
+""",
+    # As ZeroRedundancyOptimizer does, whose first rank holds the first parameter.
+    "one that calls another one steps once": f"""{ONE}
+class Around(Optimizer):
+    def step(self): sgd.step(); super().step()
+outer = Around([a, b])
+for _ in range(6): outer.step()
+""",
+    "one in backward for each parameter": f"{B}all = [Optimizer([Parameter()]) for _ in range(3)]\nfor _ in range(6): [x.step() for x in all]",
+    "steps while a graph is made of them are none": f"""{ONE}
+torch.is_capturing[0] = True
+for _ in range(9): sgd.step()
+torch.is_capturing[0] = False
+for _ in range(6): sgd.step()
+""",
+    # The first is gone with its parameters: the next one goes on counting.
+    "another optimizer that comes later": f"{ONE}sgd.step()\ndel sgd, a, b\nsgd = Optimizer([Parameter()])\nfor _ in range(4): sgd.step()",
+    "an optimizer without parameters": f"{B}sgd = Optimizer()\nfor _ in range(5): sgd.step()",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", STEPS.values(), ids=STEPS)
+def test_the_capture_lies_around_the_steps_asked_for(run, code):
+    assert calls(run(code)) == WINDOW
+
+
+def test_a_program_that_ends_before_ends_its_capture_and_the_launcher_is_told(run, tmp_path):
+    told = {"NSYSPIPE_STATUS_DIR": str(tmp_path), "RANK": "3"}
+    code = f"{ONE}import atexit\natexit.register(lambda: print(torch.calls[-1]))\nfor _ in range(3): sgd.step()"
+    assert run(code, **told).stdout.splitlines()[-1] == "END"
+    said = json.loads((tmp_path / "ranges_3.json").read_text())
+    names = ("n_steps", "n_captured_steps", "warmup", "steps_asked", "loop_ended", "gpu_name")
+    assert [said[name] for name in names] == [3, 1, 2, 2, True, "A GPU"]
+
+
+BROKEN = {
+    "a torch without such hooks": ({"optimizer": OPTIMIZER.replace("register_", "no_")}, "nothing will be captured"),
+    "a window that is none": ({"steps": "x:3"}, "nothing will be captured"),
+    "a window of nothing": ({"steps": "4:4"}, "nothing will be captured"),
+    "a window from 0 on": ({"steps": "0:4"}, "needs warmup >= 1"),
+    "a profiler that raises": ({"torch": TORCH.replace('note("PROFILE")', "lambda: 1 // 0")}, "no capture from here"),
+    "no compiler": ({"torch": TORCH.replace("compiler =", "_ =")}, "no capture from here"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BROKEN.values(), ids=BROKEN)
+def test_whatever_fails_is_said_once_and_the_program_goes_on(run, options, said):
+    done = run(f"{ONE}for _ in range(6): sgd.step()\nprint('trained')", **options)
+    assert done.stdout.splitlines()[0] == "trained"
+    assert done.stderr.startswith("nsyspipe: ")
+    assert said in done.stderr
+    assert "the program goes on" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_program_that_captures_its_own_steps_does_so(run):
+    loop = "for _ in captured_steps(range(6), warmup=1, steps=2): sgd.step()"
+    done = run(f"{ONE}from nsyspipe.capture import captured_steps\n{loop}")
+    told = json.loads(done.stdout)
+    assert told[told.index("PROFILE") : told.index("END")].count("data") == 2
+    assert told.count("PROFILE") == told.count("step 1") == 1
+    assert done.stderr.count("it captures its own steps, and --attach-steps is left out\n") == 1
+
+
+def test_a_program_is_the_same_without_torch_and_a_sitecustomize_of_the_user_runs(run, tmp_path):
+    code = "import sys; print('nsyspipe' in sys.modules, 'torch' in sys.modules, hasattr(sys, 'mine'), sys.path[1] == {!r})"
+    assert run(code.format(str(ATTACH))).stdout == "False False False True\n"
+    put(tmp_path, "own/sitecustomize.py", "import sys; sys.mine = 1; sys.path.append('/added')")
+    code = f"{ONE}import sys, sitecustomize; print(sys.mine, sitecustomize.__file__, '/added' in sys.path)\nfor _ in range(6): sgd.step()"
+    done = run(code, path=[tmp_path / "own"])
+    assert done.stdout.splitlines()[0] == f"1 {tmp_path}/own/sitecustomize.py True"
+    assert calls(done) == WINDOW
+    put(tmp_path, "own/sitecustomize.py", "import sys; sys.mine = 1 // 0")
+    done = run("print('went on')", path=[tmp_path / "own"])  # as ever: Python tells of it
+    assert (done.stdout, done.stderr.splitlines()[0][:22]) == ("went on\n", "Error in sitecustomize")
+
+
+def test_a_user_sitecustomize_that_lacks_a_module_is_told_as_ever(run, tmp_path):
+    put(tmp_path, "own/sitecustomize.py", "import no_such_module")
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in run("pass", path=[tmp_path / "own"]).stderr

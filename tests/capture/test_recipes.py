@@ -1,0 +1,199 @@
+"""The callbacks of Hugging Face's Trainer and Lightning's, and a loop of accelerate, each by the real package on the CPU.
+
+What is asked of nvtx is noted by a stand-in, and told with what the program trained.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.build.programs import put
+
+pytestmark = pytest.mark.recipes
+
+REPOSITORY = Path(__file__).parents[2]
+NVTX = """
+calls = []
+def start_range(text):
+    calls.append(text)
+    return text
+def end_range(text): calls.append(f"end {text}")
+def push_range(text): calls.append(text)
+def pop_range(): calls.append("end")
+"""
+TRAINER = """
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from nsyspipe.capture import TrainerCapture
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def forward(self, x, labels=None):
+        out = self.layer(x).squeeze(-1)
+        return {"loss": ((out - labels) ** 2).mean(), "logits": out}
+
+class Tells(TrainerCallback):
+    def on_optimizer_step(self, *_, **__): nvtx.calls.append("stepped")
+
+data = [{"x": torch.ones(4), "labels": torch.tensor(1.0)} for _ in range(24)]
+args = TrainingArguments(output_dir=".", per_device_train_batch_size=2, gradient_accumulation_steps=GROUP, num_train_epochs=1,
+                         max_steps=MAX, report_to=[], save_strategy="no", eval_strategy="steps", eval_steps=3, use_cpu=True,
+                         disable_tqdm=True, torch_compile=False)
+trainer = Trainer(Model(), args, train_dataset=data, eval_dataset=data[:2],
+                  callbacks=[Tells(), TrainerCapture(WORDS)])
+trainer.train()
+nvtx.calls.append(trainer.state.global_step)
+"""
+LIGHTNING = """
+import torch, lightning
+from nsyspipe.capture import LightningCapture
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, at):
+        nvtx.calls.append("loss")
+        return self.layer(batch).mean()
+    def validation_step(self, batch, at): self.layer(batch)
+    def optimizer_step(self, *words, **more):
+        super().optimizer_step(*words, **more)
+        nvtx.calls.append("stepped")
+    def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+
+MANUAL
+loader = torch.utils.data.DataLoader([torch.ones(4) for _ in range(8)], batch_size=2)
+trainer = lightning.Trainer(max_epochs=3, max_steps=MAX, accumulate_grad_batches=GROUP, accelerator="cpu", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[LightningCapture(WORDS)])
+trainer.fit(Module(), loader, loader)
+nvtx.calls.append(trainer.global_step)
+"""
+# Two optimizers that the module steps itself, as of a GAN.
+MANUAL = """
+class Module(Module):
+    automatic_optimization = False
+    def training_step(self, batch, at):
+        for one in self.optimizers():
+            self.manual_backward(self.layer(batch).mean())
+            one.step()
+            one.zero_grad()
+    def configure_optimizers(self): return [torch.optim.SGD([one], lr=0.1) for one in self.parameters()]
+"""
+
+
+def asked(tmp_path, program, **parts):
+    """Run a program, and return what it asked of nvtx."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("lightning")
+    put(tmp_path, "site/nvtx.py", NVTX)
+    for name, text in parts.items():
+        program = program.replace(name, str(text))
+    program = f"import json, nvtx\n{program}\nprint(json.dumps(nvtx.calls))"
+    places = {
+        "PYTHONPATH": f"{tmp_path}/site{os.pathsep}{REPOSITORY}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    options = {"env": os.environ | places, "cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", program], **options, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_step_of_the_trainer_is_its_optimizers_whatever_it_accumulates(tmp_path):
+    words = "warmup=1, steps=2"
+    forward = ["forward", "end forward"]
+    optimizer = ["optimizer", "stepped", "end optimizer"]
+    steps = [[f"step {n}", *2 * forward, *optimizer, f"end step {n}"] for n in range(4)]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked(tmp_path, TRAINER, GROUP=2, MAX=4, WORDS=words) == [*steps[0], *captured, *steps[3], 4]
+
+
+def test_a_trainer_that_ends_before_ends_its_capture_and_one_that_is_to_stop_stops(tmp_path):
+    stopped = TRAINER.replace("MAX", "9").replace("WORDS", "warmup=2, steps=2, stop=True")
+    told = asked(tmp_path, f"{TRAINER}\n{stopped}", GROUP=1, MAX=3, WORDS="warmup=2, steps=9")
+    end = told.index(3)
+    assert told[end - 2 : end] == ["end step 2", "end nsyspipe.capture"]
+    assert told[-3:] == ["end step 3", "end nsyspipe.capture", 4]
+
+
+def test_a_step_of_lightning_has_its_phases_over_epochs_and_micro_batches(tmp_path):
+    words = "warmup=1, steps=2"
+    pass_ = ["forward", "loss", "end forward", "backward", "end backward"]
+    steps = [[f"step {n}", *2 * pass_, "optimizer", "stepped", "end optimizer", f"end step {n}"] for n in range(4)]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    found = asked(tmp_path, LIGHTNING, MANUAL="", GROUP=2, MAX=4, WORDS=words)
+    assert found == [*steps[0], *captured, *steps[3], 4]
+
+
+def test_lightning_stops_and_with_manual_optimization_only_backward_is_told(tmp_path):
+    backward = ["backward", "end backward"]
+    captured = ["nsyspipe.capture", "step 0", *2 * backward, "end step 0", "end nsyspipe.capture"]
+    found = asked(tmp_path, LIGHTNING, MANUAL=MANUAL, GROUP=1, MAX=99, WORDS="warmup=0, steps=1, stop=True")
+    assert [*found[: len(captured)], found[-1]] == [*captured, 2]
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from nsyspipe.capture import annotate, captured_steps
+
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader([torch.ones(4) for _ in range(4)], batch_size=1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in captured_steps(loader, warmup=1, steps=2, stop=True):
+    with annotate("forward"):
+        loss = model(batch).mean()
+    with annotate("backward"):
+        accelerator.backward(loss)
+    with annotate("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_loop_of_accelerate_is_as_any(tmp_path):
+    phases = ["forward", "end", "backward", "end", "optimizer", "end"]
+    steps = [[f"step {n}", "data", "end", *phases, "end"] for n in range(3)]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked(tmp_path, ACCELERATE) == [*steps[0], *captured]
+
+
+# As nobody has changed it: accelerate wraps the optimizer, and skips its step while it accumulates.
+ATTACHED = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = torch.utils.data.DataLoader([torch.ones(4) for _ in range(12)], batch_size=1)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(batch).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        nvtx.calls.append(accelerator.sync_gradients)
+"""
+
+
+def test_an_unchanged_loop_of_accelerate_is_captured_by_its_optimizers_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("NSYSPIPE_ATTACH_STEPS", "2:4")
+    put(tmp_path, "site/sitecustomize.py", (REPOSITORY / "launchers" / "attach" / "sitecustomize.py").read_text())
+    steps = [
+        ["step 1", True, False, "end step 1"],
+        ["step 2", True, False, "end step 2"],
+        ["step 3", True, False, "end step 3"],
+    ]
+    captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
+    assert asked(tmp_path, ATTACHED)[1:] == [*steps[0], *captured, True, False, True, False, True]

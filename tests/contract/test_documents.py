@@ -1,0 +1,234 @@
+"""README.md and docs/ say the truth: their commands run, output is real, what cannot run here names only what there is.
+
+Fenced blocks are run in a directory with the samples, a run of four ranks in ``captures/``, two runs in ``main/`` and
+``branch/``, and a store in ``runs/``. Below ``<!-- not run: WHY -->`` their words are looked at. ``--update-golden``
+writes the output of ``console`` blocks anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import shutil
+from datetime import UTC
+from functools import cache
+
+import duckdb
+import pandas as pd
+import pytest
+import typer.main
+import typer.testing
+
+import nsyspipe
+from nsyspipe.analysis.traffic import ROLES
+from nsyspipe.cli.app import app
+from nsyspipe.comparison.gate import read_settings
+from nsyspipe.findings.judge import RULES
+from nsyspipe.model.figures import PLACES, shown
+from tests.conftest import SAMPLES
+
+ROOT = SAMPLES.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem != "architecture")]
+RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
+# Options of other programs.
+OPTIONS = (
+    "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
+    "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
+    "--gpus-per-node --lr --password --rm --sample --tables --type --username --with-threads"
+)
+PRINTED = (
+    "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "
+    "straggler, clock offset, bucket, transfer, payload, replay, not clear, not judged, skipped, cut off, bubble, likely"
+)
+
+
+def blocks(path, *languages, is_run=True):
+    """Return the texts of a document's fenced blocks in some languages."""
+    found = re.findall(r"(<!-- not run: .+ -->\n+)?```(\w+)\n(.*?)```", path.read_text("utf-8"), flags=re.DOTALL)
+    return [text for why, language, text in found if language in languages and is_run == (not why)]
+
+
+def lines(text):
+    """Return the commands of a block, and of the ``run:`` lines of YAML."""
+    text = re.sub(r"(?m)^ *(- )?(run|script): ", "", text).replace("\\\n", " ")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+MAIN_JOB, TESTS = blocks(README, "bash")[:2]
+QUERIES = blocks(ROOT / "docs" / "dashboards.md", "sql")
+LAUNCHERS = "".join(path.read_text("utf-8") for path in (ROOT / "launchers").glob("*.*"))
+SOURCES = LAUNCHERS + "".join(path.read_text("utf-8") for path in (ROOT / "nsyspipe").rglob("*.py"))
+COMMANDS = vars(typer.main.get_command(app))["commands"]
+
+
+def having(*languages):
+    return [pytest.param(path, id=path.stem) for path in DOCUMENTS if blocks(path, *languages)]
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Go to the directory that commands of documents run in, as wide as documents are; return how to run one."""
+    (tmp_path / "sample_reports").symlink_to(SAMPLES)
+    for folder, run in (("captures", RUNS[0]), ("main", RUNS[0]), ("branch", RUNS[1])):
+        (tmp_path / folder).mkdir()
+        for rank in range(4):
+            (tmp_path / folder / f"before_{rank}.sqlite").symlink_to(SAMPLES / f"{run}_{rank}.sqlite")
+    shutil.copytree(SAMPLES / "dataset", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(line):
+        command, _, pipe = line.partition(" | head -n ")
+        result = typer.testing.CliRunner().invoke(app, shlex.split(command)[1:], prog_name="nsyspipe")
+        assert result.exit_code == 0, f"{line}\n{result.stderr}"
+        return "".join(result.stdout.splitlines(keepends=True)[: int(pipe) if pipe else None])
+
+    return run
+
+
+def test_the_readme_is_short_and_begins_with_two_command_lines():
+    text = README.read_text("utf-8")
+    first_screen = "\n".join(text.splitlines()[:24])
+    assert re.findall(r"```bash\n(.*)\n```", first_screen) == [MAIN_JOB.strip(), TESTS.strip()]
+    assert ("nsyspipe analyze" in MAIN_JOB, TESTS.endswith("pytest\n")) == (True, True)
+    prose = [line for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines() if not line.startswith("|")]
+    assert (len(text.splitlines()) <= 180, len(" ".join(prose).split()) <= 750) == (True, True)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS[1:], ids=lambda path: path.stem)
+def test_a_document_is_short_and_linked(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 150
+    assert f"(docs/{path.name})" in README.read_text("utf-8")
+    assert all(image.stat().st_size <= 300_000 for image in (ROOT / "docs" / "images").iterdir())
+
+
+def test_words_that_are_printed_are_explained():
+    text = README.read_text("utf-8").lower()
+    labels = {figure.short.lower() for place in PLACES for figure in shown(place) if place != "scoreboard table"}
+    assert [word for word in (*labels, *ROLES[:-1], *PRINTED.split(", ")) if word not in text] == []
+    summary = (ROOT / "docs" / "summary.md").read_text("utf-8")
+    assert [rule.__name__ for rule in RULES if f"`{rule.__name__.replace('_', '-')}`" not in summary] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", having("console"))
+def test_console_examples_are_real_output(world, request, path):
+    text = path.read_text("utf-8")
+    for block in blocks(path, "console"):
+        assert block.startswith("$ nsyspipe ")
+        real = "".join(f"$ {line}\n{world(line)}" for line in re.findall(r"(?m)^\$ (.+)\n", block))
+        assert len(real.splitlines()) <= 60
+        text = text.replace(block, real)
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", having("bash"))
+def test_commands_run(world, path):
+    for line in (line for block in blocks(path, "bash") for line in lines(block)):
+        if f"{line}\n" in (MAIN_JOB, TESTS):  # run by .ci/run
+            continue
+        assert line.startswith("nsyspipe "), f"below <!-- not run: WHY -->: {line}"
+        world(line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", having("python"))
+def test_python_runs(world, path):
+    for block in blocks(path, "python"):
+        exec(compile(block, path.name, "exec"), {})
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_what_is_not_run_names_what_there_is(path):
+    for line in (line for block in blocks(path, "bash", "yaml", is_run=False) for line in lines(block)):
+        for command in re.split(r" (?:&&|\|\||\|) ", line):
+            words = re.sub(r"^(\w+=\S* )+", "", command.partition(" > ")[0]).split()
+            if words and words[0].endswith("nsyspipe"):
+                COMMANDS[words[1]].make_context(words[1], shlex.split(" ".join(words[2:])))
+            elif words and words[0].startswith("launchers/"):
+                assert (ROOT / words[0]).exists()
+    for node in (node for block in blocks(path, "python", is_run=False) for node in ast.walk(ast.parse(block))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nsyspipe"):
+            module = importlib.import_module(node.module)
+            assert {one.name for one in node.names} <= {*dir(module), *module.__all__, *module._CALLBACKS}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_options_and_variables_that_are_named_exist(path, tmp_path):
+    text = path.read_text("utf-8")
+    code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
+    named = {option.rstrip("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", code)}
+    ours = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
+    assert sorted(one for one in named - ours - {*OPTIONS.split()} if one not in LAUNCHERS) == []
+    assert [name for name in re.findall(r"\bNSYSPIPE_\w+", text) if name not in SOURCES] == []
+    for block in blocks(path, "toml"):
+        (tmp_path / "pyproject.toml").write_text(block, encoding="utf-8")
+        assert read_settings(tmp_path).metrics
+    assert not re.search(r"pip install [^.\n]*nsyspipe(?!/)", text)  # it is on no index: another's would come
+
+
+# What the queries of docs/dashboards.md answer, worked out from the samples' documents, and from a run.
+
+
+@cache
+def document(run):
+    return json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))
+
+
+@cache
+def rows_of(table):
+    """Return the rows of both runs that figures rest on."""
+    rows = [{"run": run} | row for run in RUNS for row in document(run)[table]]
+    return pd.DataFrame([row for row in rows if row.get("in_summary", True)])
+
+
+def tuples(frame):
+    return [*frame.itertuples(index=False, name=None)]
+
+
+def trend():
+    figures = [(document(run)["run"]["captured_at_utc"], run, document(run)["summary"]) for run in RUNS]
+    return [(at, run, one["step_time_ns"] / 1e6, one["comm_share"], one["exposed_comm_share"]) for at, run, one in figures]  # fmt: skip
+
+
+def exposed_by_rank():
+    sums = rows_of("steps").groupby(["run", "rank"])[["exposed_comm_ns", "wait_ns", "wall_ns"]].sum()
+    return tuples(sums[["exposed_comm_ns", "wait_ns"]].div(sums["wall_ns"], axis=0).reset_index())
+
+
+def slowest_steps():
+    slowest = rows_of("steps").sort_values(["wall_ns", "rank"]).groupby(["run", "step"]).tail(1).nlargest(5, "wall_ns")
+    return tuples(slowest.assign(ms=slowest["wall_ns"] / 1e6)[["run", "step", "ms", "rank"]])
+
+
+def stragglers():
+    rows = rows_of("stragglers").sort_values(["lateness_ns", "run", "rank"], ascending=[False, True, True])
+    rows[["late", "caused"]] = rows[["lateness_ns", "wait_caused_ns"]] / 1e6
+    return tuples(rows[["run", "rank", "n_arrived_last", "late", "caused"]])
+
+
+def kernels():
+    rows = nsyspipe.load(SAMPLES.glob("ddp-4gpu-after_*.sqlite"), jobs=1).kernels().to_pandas()
+    top = rows.groupby("name")[["n_kernels", "total_ns", "overlapped_ns"]].sum().nlargest(10, "total_ns").reset_index()
+    return [(name, n, total / 1e6, beside / total) for name, n, total, beside in tuples(top)]
+
+
+ANSWERS = (trend, exposed_by_rank, slowest_steps, stragglers, kernels)
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.__name__)
+def test_a_query_says_what_the_samples_say(answer, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert len(QUERIES) == len(ANSWERS)
+    query = QUERIES[ANSWERS.index(answer)]
+    rows = [tuple(row.values()) for row in duckdb.sql(query).to_arrow_table().to_pylist()]
+    told = [tuple(f"{cell.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}" if hasattr(cell, "hour") else cell for cell in row) for row in rows]  # fmt: skip
+    assert told == answer()

@@ -1,0 +1,131 @@
+"""Captures of two and four GPUs, of programs without a range of their own, against what each program knows of itself."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import nsyspipe
+
+pytestmark = pytest.mark.slow
+
+REAL = Path(__file__).parents[1] / "real"
+PROGRAMS = json.loads((REAL / "4gpu" / "programs.json").read_text())
+# How the programs call what traffic has other names for.
+ROLES = {"shard": "sharded", "replicate (all-reduce)": "data"}
+COLLECTIVES = {
+    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter", "all_to_all_single": "all_to_all",
+    "send": "send_recv", "recv": "send_recv",
+}  # fmt: skip
+# Of two GPUs, nobody's hand in the program: role, calls in a step, and rank 0's steps by its own clock (ms).
+# 12 blocks: the block and the root are gathered, and not again for backward; tensor parallel sums what o and down give,
+# and the gradients of what q, k, v and up take. Of a block DDP makes buckets of up, down and the four of attention.
+UNTOUCHED = {
+    "fsdp2-keep": ("sharded", {"all_gather": 12 + 1, "reduce_scatter": 12 + 1}, [85.9, 87.3, 83.7]),
+    "tp-none": (
+        "tensor",
+        {"all_reduce": 12 * (2 + 4)},
+        [208.2, 179.9, 193.0, 232.6, 224.1, 191.5, 178.3, 194.3, 180.9],
+    ),
+    "ddp-sync-big": ("data", {"all_reduce": 3 * (12 * 3 + 2)}, [281.1, 206.8]),
+    "ddp-nosync-big": ("data", {"all_reduce": 12 * 3 + 2}, [190.1, 198.9]),
+    "trainer": ("data", {"all_gather": 1}, []),
+}
+
+
+def unpacked(pattern, folder):
+    for packed in REAL.glob(f"{pattern}_*.xz"):
+        with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+            shutil.copyfileobj(source, target)
+    return folder
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def captured(request, tmp_path_factory):
+    """Return a run and what its programs said."""
+    folder = unpacked(f"4gpu/{request.param}", tmp_path_factory.mktemp(request.param))
+    return nsyspipe.load(folder, jobs=1), PROGRAMS[request.param]
+
+
+def test_steps_are_those_that_the_program_counted(captured):
+    run, programs = captured
+    assert run.header.steps_from == "repetition"
+    assert run.summary()["n_steps"].to_pylist() == [programs[0]["n_captured"]]
+    # Of the first the program waits for the profiler. Its clock is the host's, ours the device's.
+    told = statistics.median(max(laps) for laps in zip(*(one["step_ms_captured"][1:] for one in programs), strict=True))
+    assert run.summary()["step_time_ns"][0].as_py() / 1e6 == pytest.approx(told, rel=0.1)
+
+
+def test_communicators_have_the_roles_and_ranks_that_the_program_gave_them(captured):
+    run, programs = captured
+    of_program = {
+        (ROLES.get(role, role), ",".join(map(str, ranks)))
+        for role, groups in programs[0]["groups"].items()
+        for ranks in groups
+    }
+    rows = [row for row in run.traffic().to_pylist() if row["rank"] is None]
+    assert {(row["role"], row["ranks"]) for row in rows} == of_program
+
+
+def test_calls_are_as_many_as_the_program_made(captured):
+    run, programs = captured
+    told: Counter[tuple[int, str, str]] = Counter()
+    for program in programs:
+        for call in program["traffic_per_step"]:
+            name = COLLECTIVES.get(call["call"], call["call"])
+            ranks = ",".join(map(str, call["ranks"]))
+            told[program["rank"], name, ranks] += call["calls"]
+    rows = {
+        (row["rank"], row["collective"], row["ranks"]): row["calls_per_step"]
+        for row in run.traffic().to_pylist()
+        if row["rank"] is not None
+    }
+    # Programs count their own calls; what DDP sends on its own is not among them. Sends and receives may be one operation.
+    own = {key: n for key, n in told.items() if key[1] != "send_recv"}
+    assert {key: rows[key] for key in own} == own
+
+
+def test_only_the_program_that_sends_in_every_micro_batch_is_told_so(captured):
+    run, programs = captured
+    is_broken = programs[0]["job"] == "accum-broken"
+    assert ("no-sync" in run.findings()["id"].to_pylist()) == is_broken
+    if "data" not in programs[0]["groups"]:
+        assert not {"single-bucket", "too-many-buckets", "grad-copy"} & {*run.findings()["id"].to_pylist()}
+
+
+@pytest.fixture(scope="module", params=UNTOUCHED)
+def untouched(request, tmp_path_factory):
+    """Return the name of a capture, its run as it comes and by repetition, and what its program does."""
+    folder = unpacked(f"2gpu/{request.param}", tmp_path_factory.mktemp(request.param))
+    return request.param, *(nsyspipe.load(folder, step=step, jobs=1) for step in (None, "repetition"))
+
+
+def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(untouched):
+    name, run, by_repetition = untouched
+    assert run.header.steps_from == ("repetition" if name == "tp-none" else "ranges")
+    windows = [
+        [(row["rank"], row["start_ns"], row["end_ns"]) for row in one.steps().to_pylist()]
+        for one in (run, by_repetition)
+    ]
+    assert windows[0] == windows[1]
+    walls = [row["wall_ns"] / 1e6 for row in run.steps().to_pylist() if row["rank"] == 0]
+    laps = UNTOUCHED[name][2]
+    assert walls[: len(laps)] == pytest.approx(laps, rel=0.02)
+    assert run.summary()["step_time_ns"] == by_repetition.summary()["step_time_ns"]
+
+
+def test_what_an_untouched_program_sends_has_its_role_and_only_who_sends_each_time_is_told_so(untouched):
+    name, *runs = untouched
+    role, calls, _ = UNTOUCHED[name]
+    for run in runs:
+        rows = {row["collective"]: row for row in run.traffic().to_pylist() if row["rank"] is None}
+        assert {row["ranks"] for row in rows.values()} == {"0,1"}
+        assert {collective: rows[collective]["calls_per_step"] for collective in calls} == calls
+        assert role in {row["role"] for row in rows.values()} <= {role, "other"}
+        assert ("no-sync" in run.findings()["id"].to_pylist()) == (name == "ddp-sync-big")

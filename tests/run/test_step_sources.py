@@ -1,0 +1,252 @@
+"""Runs whose steps no range marks: what they say is what the same run with ranges says."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import OptionError
+from tests.build.tools import STEADY, codes, figures, problem_of, run_of, without_ranges
+from tests.build.trace import TraceBuilder, steady_rank
+from tests.pairs import reports
+from tests.run.test_real_reports import N_RANKS
+
+OPTIMIZER = "FusedAdamMathFunctor"
+
+
+def trained(rank, n_steps=6, *, is_marked=False, first=0, operators=False, optimizer=OPTIMIZER):
+    """Return `steady_rank` with an optimizer, whose kernel ends each step; steps are 1000, each 7 longer than the last."""
+    builder = TraceBuilder(pid=1000 + rank)
+    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu().host("node0")
+    for step in range(first, first + n_steps):
+        at = 1000 * step + 7 * step * step
+        if is_marked:
+            builder.range(at, at + 900, f"step {step}").range(at + 60, at + 92, "backward")
+        if operators:
+            builder.range(at + 65, at + 91, "autograd::engine::evaluate_function: MmBackward0", thread="autograd")
+        builder.kernel(at + 100, at + 200, launch=at + 10)
+        builder.kernel(at + 200, at + 300, "gemm_backward", launch=at + 70, thread="autograd")
+        builder.nccl(at + 270, at + 330, launch=at + 80, thread="autograd")
+        builder.copy(at + 340, at + 350, n_bytes=64, launch=at + 90, thread="autograd")
+        builder.kernel(at + 350, at + 380, optimizer, launch=at + 95)
+    return builder
+
+
+def compared(run):
+    """Return what must not depend on where steps come from: figures of every step but the cut-off last one."""
+    rows = [row for row in run.steps().to_pylist() if row["is_complete"]]
+    return [{name: row[name] for name in ("rank", *STEADY, "wait_ns")} for row in rows]
+
+
+@pytest.mark.parametrize(("operators", "source"), [(False, "thread"), (True, "operators")])
+def test_figures_are_those_of_marked_steps_and_the_source_is_said(tmp_path, operators, source):
+    (tmp_path / "marked").mkdir()
+    marked = run_of(tmp_path / "marked", *(trained(rank, is_marked=True) for rank in range(2)))
+    (tmp_path / "bare").mkdir()
+    bare = run_of(tmp_path / "bare", *(trained(rank, operators=operators) for rank in range(2)))
+    assert compared(bare) == compared(marked)
+    assert compared(bare)
+    assert (bare.header.steps_from, marked.header.steps_from) == ("repetition", "ranges")
+    assert {"steps-by-repetition", f"backward-by-{source}"} <= set(codes(bare))
+    (message,) = {row["message"] for row in bare.problems.to_pylist() if row["code"] == "steps-by-repetition"}
+    assert "6 x 4 launches, agreement 1.000" in message
+
+
+def test_how_much_the_steps_leave_out_is_said_where_it_is_more_than_the_ends_of_a_capture(tmp_path):
+    """24 launches are in 6 steps of 4; before them stand 16 of other kernels, or 4, as a step that is cut off has."""
+    for n_before, percent in ((16, "60 %"), (4, None)):
+        builder = trained(0, first=1)
+        for number in range(n_before):
+            builder.kernel(20 * number, 20 * number + 9, f"init_{number}", launch=10 * number)
+        folder = tmp_path / str(n_before)
+        folder.mkdir()
+        run = run_of(folder, builder)
+        assert run.summary()["n_steps"].to_pylist() == [6]
+        assert ("steps-cover-part" in codes(run)) == (percent is not None)
+        if percent:
+            assert f"hold {percent} of this rank's launches" in problem_of(run, "steps-cover-part")["message"]
+
+
+def test_ranks_that_enter_the_capture_one_step_apart_are_aligned(tmp_path):
+    run = run_of(tmp_path, trained(0), trained(1, 5, first=1))
+    assert [row["step"] for row in run.steps().to_pylist() if row["rank"] == 0] == [-1, 0, 1, 2, 3, 4]
+    assert [row["step"] for row in run.steps().to_pylist() if row["rank"] == 1] == [0, 1, 2, 3, 4]
+    assert run.collectives().filter(run.collectives()["is_matched"]).num_rows == 10
+
+
+def test_the_option_asks_for_repetition_whatever_ranges_there_are(tmp_path):
+    run = run_of(tmp_path, *(trained(rank, is_marked=True) for rank in range(2)), step="repetition")
+    assert (run.header.steps_from, run.step_family, "steps-by-repetition" in codes(run)) == ("repetition", None, True)
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, "my_update"])
+def test_without_a_known_optimizer_it_is_said_that_a_unit_may_be_no_step(tmp_path, optimizer):
+    run = run_of(tmp_path, *(trained(rank, optimizer=optimizer) for rank in range(2)))
+    assert run.summary()["n_steps"].to_pylist() == [6]
+    assert ("steps-without-optimizer" in codes(run)) == (optimizer != OPTIMIZER)
+    assert "steps-of-several-updates" not in codes(run)
+
+
+def test_of_a_step_with_several_backward_passes_and_updates_it_is_said_that_it_may_be_several(tmp_path):
+    """The generator's step of this GAN launches what no other step does, so that only both together repeat."""
+    builder = TraceBuilder().session(10**18).gpu()
+    for at in range(0, 10_000, 1000):
+        for part, name in ((0, "discriminator"), (400, "generator")):
+            for number in range(4):
+                late = at + part + 20 * number
+                builder.kernel(late, late + 9, f"gemm_{name}_{number}", launch=late)
+                builder.kernel(late + 100, late + 109, f"gemm_b_{name}_{number}", launch=late + 100, thread="autograd")
+            builder.kernel(at + part + 300, at + part + 310, OPTIMIZER, launch=at + part + 300)
+    run = run_of(tmp_path, builder)
+    assert run.summary()["n_steps"].to_pylist() == [10]
+    assert "has 2 backward passes with an update behind each" in problem_of(run, "steps-of-several-updates")["message"]
+
+
+def test_about_so_many_steps_or_an_error_that_says_how_many(tmp_path):
+    assert run_of(tmp_path, trained(0), trained(1), steps=5).summary()["n_steps"].to_pylist() == [6]
+    with pytest.raises(OptionError) as caught:
+        run_of(tmp_path, trained(0), trained(1), steps=12).steps()
+    assert (caught.value.found, caught.value.fix) == ("6 x 4 launches", "--steps 6, or leave --steps out")
+    with pytest.raises(OptionError, match="repeat nothing"):
+        run_of(tmp_path, trained(0, 1), trained(1, 1), steps=12).steps()
+
+
+def test_steps_of_which_only_collectives_and_optimizer_are_alike_are_said_to_be(tmp_path):
+    builder = TraceBuilder().session(10**18).gpu()
+    for step in range(8):
+        at = 1000 * step
+        for number in range(5 + 3 * step % 7):
+            builder.kernel(at + 20 * number, at + 20 * number + 9, f"gemm_{step}_{number}", launch=at + 2 * number)
+        builder.nccl(at + 400, at + 480, launch=at + 80)
+        builder.kernel(at + 500, at + 510, OPTIMIZER, launch=at + 95)
+    run = run_of(tmp_path, builder)
+    assert run.summary()["n_steps"].to_pylist() == [8]
+    assert "agreement 1.000 of collectives and optimizer" in problem_of(run, "steps-by-repetition")["message"]
+
+
+def test_stages_of_a_pipeline_repeat_each_their_own_and_are_the_same_steps(tmp_path):
+    def stage(rank, first):
+        builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+        name = "ncclDevKernel_SendRecv"
+        for step in range(first, 7):
+            at = 1000 * step + 7 * step * step
+            for layer in range(2 + 3 * rank):
+                builder.kernel(at + 20 * layer, at + 20 * layer + 9, f"gemm_{rank}", launch=at + layer)
+            builder.nccl(at + 200, at + 240, name=name, launch=at + 40)
+            builder.kernel(at + 250, at + 290, f"gemm_b{rank}", launch=at + 70, thread="autograd")
+            builder.nccl(at + 300, at + 340, name=name, launch=at + 75, thread="autograd")
+            builder.kernel(at + 350, at + 380, OPTIMIZER, launch=at + 95)
+        return builder
+
+    run = run_of(tmp_path, stage(0, 1), stage(1, 0))
+    found = {rank: [row["step"] for row in run.steps().to_pylist() if row["rank"] == rank] for rank in range(2)}
+    assert found == {0: [0, 1, 2, 3, 4, 5], 1: [-1, 0, 1, 2, 3, 4, 5]}
+    messages = [row["message"] for row in run.problems.to_pylist() if row["code"] == "steps-by-repetition"]
+    assert ["6 x 6 launches" in messages[0], "7 x 9 launches" in messages[1]] == [True, True]
+
+
+def test_an_optimizer_inside_backward_does_not_make_the_loop_the_backward_pass(tmp_path):
+    def built(folder, *, is_marked):
+        folder.mkdir()
+        builder = TraceBuilder().session(10**18).gpu()
+        for at in range(0, 6000, 1000):
+            if is_marked:
+                builder.range(at, at + 900, "step").range(at + 40, at + 92, "backward")
+            for layer in range(3):
+                builder.kernel(at + 100 + 10 * layer, at + 110 + 10 * layer, launch=at + 10 + layer)
+                late = at + 200 + 20 * layer
+                builder.kernel(late, late + 10, "gemm_b", launch=at + 50 + 4 * layer, thread="autograd")
+                builder.kernel(late + 10, late + 15, OPTIMIZER, launch=at + 52 + 4 * layer, thread="autograd")
+            builder.nccl(at + 215, at + 255, launch=at + 51, thread="autograd")
+        return run_of(folder, builder)
+
+    marked, bare = (built(tmp_path / name, is_marked=name == "marked") for name in ("marked", "bare"))
+    ratio = marked.summary()["backward_overlap_ratio"][0].as_py()
+    assert (bare.header.steps_from, bare.summary()["backward_overlap_ratio"][0].as_py()) == ("repetition", ratio)
+    assert ratio > 0
+
+
+def test_where_one_rank_repeats_and_another_does_not_that_is_said(tmp_path):
+    run = run_of(tmp_path, trained(0), trained(1, 1))
+    assert "launches are seen to repeat on 1 of 2 ranks only" in problem_of(run, "no-steps")["message"]
+
+
+def test_what_repeats_and_trains_nothing_is_said_and_is_no_step(tmp_path):
+    builder = TraceBuilder().session(10**18).gpu()
+    for at in range(0, 60_000, 1000):
+        builder.kernel(at + 100, at + 200, "norm", launch=at).kernel(at + 200, at + 300, "gemm", launch=at + 50)
+    run = run_of(tmp_path, builder)
+    assert (run.header.steps_from, run.is_capture) == ("capture", True)
+    assert "what repeats 60 times, every 0.001 ms, neither updates weights" in problem_of(run, "no-steps")["message"]
+
+
+def test_a_capture_of_one_step_has_none(tmp_path):
+    run = run_of(tmp_path, trained(0, 1), trained(1, 1))
+    assert (run.is_capture, "launches are seen to repeat nowhere" in problem_of(run, "no-steps")["message"]) == (
+        True,
+        True,
+    )
+
+
+def test_steps_that_cannot_be_aligned_have_no_figures_across_ranks(tmp_path):
+    def even(rank, late):
+        builder = (
+            TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18 + late).gpu()
+        )
+        for at in range(0, 6000, 1000):
+            builder.kernel(at + 100, at + 200, launch=at + 10).nccl(at + 270, at + 330, launch=at + 80)
+            builder.kernel(at + 350, at + 380, OPTIMIZER, launch=at + 95)
+        return builder
+
+    run = run_of(tmp_path, even(0, 0), even(1, 500))
+    assert "steps-not-aligned" in codes(run)
+    assert run.steps()["wait_ns"].null_count == run.steps().num_rows
+    assert set(run.steps()["comm_ns"].to_pylist()) == {60}
+
+
+def test_where_ranges_mark_the_steps_nothing_changes(tmp_path):
+    run = run_of(tmp_path, steady_rank(0), steady_rank(1))
+    assert (figures(run), run.header.steps_from) == (STEADY, "ranges")
+    assert not [code for code in codes(run) if code.startswith(("steps-by", "backward-by"))]
+
+
+# A graph that holds a whole step hides what it does: nothing says that it trains.
+HIDDEN = {"2gpu-graph"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*N_RANKS, "ddp-4gpu-before", "ddp-4gpu-after"])
+def test_real_reports_without_their_ranges_have_the_same_steps(real, tmp_path, name):
+    paths = reports(name, real)
+    bare = nsyspipe.load([without_ranges(path, tmp_path / path.name) for path in paths])
+    assert bare.is_capture == (name in HIDDEN)
+    if name in HIDDEN:
+        assert "neither updates weights nor has a backward pass" in problem_of(bare, "no-steps")["message"]
+        return
+    marked = nsyspipe.load(paths)
+    assert (marked.header.steps_from, bare.header.steps_from) == ("ranges", "repetition")
+    (expected,), (found,) = marked.summary().to_pylist(), bare.summary().to_pylist()
+    assert found["n_steps"] == expected["n_steps"]
+    assert found["step_time_ns"] == pytest.approx(expected["step_time_ns"], rel=0.01)
+    backward = expected["backward_overlap_ratio"]
+    assert found["backward_overlap_ratio"] == (backward if not backward else pytest.approx(backward, rel=0.02))
+
+
+def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pauses_longer_behind_it(tmp_path):
+    """The host pauses 780 before the loss, 170 between steps."""
+    builder = TraceBuilder(pid=1000)
+    builder.env(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0).session(10**18).gpu()
+    launches = (
+        (10, "embed", "main"), (20, "gemm_forward", "main"), (800, "loss", "main"), (810, "loss_backward", "autograd"),
+        (820, "gemm_backward", "autograd"), (830, "update", "main"), (840, "update_more", "main"),
+    )  # fmt: skip
+    # The capture begins in mid-forward.
+    for step in range(6):
+        for after, name, thread in launches[0 if step else 2 :]:
+            at = 1000 * step + after
+            builder.kernel(at + 1, at + 6, name, launch=at, thread=thread)
+    run = run_of(tmp_path, builder)
+    (digest,) = (process for report in run._gathered.digests for process in report.processes)
+    starts = digest.members["start_ns"].to_pylist()
+    assert len(starts) >= 4
+    assert all(start % 1000 > 840 or start % 1000 <= 10 for start in starts[1:])
