@@ -26,6 +26,8 @@ def straggler(kept):
     """Return the page as it was opened: at its top, light, nothing focused."""
     kept.page.evaluate("document.activeElement.blur(); window.scrollTo({ top: 0, behavior: 'instant' })")
     kept.page.mouse.move(0, 0)
+    # A tooltip goes a moment after the pointer.
+    kept.wait("![...document.querySelectorAll('.tip')].some(tip => tip.checkVisibility({ visibilityProperty: true }))")
     return kept
 
 
@@ -46,25 +48,31 @@ def test_pointing_at_a_rank_shows_its_times_to_the_nanosecond(straggler):
         assert f"{rank['parts'][name]:,} ns".replace(",", " ") in text
 
 
-def longest_comm(opened):
-    """Point at the longest communication bar of rank 0; return what the page holds of it, and the tooltip."""
-    bar = opened.page.evaluate("""() => {
+def longest(opened, lane):
+    """Point at the longest bar of rank 0 in a lane; return what the page holds of it, and the tooltip."""
+    bar = opened.page.evaluate(
+        """lane => {
       const { ranks, names } = nsyspipe.data("timeline");
-      const { comm } = ranks[0].lanes;
-      const at = comm.length.indexOf(Math.max(...comm.length));
-      const { start, length, exposed, wait } = comm;
-      return { name: names[comm.name[at]], start: start[at], length: length[at], exposed: exposed[at], wait: wait?.[at] };
-    }""")
+      const bars = ranks[0].lanes[lane];
+      const at = bars.length.indexOf(Math.max(...bars.length));
+      const { start, length, exposed, wait } = bars;
+      return { name: names[bars.name?.[at]], start: start[at], length: length[at], exposed: exposed?.[at], wait: wait?.[at] };
+    }""",
+        lane,
+    )
     middle = f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['start'] + bar['length'] / 2})"
     x = opened.chart(middle, TIMELINE)
-    row = opened.page.evaluate("""() => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
-      .rows.find(row => row.lane === "comm").top""")
+    row = opened.page.evaluate(
+        """lane => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
+      .rows.find(row => row.lane === lane).top""",
+        lane,
+    )
     opened.page.mouse.move(*opened.point(TIMELINE, x, row + 12))
     return bar, opened.tooltip()
 
 
 def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
-    bar, text = longest_comm(timeline)
+    bar, text = longest(timeline, "comm")
     assert "rank 0: communication" in text
     assert bar["name"] in text
     for value in (bar["length"], bar["exposed"], bar["wait"]):
@@ -72,7 +80,7 @@ def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
 
 
 def test_a_collective_that_is_pointed_at_is_outlined_on_every_rank(timeline):
-    longest_comm(timeline)
+    longest(timeline, "comm")
     timeline.wait("""(() => {
       const model = nsyspipe.charts.get("chart-timeline").getModel().getSeriesByName("comm")[0];
       const items = [...Array(model.getData().count()).keys()];
@@ -120,7 +128,7 @@ def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_pa
     opened = open_page(path)
     opened.draw()
     opened.show(TIMELINE)
-    bar, text = longest_comm(opened)
+    bar, text = longest(opened, "comm")
     assert (bar["wait"], "exposed" in text, "waiting" in text) == (None, True, False)
 
 
@@ -309,5 +317,6 @@ def test_the_page_of_a_large_run_is_small_opens_fast_and_says_what_it_leaves_out
     if top < 60:  # taller than the screen: bring its beginning below the bar
         opened.page.mouse.wheel(0, top - 120)
         opened.wait("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60")
-    opened.page.mouse.move(*opened.point("chart-timeline", 135, 44))
-    assert "compute" in opened.tooltip()
+    bar, text = longest(opened, "compute")
+    assert "rank 0: compute" in text
+    assert f"{bar['length']:,} ns".replace(",", " ") in text
