@@ -70,9 +70,13 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
     A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` and ``.qdrep`` files without one. One named twice stays.
     """
-    found = _expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES)
-    exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
-    return [path for path in found if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
+    return without_exported(_expand(arguments, EXPORT_SUFFIX, *RAW_SUFFIXES))
+
+
+def without_exported(paths: Sequence[Path]) -> list[Path]:
+    """Return the reports without those whose export is among them."""
+    exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
+    return [path for path in paths if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:

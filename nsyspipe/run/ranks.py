@@ -10,7 +10,7 @@ from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, words_of_runs
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, without_exported, words_of_runs
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
 from nsyspipe.reader.report import open_report
 
@@ -126,7 +126,7 @@ def check_several_runs(arguments: Iterable[str]) -> None:
     They are of one job if their world size is the same, above 1, and no rank is there twice; where none was captured, if
     their captures began together. What was not exported yet is judged by its name alone.
     """
-    groups = words_of_runs(arguments)
+    groups = words_of_runs(without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
         paths = [path for path in named if path.is_file()]  # not globs
         is_raw = any(path.suffix != EXPORT_SUFFIX for path in paths)

@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
 from tests.cli.tools import assert_refused, environment, nsyspipe_here
@@ -73,6 +73,15 @@ def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
     assert parse_runs([f"day={ids}*"]) == [NamedRuns("day", (f"{ids}one", f"{ids}two"))]
     # A glob of reports is one run, and so is what matches other things too.
     assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
+
+
+def test_ranks_that_a_shell_left_of_a_glob_are_refused_with_a_word_for_each_run_whatever_was_exported(folder):
+    for rank in (0, 1):
+        (folder / f"one/run_{rank}.nsys-rep").touch()
+    for extra in (["one/run_0.nsys-rep", "one/run_1.nsys-rep"], []):
+        with pytest.raises(RankConflictError, match="2 reports of one job, each named as a run of its own") as caught:
+            parse_runs([*extra, "one/run_0.sqlite", "one/run_1.sqlite", "two/"])
+        assert caught.value.fix == "'one/run_*.sqlite' two; where each is a run: LABEL=REPORT"
 
 
 def test_every_sort_of_argument_opens_a_run(folder):
