@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from nsyspipe.report.files import Format
 
 SIDES = ("baseline", "candidate")
-# How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
-_INTERVAL, _BOTH, _VERDICT, _WORDS = 95, 65, 50, 79
+# How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
+_BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 # Captions of the tables, by which a page knows them.
