@@ -113,7 +113,7 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
-    """Return a column of integers, with a number in the place of null."""
+    """Return a column of integers, with a number in the place of null (never through float)."""
     values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
     return values
 

@@ -18,7 +18,7 @@ from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, su
 from nsyspipe.analysis.phases import launching_passes
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import canonical
-from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
+from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -340,7 +340,7 @@ def calls_of(payloads: pa.Table) -> Messages:
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
     """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
-    names = map(_bare, collectives)
+    names = map(bare_name, collectives)
     return np.array([_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64)
 
 
@@ -352,15 +352,11 @@ def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
 
 
 def _kind_of_call(text: str) -> int:
-    bare = _bare(text).removeprefix("nccl")
+    bare = bare_name(text).removeprefix("nccl")
     if not bare or bare.startswith("group"):
         return ANY
     bare = _ALIASES.get(bare, bare)
     return _COLLECTIVES.index(bare) if bare in _COLLECTIVES else _NONE
-
-
-def _bare(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).lower()
 
 
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import as_int, process_of
+from nsyspipe.reader.report import process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -240,4 +241,4 @@ def read_strings(report: Report) -> Strings:
     if not report.has(versions.STRINGS, "id", "value"):
         return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
     found = report.select(versions.STRINGS, {"id": "int", "value": "text"})
-    return Strings(as_int(found["id"], 0), found["value"].combine_chunks())
+    return Strings(filled(found["id"], 0), found["value"].combine_chunks())
