@@ -129,21 +129,9 @@ class Slices:
         owner = np.repeat(np.arange(counts.size), counts)
         return np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - self.first, counts), owner
 
-    def mask(self, size: int) -> Flags:
-        """Return a flag per element: whether it lies in any slice."""
-        steps = np.zeros(size + 1, np.int32)
-        np.add.at(steps, self.first, 1)
-        np.add.at(steps, self.last, -1)
-        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
-
     def reduced(self, of: np.ufunc, values: Int64) -> Int64:
         """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
-        return of.reduceat(np.append(values, 0), self.edges)[::2]
-
-    @property
-    def edges(self) -> Int64:
-        """First and last of each slice, one after the other."""
-        return np.stack((self.first, self.last), axis=1).ravel()
+        return of.reduceat(np.append(values, 0), np.stack((self.first, self.last), axis=1).ravel())[::2]
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:

@@ -188,20 +188,11 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
     """Return the first phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none."""
-    starts = np.concatenate([one.starts for one in phases.values()])
-    ends = np.concatenate([one.ends for one in phases.values()])
-    codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
-    order = np.argsort(starts, kind="stable")
-    starts, ends, codes = starts[order], ends[order], codes[order]
-    inside = Slices.within(launches, starts, ends)
-    if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
-        pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
-        pieces[1::2] = codes
-        return np.repeat(pieces, np.diff(inside.edges, prepend=0, append=launches.size))
     phase = np.full(launches.size, NO_PHASE, np.int8)
-    for code in reversed(range(len(phases))):
-        own = codes == code
-        phase[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
+    for code, ranges in reversed([*enumerate(phases.values())]):
+        inside = Slices.within(launches, ranges.starts, ranges.ends)
+        for first, last in zip(inside.first.tolist(), inside.last.tolist(), strict=True):
+            phase[first:last] = code
     return phase
 
 

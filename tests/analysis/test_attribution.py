@@ -95,9 +95,7 @@ def test_copies_alone_have_no_launched_kernels_and_an_unknown_kind_is_neither_me
     assert (ops.copy_kind.tolist(), ops.kernel_start.tolist(), ops.n_launched) == ([0, -1], [], 0)
 
 
-def test_slices_flag_and_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
-    flags = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8)).mask(8)  # the third is empty, the last at the end
-    assert flags.tolist() == [False, True, True, True, False, False, False, True]
+def test_slices_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
     assert slices.reduced(np.minimum, ints(9, 4, 7, -1, 8, 6)).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]
