@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.summary import divided
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.figures import RATES
@@ -157,25 +158,17 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-_GRAPH, _NAMELESS, _LARGEST_TABLE = "CUDA graph", "(no name)", 2**22  # ids above that are looked up by bisection
+_GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
-    by_id = {number: kernel_label(text) for number, text in names.items()}
-    by_id[GRAPH_NAME_ID] = _GRAPH
+    by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: _GRAPH}
     labels = sorted({*by_id.values(), _NAMELESS})
     codes = {text: code for code, text in enumerate(labels)}
-    ids = np.array([UNKNOWN, *sorted(by_id)], np.int64)
-    code = np.array([codes[_NAMELESS], *(codes[by_id[number]] for number in sorted(by_id))])
-    if 0 <= ids[-1] < _LARGEST_TABLE and ids[1] == GRAPH_NAME_ID:
-        table = np.full(int(ids[-1]) + 3, codes[_NAMELESS])
-        table[ids[1:]] = code[1:]  # a graph's -1 is the last place; the one before is nobody's
-        nobody = ids[-1] + 1
-        inside = (name_ids >= GRAPH_NAME_ID) & (name_ids <= ids[-1])
-        return labels, table[name_ids if inside.all() else np.where(inside, name_ids, nobody)]
-    at = np.searchsorted(ids, name_ids, side="right") - 1
-    return labels, np.where(ids[at] == name_ids, code[at], codes[_NAMELESS])
+    code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]])
+    at = pc.index_in(pa.array(name_ids), value_set=pa.array(by_id.keys(), pa.int64()))
+    return labels, code[pc.fill_null(at, len(by_id)).to_numpy()]
 
 
 # Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
@@ -328,15 +321,13 @@ def costs(
     is_known = not steps["comm_ns"].null_count
     rows = [*_of_kernels(kernels, is_comm_known=is_known), *(_collectives(collectives, n_steps) if is_known else ())]
     for row in rows:
-        row["calls_per_step"], row["time_ns_per_step"] = (_over(row[name], n_steps) for name in ("n_calls", "total_ns"))
-        row["step_share"] = _over(row["total_ns"], wall)
+        row["calls_per_step"], row["time_ns_per_step"] = (
+            divided(row[name], n_steps) for name in ("n_calls", "total_ns")
+        )
+        row["step_share"] = divided(row["total_ns"], wall)
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
     of_traffic = sorted(_traffic(traffic), key=lambda row: -(row["time_ns_per_step"] or 0))
     return schema.COSTS.from_rows(sorted([*rows, *of_traffic], key=lambda row: TABLES.index(row["table"])))
-
-
-def _over(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
 
 
 def _sums(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[Row]:
@@ -353,7 +344,7 @@ def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
         yield {
             "table": KERNELS, "name": row["name"], "phase": row["phase"],
             "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],
-            "beside_comm_ratio": _over(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
+            "beside_comm_ratio": divided(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
             "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1 if row["n_slowed"] and row["free_ns"] else None,
         }  # fmt: skip
 
@@ -369,11 +360,11 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
         exposed, transfer = row["exposed_ns"], row["transfer_ns"]
         yield {
             "table": COLLECTIVES, "name": row["name"], "message_bytes": row["size"], "n_calls": row["n"],
-            "total_ns": row["total_ns"], "bytes_per_step": _over(row["message_bytes"], n_steps),
-            "exposed_ns_per_step": _over(exposed, n_steps),
-            "hidden_ns_per_step": _over(None if exposed is None else row["total_ns"] - exposed, n_steps),
-            "wait_ns_per_step": _over(row["waited_ns"], n_steps), "transfer_ns_per_step": _over(transfer, n_steps),
-            **{name: _over(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
+            "total_ns": row["total_ns"], "bytes_per_step": divided(row["message_bytes"], n_steps),
+            "exposed_ns_per_step": divided(exposed, n_steps),
+            "hidden_ns_per_step": divided(None if exposed is None else row["total_ns"] - exposed, n_steps),
+            "wait_ns_per_step": divided(row["waited_ns"], n_steps), "transfer_ns_per_step": divided(transfer, n_steps),
+            **{name: divided(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
         }  # fmt: skip
 
 

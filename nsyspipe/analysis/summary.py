@@ -82,7 +82,7 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     rows = []
     for phase in sorted(phases["phase"].unique().to_pylist()):
         own = phases.filter(pc.equal(phases["phase"], phase))
-        means = {f"{name}_per_step": _divide(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
+        means = {f"{name}_per_step": divided(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
         rows.append({"phase": phase, **means})
     return schema.PHASE_SUMMARY.from_rows(rows)
 
@@ -92,8 +92,8 @@ def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
     sums = {name: _sum(chosen[name]) for name in columns}
     n_rows = None if is_capture else chosen.num_rows
     return {
-        **{name: _divide(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
-        **{name: _divide(sums[column], n_rows) for name, column in MEANS.items()},
+        **{name: divided(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
+        **{name: divided(sums[column], n_rows) for name, column in MEANS.items()},
     }
 
 
@@ -105,7 +105,7 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 def _rates(collectives: pa.Table) -> dict[str, float | None]:
     transfer = _sum(collectives["transfer_ns"])
     sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
-    return {name: None if total is None else _divide(_NS_PER_S * total, transfer) for name, total in sums.items()}
+    return {name: None if total is None else divided(_NS_PER_S * total, transfer) for name, total in sums.items()}
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
@@ -113,7 +113,8 @@ def _sum(column: pa.ChunkedArray) -> float | None:
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 
-def _divide(above: float | None, below: float | None) -> float | None:
+def divided(above: float | None, below: float | None) -> float | None:
+    """Return a ratio; None where a part is, or without a denominator."""
     return above / below if above is not None and below else None
 
 
