@@ -67,11 +67,9 @@ def phase_costs(
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank, for every step that has it.
 
-    ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it. ``n_kernels``: kernels launched in
-    those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``: union of the phase's kernels of either sort, and of all its
-    operations, clipped to the step's window; ``exposed_comm_ns``: of its communication the part beside no compute of any
-    phase; ``idle_ns``, as `breakdown.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the
-    step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
+    ``member`` is the index of the step range, all else as in `schema.PHASES`. Without launches all from ``n_kernels`` on are
+    None; where the step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the
+    phase, `idle_ns` is as `breakdown.phase_idle` gives it.
     """
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))

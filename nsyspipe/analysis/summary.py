@@ -46,11 +46,8 @@ def step_times(steps: pa.Table) -> Int64:
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
-    ``step_time`` takes for each summary step the largest window over ranks, and the median of those; throughput is 1 over
-    their mean. Ratios are pooled: the sum of numerators over all ranks and summary steps divided by the sum of denominators.
-    ``..._per_step`` is a mean over (rank, step). Bandwidths are the sum of bytes over matched collectives of summary steps
-    divided by the sum of their transfer times. A figure is null without summary steps, or where one of its parts is null. Of
-    captures without steps (`is_capture`) there are 0 steps, and what is of a step is null.
+    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`) there
+    are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
