@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.breakdown import started_in
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.summary import divided
 from nsyspipe.model import schema
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.table import Flags, Int32, Int64
-
-    Hashes = NDArray[np.uint64]
 
 
 # Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
@@ -97,10 +97,8 @@ def kernels_table(
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 
-    One row per (phase, name) that occurs, sorted so: ``phase`` (null for none, last), ``name``, ``n_kernels``, ``total_ns``,
-    ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute kernel's time with communication under way; 0 for
-    communication itself), and of kernels that ran under communication and have equal ones that did not: ``n_slowed``,
-    ``slowed_ns`` and ``free_ns``. The sums by window have a row for each of these rows.
+    One row per (phase, name) that occurs, sorted so, null last: those columns of `schema.KERNEL_COSTS` that are of the whole
+    capture, less means, differences and ratios. The sums by window have a row for each of these rows.
     """
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
@@ -182,11 +180,9 @@ NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
 # The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
-_NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
+_REACH = 3
 _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def link_width(bytes_per_s: float) -> float:
@@ -213,37 +209,35 @@ def kernel_slowdown(
     Returns the index of each kernel that ran beside communication, all or in part, and has equal ones that ran free; how much
     of it was beside communication; and what that would have taken free: covered - (duration - median of its free equals).
     """
-    own = _mixed(_mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64))
+    own = np.zeros(duration.size, np.int64)  # a number for each (name, grid, block)
+    for column in (name_id, grid, block):
+        values, code = np.unique(column, return_inverse=True)
+        own = own * values.size + code
+    context = runs_of_codes(np.pad(own, _REACH, constant_values=-1), 2 * _REACH + 1)[: own.size]
     usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
     is_beside = covered[usable] > 0
     free, beside = usable[~is_beside], usable[is_beside]
     if not free.size or not beside.size:
         return (np.empty(0, np.int64),) * 3
-    context = _in_context(own, free)
-    order = np.lexsort((duration[free], context))
-    context = context[order]
-    first = run_starts(context.view(np.int64))
-    count = np.diff(first, append=context.size)
-    lengths = duration[free][order]
+    free = free[np.lexsort((duration[free], context[free]))]
+    first, lengths = run_starts(context[free]), duration[free]
+    count = np.diff(first, append=free.size)
     low, high = lengths[first + (count - 1) // 2], lengths[first + count // 2]
     median = low + (high - low) // 2
     spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
     is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
-    known, median = context[first][is_known], median[is_known]
-    wanted = _in_context(own, beside)
-    at = np.searchsorted(known, wanted)
-    chosen = (at < known.size) & (np.append(known, _MIX_1)[at] == wanted)
-    kernel, equal = beside[chosen], median[at[chosen]]
+    medians = np.full(context.max() + 1, UNKNOWN)  # by context
+    medians[context[free[first[is_known]]]] = median[is_known]
+    kernel = beside[medians[context[beside]] != UNKNOWN]
+    equal = medians[context[kernel]]
     return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
-    """Return by window how much later operations begin beside communication than without, all together, ns, 0 or more.
+    """Return by window how much later operations begin beside communication: ``comm_delay_ns`` of `schema.STEPS`, ns.
 
-    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without
-    communication). Gaps are the times from the end of what ran before to the start of compute kernels that were launched
-    before that end, so that nothing but the device is waited for, of up to 100 us, which leaves out most waits for a
-    collective. 0 without communication, None where fewer than 100 gaps are beside it or without it.
+    Before kernels that were launched before the gap nothing but the device is waited for, and 100 us leave out most waits
+    for a collective. 0 without communication.
     """
     if not len(comm):
         return np.zeros(len(windows), np.int64)
@@ -262,12 +256,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     free, beside = own & (covered == 0), own & (covered == gap + 1)
     if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
         return None
-    begun = start[comm.lengths(start, start + 1) > 0]
-    sums = np.append(0, np.cumsum(gap[beside]))
-    chosen = windows.slices(start[beside])
-    number = chosen.counts
-    means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
-    late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
+    begun = start[comm.contains(start)]
+    number, total = started_in(start[beside], gap[beside], windows)
+    late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - gap[free].mean(), 0.0), 0.0)
     return np.rint(late * windows.slices(begun).counts).astype(np.int64)
 
 
@@ -280,22 +271,6 @@ def compared_share(kernels: pa.Table) -> float:
     beside = sum(row["overlapped_ns_sum"] for row in rows)
     compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)
     return min(compared / beside, 1.0) if beside else 0.0
-
-
-def _in_context(own: Hashes, rows: Int64) -> Hashes:
-    """Combine the identity of some kernels with that of their neighbours in order of launch."""
-    identity = own[rows].copy()
-    padded = np.pad(own, _REACH, constant_values=_MIX_2)  # nobody before the first and after the last kernel
-    for place, offset in enumerate(_NEIGHBOURS, start=1):
-        identity ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
-    return identity
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Spread each number over all 64 bits (the finaliser of splitmix64)."""
-    values = (values ^ (values >> _SHIFT_1)) * _MIX_1
-    values = (values ^ (values >> _SHIFT_2)) * _MIX_2
-    return values ^ (values >> _SHIFT_3)
 
 
 # --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---
