@@ -102,10 +102,7 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
         for batch in operations.select(["process_id", "correlation_id"]).to_batches():
             own = slice(offset, offset + batch.num_rows)
             offset += batch.num_rows
-            ids = batch["correlation_id"]
-            times = first_calls(pc.fill_null(ids, 0).to_numpy())
-            if ids.null_count:
-                times = np.where(pc.is_valid(ids).to_numpy(zero_copy_only=False), times, NEVER)
+            times = first_calls(filled(batch["correlation_id"]))
             if processes.size > 1:
                 times = np.where(batch["process_id"].to_numpy() == process, times, found[own])
             found[own] = times

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import least_of, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,20 +105,15 @@ def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, in
         own = difference[rows]
         if own.size >= _ENOUGH:
             median = int(floor_median(own))
-            yield (
-                place,
-                int(owner[rows[0]]),
-                median,
-                round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median))))),
-            )
+            spread = round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median)))))
+            yield place, int(owner[rows[0]]), median, spread
 
 
 def _parts(places: Int64, reports: Int64, n_reports: int) -> Int64:
     """Return a number for each report, the same for those that sets tie together, at one remove or more."""
     parts = np.arange(n_reports)
     while True:
-        least = np.full(int(places.max()) + 1, n_reports)
-        np.minimum.at(least, places, parts[reports])
+        least = least_of(places, parts[reports], int(places.max()) + 1)
         before = parts.copy()
         np.minimum.at(parts, reports, least[places])
         if (parts == before).all():

@@ -376,9 +376,8 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     """
     calls = calls_of(payloads)
     kernel = np.flatnonzero(launches < NEVER)
-    order = np.argsort(
-        np.concatenate((calls["start"], launches[kernel])), kind="stable"
-    )  # of equal times the call first
+    # Of equal times the call first.
+    order = np.argsort(np.concatenate((calls["start"], launches[kernel])), kind="stable")
     is_kernel = order >= calls.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     kernel, kernel_block = kernel[order[is_kernel] - calls.size], block[is_kernel]
@@ -432,7 +431,6 @@ def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flag
     fused = calls[firsts]
     fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
     fused["has_message_bytes"] = np.logical_and.reduceat(calls["has_message_bytes"], firsts)
-    fused["has_message_bytes"] &= (
-        np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
-    )  # no larger sum is believed
+    # No larger sum is believed.
+    fused["has_message_bytes"] &= np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
     return fused, is_group
