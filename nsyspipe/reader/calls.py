@@ -61,10 +61,7 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
     where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
-    return _launches(report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null())
-
-
-def _launches(calls: pa.Table) -> pa.Table:
+    calls = report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null()
     columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
@@ -73,8 +70,7 @@ def _launches(calls: pa.Table) -> pa.Table:
 class Calls:
     """The CUDA API calls of a report."""
 
-    launches: pa.Table | None  # `canonical.LAUNCHES`; None as `read_launches` tells, as the next
-    all: pa.Table | None  # `canonical.HOST_CALLS`
+    all: pa.Table | None  # `canonical.HOST_CALLS`; None as `read_launches` tells
     # `canonical.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
     blocking: pa.Table | None
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
@@ -84,29 +80,26 @@ class Calls:
 
 def read_calls(report: Report, strings: Strings) -> Calls:
     """Read the CUDA API calls, all kinds in one pass."""
-    nothing = Calls(None, None, None, canonical.HOST_WAITS.empty())
+    nothing = Calls(None, None, canonical.HOST_WAITS.empty())
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
     found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
-    launches = calls = None
+    calls = None
     if report.has(versions.RUNTIME, "correlationId"):
         known = _known(found, *_CALL[:3])
-        launches = _launches(known)
-        thread = known["globalTid"].to_numpy()
-        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"]}
-        calls = canonical.HOST_CALLS.table(columns | {"end_ns": pc.coalesce(known["end"], known["start"])})
+        thread, end = known["globalTid"].to_numpy(), pc.coalesce(known["end"], known["start"])
+        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"], "end_ns": end}
+        calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
-        return replace(nothing, launches=launches, all=calls)
+        return replace(nothing, all=calls)
     waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
-    return Calls(launches, calls, _blocking_calls(strings, found), pa.concat_tables(waits))
+    return Calls(calls, _blocking_calls(strings, found), pa.concat_tables(waits))
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
     """Return the rows in which some columns have a value."""
-    has_null = [name for name in columns if found[name].null_count]
-    return (
-        found.filter(functools.reduce(pc.and_, [pc.is_valid(found[name]) for name in has_null])) if has_null else found
-    )
+    are_known = [pc.is_valid(found[name]) for name in columns if found[name].null_count]
+    return found.filter(functools.reduce(pc.and_, are_known)) if are_known else found
 
 
 def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:

@@ -120,12 +120,12 @@ class Report:
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
-            problem, tables = (
+            problem, fix = (
                 "an SQLite database that Nsight Systems did not export",
-                ", ".join(sorted(self.tables)[:5]),
+                "nsys export --type=sqlite REPORT.nsys-rep",
             )
-            fix = "nsys export --type=sqlite REPORT.nsys-rep"
-            raise NotAReportError(str(path), problem, found=f"tables {tables or '(none)'}", fix=fix)
+            tables = ", ".join(sorted(self.tables)[:5]) or "(none)"
+            raise NotAReportError(str(path), problem, found=f"tables {tables}", fix=fix)
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
@@ -138,10 +138,6 @@ class Report:
         """Tell whether the report has a table with all of these columns."""
         physical = self.physical(table)
         return physical is not None and {*columns} <= {*self.tables[physical]}
-
-    def first(self, table: str, *names: str) -> str | None:
-        """Return the first of these columns that a table has, or None."""
-        return next((name for name in names if self.has(table, name)), None)
 
     def require(self, table: str, *columns: str) -> None:
         """Raise `MissingColumnError` unless a table has all of these columns."""
