@@ -140,17 +140,12 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    start, end = starts[order], ends[order]
-    reached = np.maximum.accumulate(end)
-    hidden = np.zeros(start.size, np.bool_)
-    hidden[1:] = start[1:] < reached[:-1]
-    if not (end[1:][hidden[1:]] > reached[:-1][hidden[1:]]).any():  # all hidden ones are nested
-        return order[~hidden]
+    # A zero-length pick hides nothing: the next one follows.
+    following = np.maximum(np.searchsorted(starts[order], ends[order]), np.arange(1, order.size + 1)).tolist()
     picks, at = [], 0
-    while at < start.size:
+    while at < order.size:
         picks.append(at)
-        # A zero-length pick hides nothing, so step over it by hand.
-        at = max(int(np.searchsorted(start, end[at], side="left")), at + 1)
+        at = following[at]
     return order[np.asarray(picks, np.int64)]
 
 
