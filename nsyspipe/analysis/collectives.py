@@ -272,10 +272,7 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
 
 
 def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
-    """Return which (device, stream) of its collective each uses, in order of first launch in most steps.
-
-    A stream id means nothing elsewhere, but hosts launch in the same order on every rank; captures may begin inside a step.
-    """
+    """Return which (device, stream) of its collective each uses, in order of first launch in most steps: alike on all ranks."""
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]

@@ -39,9 +39,8 @@ _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 class WindowSums:
     """Sums by (group of windows, row), only those that are not 0."""
 
-    n_windows: int
     n_rows: int
-    first_window: Int64  # first window of each group; mostly each window is a group
+    edges: Int64  # first window of each group, and the end of the last; mostly each window is a group
     group: Int32
     row: Int32
     n_kernels: Int32
@@ -49,9 +48,8 @@ class WindowSums:
 
     def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
         """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
-        edges = np.append(self.first_window, self.n_windows)
-        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[edges])
-        is_whole = n_chosen == np.diff(edges)
+        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self.edges])
+        is_whole = n_chosen == np.diff(self.edges)
         counts = is_whole[self.group]
         columns = (self.n_kernels, self.total_ns)
         number, total = (sums_of(self.row[counts], values[counts], self.n_rows) for values in columns)
@@ -83,7 +81,7 @@ def window_sums(
     cells = np.flatnonzero(number[inside])
     columns = *np.divmod(cells, max(n_rows, 1)), number[inside][cells]
     group, of_row, n_kernels = (column.astype(np.int32) for column in columns)
-    sums = WindowSums(len(windows), n_rows, first, group, of_row, n_kernels, total[inside][cells])
+    sums = WindowSums(n_rows, np.append(first, n_windows), group, of_row, n_kernels, total[inside][cells])
     by_row = (edges.size + 1, n_rows)
     return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
 
@@ -234,7 +232,7 @@ def kernel_slowdown(
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
-    """Return by window how much later operations begin beside communication: ``comm_delay_ns`` of `schema.STEPS`, ns.
+    """Return by window how much later operations begin beside communication than without, as `schema.STEPS` has it, ns.
 
     Before kernels that were launched before the gap nothing but the device is waited for, and 100 us leave out most waits
     for a collective. 0 without communication.

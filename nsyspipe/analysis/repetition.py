@@ -301,13 +301,11 @@ def _stretch(keyed: _Keyed, edges: Int64) -> tuple[int, int, float] | None:
 
 
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
-    """Tell whether a block is what programs do between steps: no update, no backward pass, no unit of its own.
-
-    Where one thread launches all, or no optimizer is known, its kernels have to be known too.
-    """
+    """Tell whether a block is what programs do between steps: no update, no backward pass, no unit of its own."""
     are_several = np.ptp(keyed.threads[unit]) > 0
     if keyed.is_optimizer[block].any() or (are_several and np.ptp(keyed.threads[block]) > 0):
         return False
+    # Where one thread launches all, or no optimizer is known, its kernels have to be known too.
     n_known = np.count_nonzero(np.isin(keyed.names[block], keyed.names[unit]))
     if n_known < _LEAST_KNOWN * (block.stop - block.start) and not (are_several and keyed.is_optimizer[unit].any()):
         return False
@@ -382,11 +380,7 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
 
 
 def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
-    """Return where a capture that holds nothing but whole units begins each, else where the host pauses longest.
-
-    That is the place of the key that comes once in each unit behind the longest pause, the median over units, of those where
-    steps may begin.
-    """
+    """Return where a capture of nothing but whole units begins each, else of keys once in each that behind the longest pause."""
     lengths = np.diff(anchors)
     size, n_units = sequence.time_ns.size, lengths.size
     if (lengths == lengths[0]).all() and size == anchors.size * lengths[0]:
