@@ -1,4 +1,4 @@
-"""How alike two sequences are: what both hold in the same order, and the block that only one of them has."""
+"""How alike sequences are: what two hold in the same order, the block that only one of them has, and equal runs of codes."""
 
 from __future__ import annotations
 
@@ -70,3 +70,14 @@ def n_common(one: Int64, other: Int64, most_apart: int) -> int:
             matches = row & masks.get(code, 0)
             row = ((row + matches) | (row - matches)) & every
     return n_left + right - left - row.bit_count()
+
+
+def runs_of_codes(codes: Int64, length: int) -> Int64:
+    """Return a number from 0 for the run of so many codes that begins at each; behind the last all are -1."""
+    following = np.append(codes + 1, np.zeros(length, np.int64)).astype(np.uint64)
+    mixed = np.zeros(codes.size, np.uint64)
+    for shift in range(length):
+        mixed = mixed * np.uint64(1_000_003) + following[shift : shift + codes.size]
+        mixed ^= mixed >> np.uint64(31)
+    numbers: Int64 = np.unique(mixed, return_inverse=True)[1].astype(np.int64)
+    return numbers

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import Slices, is_sorted
+from nsyspipe.analysis.intervals import EMPTY, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 
 if TYPE_CHECKING:
@@ -91,29 +91,18 @@ class ProcessOperations:
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch: the process's earliest API call of that correlation id, else `NEVER`."""
-    found = np.full(operations.num_rows, NEVER)
-    if launches is None or not launches.num_rows or not operations.num_rows:
-        return found
-    processes = np.union1d(*(distinct(table["process_id"]) for table in (operations, launches)))
-    for process in distinct(operations["process_id"]):
-        first_calls = _first_calls(launches, process, is_only=processes.size == 1)
-        offset = 0
-        for batch in operations.select(["process_id", "correlation_id"]).to_batches():
-            own = slice(offset, offset + batch.num_rows)
-            offset += batch.num_rows
-            ids = batch["correlation_id"]
-            times = first_calls(pc.fill_null(ids, 0).to_numpy())
-            if ids.null_count:
-                times = np.where(pc.is_valid(ids).to_numpy(zero_copy_only=False), times, NEVER)
-            if processes.size > 1:
-                times = np.where(batch["process_id"].to_numpy() == process, times, found[own])
-            found[own] = times
-    return found
+    """Return the host start of each operation's launch: the earliest API call of that correlation id, else `NEVER`.
+
+    Both tables are of one process; `launches` is `canonical.LAUNCHES` or `canonical.HOST_CALLS`.
+    """
+    if launches is None or not launches.num_rows:
+        return np.full(operations.num_rows, NEVER)
+    first_calls = _first_calls(launches)
+    return np.concatenate([EMPTY.starts, *(first_calls(filled(one)) for one in operations["correlation_id"].chunks)])
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
-    """Return a column of integers, with a number in the place of null."""
+    """Return a column of integers, with a number in the place of null (never through float)."""
     values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
     return values
 
@@ -138,8 +127,8 @@ def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
-def _first_calls(launches: pa.Table, process: int, *, is_only: bool) -> Callable[[Int64], Int64]:
-    """Return what tells the earliest call of correlation ids of one process, `NEVER` where there is none."""
+def _first_calls(launches: pa.Table) -> Callable[[Int64], Int64]:
+    """Return what tells the earliest call of correlation ids, `NEVER` where there is none."""
     bounds = pc.min_max(launches["correlation_id"]).as_py()
     lowest, highest = bounds["min"], bounds["max"]
     n_ids, known = highest - lowest + 1, None
@@ -156,11 +145,7 @@ def _first_calls(launches: pa.Table, process: int, *, is_only: bool) -> Callable
         return at if inside.all() else np.where(inside, at, n_ids)
 
     for batch in launches.to_batches():
-        ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
-        if not is_only:
-            own = batch["process_id"].to_numpy() == process
-            ids, starts = ids[own], starts[own]
-        np.minimum.at(first, places(ids), starts)
+        np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
     return lambda ids: first[places(ids)]
 
 

@@ -55,21 +55,11 @@ def device_time(operations: ProcessOperations) -> DeviceTime:
 def breakdown(
     operations: ProcessOperations, windows: Windows, backward: Flags | None, recorded: Recorded, device: DeviceTime
 ) -> dict[str, Int64 | None]:
-    r"""Split each window of one rank into disjoint parts.
+    """Split each window of one rank into disjoint parts: columns of `schema.STEPS`, which has their formulas.
 
-    C, M, P are the unions of compute, comm and memory operations, clipped to the window whatever
-    step they belong to; D the device-to-device copies of P, B the backward kernels of C::
-
-        compute        = |C|                    overlap_compute  = |M n C|
-        comm           = |M|                    overlap_backward = |M n B|
-        exposed_comm   = |M \ C|                dtod             = |D|
-        exposed_memory = |P \ (C u M)|          exposed_dtod     = |D \ (C u M)|
-        idle           = wall - |C u M u P|
-
-    Exactly: ``compute + exposed_comm + exposed_memory + idle = wall`` and ``exposed_comm + overlap_compute = comm``.
-
-    `backward` flags the kernels that were launched inside a backward range; None when the rank has no such range. Returns
-    columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded: see `_NEEDS`.
+    Operations count in the window that they run in, whatever step they belong to. `backward` flags the kernels that were
+    launched inside a backward range; None when the rank has no such range. Returns one int64 per window (ns, counts and
+    bytes as named), None where not recorded: see `_NEEDS`.
     """
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
@@ -104,11 +94,11 @@ _NEEDS = {
 }  # fmt: skip
 
 
-def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, Int64]:
-    """Return number and bytes of the copies that start in each window."""
+def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, Int64]:
+    """Return how many operations start in each window, and the sum of their values."""
     order = np.argsort(starts, kind="stable")
     found = windows.slices(starts[order])
-    before = np.concatenate(([0], np.cumsum(n_bytes[order])))
+    before = np.append(0, np.cumsum(values[order]))
     return found.counts, before[found.last] - before[found.first]
 
 
@@ -120,11 +110,10 @@ _LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: mo
 def grad_copies(
     operations: ProcessOperations, windows: Windows, device: DeviceTime, in_backward: Flags | None, recorded: Recorded
 ) -> dict[str, Int64 | None]:
-    """Measure the copies between gradients and buckets in each window.
+    """Measure the copies between gradients and buckets in each window, by the formulas of `schema.STEPS`.
 
-    They are DtoD copies in runs of at least eight, launched with nothing else between them (what is launched in the same
-    nanosecond comes after), inside a backward range where the rank has any. The span is their union with gaps of up to 20 us
-    between two of one window. None where copies or their kinds were not recorded.
+    `in_backward` flags the copies launched inside a backward range; None where the rank has none. What is launched in the
+    same nanosecond as a copy comes after it. None where copies or their kinds were not recorded.
     """
     chosen = _in_runs(operations)
     if in_backward is not None:
@@ -215,27 +204,14 @@ def idle_causes(
     *,
     between: IntervalSet = EMPTY,
 ) -> tuple[dict[str, Int64 | None], dict[str, Int64]]:
-    r"""Split the idle time of each window by what held up the operation that ends each gap.
+    """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
 
-    A gap ``[g0, g1)`` is ended by an operation launched at ``L``; ``R = min(max(L + latency, g0), g1)``
-    is when it could have started, latency being the rank's shortest time from launch to start::
+    `data` is when the host was in the data phase, `between` when it was between two steps, in no range and no call: no time
+    is in both, and all are on the clock of the gaps. All causes are None where `idle_ns` is; blocked and launch without
+    `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
 
-        late       = [g0, R)            the operation was not there yet
-        input      = |late n D|                     D = host ranges of the data phase, and when the host was
-                                                    between two steps, in no range and no call
-        blocked    = |late \ D| if a blocking call was under way at g0, else |(late \ D) n S|
-                                                    S = synchronising and memory calls of the host
-        launch     = |late \ D| - blocked           the host was busy with anything else
-        dependency = g1 - R             launched in time: it waited for an event of another stream,
-                                        or for the device to start it
-        unknown    = idle - all of these            gaps that an operation without a launch ends
-
-    All times of the host are on the clock of the gaps, and none of `between` is in `data`. All causes are None where
-    `idle_ns` is; blocked and launch without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
-
-    Returns `schema.IDLE_CAUSES`, one int64 per window, ns, with ``idle_between_steps_ns``, the part of input between two
-    steps, and ``idle_pause_ns``, the part of launch in stretches of `PAUSE_NS` and more; and ``idle_blocked_ns`` by the call
-    that the host was blocked in, without those that have none.
+    Returns `schema.IDLE_CAUSES`, ``idle_between_steps_ns`` and ``idle_pause_ns``, one int64 per window, ns; and
+    ``idle_blocked_ns`` by the call that the host was blocked in, without those that have none.
     """
     columns: dict[str, Int64 | None] = dict.fromkeys((*IDLE_CAUSES, "idle_between_steps_ns", "idle_pause_ns"))
     if idle_ns is None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import least_of, run_starts, union
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,20 +105,15 @@ def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, in
         own = difference[rows]
         if own.size >= _ENOUGH:
             median = int(floor_median(own))
-            yield (
-                place,
-                int(owner[rows[0]]),
-                median,
-                round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median))))),
-            )
+            spread = round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - median)))))
+            yield place, int(owner[rows[0]]), median, spread
 
 
 def _parts(places: Int64, reports: Int64, n_reports: int) -> Int64:
     """Return a number for each report, the same for those that sets tie together, at one remove or more."""
     parts = np.arange(n_reports)
     while True:
-        least = np.full(int(places.max()) + 1, n_reports)
-        np.minimum.at(least, places, parts[reports])
+        least = least_of(places, parts[reports], int(places.max()) + 1)
         before = parts.copy()
         np.minimum.at(parts, reports, least[places])
         if (parts == before).all():
@@ -126,10 +121,7 @@ def _parts(places: Int64, reports: Int64, n_reports: int) -> Int64:
 
 
 def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tuple[Int64, Int64]:
-    """Return offsets whose differences from a middle of each set are its medians as nearly as can be, and by how much not.
-
-    Least squares by conjugate gradients: each of few steps takes as long as there are ties, of which a report has a few.
-    """
+    """Return offsets whose differences from a middle of each set are its medians by least squares, and by how much not."""
     column = np.concatenate((reports, n_reports + places))  # a tie is report - middle of the set
     fit = np.zeros(int(column.max()) + 1)
 
@@ -139,7 +131,7 @@ def _fitted(places: Int64, reports: Int64, medians: Int64, n_reports: int) -> tu
     rest = medians.astype(np.float64)
     slope = direction = gradient(rest)
     steepness = least = slope @ slope
-    for _ in range(fit.size):
+    for _ in range(fit.size):  # conjugate gradients: each of few steps takes as long as there are ties
         if steepness <= _SOLVED * least:
             break
         change = direction[reports] - direction[n_reports + places]
@@ -238,12 +230,9 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
     is_undisturbed = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few
-        others = np.flatnonzero(of_call != own)
-        others = others[np.argsort(starts[others], kind="stable")]
-        mine = thread == own
-        before = np.searchsorted(starts[others], began[mine], side="left")
-        reached = np.concatenate(([UNKNOWN], np.maximum.accumulate(ends[others])))
-        is_undisturbed[mine] = reached[before] <= began[mine]
+        others, mine = of_call != own, thread == own
+        later = starts[others] + 1  # what begins at the same time disturbs nothing
+        is_undisturbed[mine] = ~union(later, np.maximum(ends[others], later)).contains(began[mine])
     return is_undisturbed
 
 

@@ -18,7 +18,7 @@ from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, su
 from nsyspipe.analysis.phases import launching_passes
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import canonical
-from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
+from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -272,10 +272,7 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
 
 
 def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
-    """Return which (device, stream) of its collective each uses, in order of first launch in most steps.
-
-    A stream id means nothing elsewhere, but hosts launch in the same order on every rank; captures may begin inside a step.
-    """
+    """Return which (device, stream) of its collective each uses, in order of first launch in most steps: alike on all ranks."""
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
@@ -340,7 +337,7 @@ def calls_of(payloads: pa.Table) -> Messages:
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
     """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
-    names = map(_bare, collectives)
+    names = map(bare_name, collectives)
     return np.array([_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64)
 
 
@@ -352,15 +349,11 @@ def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
 
 
 def _kind_of_call(text: str) -> int:
-    bare = _bare(text).removeprefix("nccl")
+    bare = bare_name(text).removeprefix("nccl")
     if not bare or bare.startswith("group"):
         return ANY
     bare = _ALIASES.get(bare, bare)
     return _COLLECTIVES.index(bare) if bare in _COLLECTIVES else _NONE
-
-
-def _bare(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).lower()
 
 
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:
@@ -380,9 +373,8 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     """
     calls = calls_of(payloads)
     kernel = np.flatnonzero(launches < NEVER)
-    order = np.argsort(
-        np.concatenate((calls["start"], launches[kernel])), kind="stable"
-    )  # of equal times the call first
+    # Of equal times the call first.
+    order = np.argsort(np.concatenate((calls["start"], launches[kernel])), kind="stable")
     is_kernel = order >= calls.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     kernel, kernel_block = kernel[order[is_kernel] - calls.size], block[is_kernel]
@@ -436,7 +428,6 @@ def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flag
     fused = calls[firsts]
     fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
     fused["has_message_bytes"] = np.logical_and.reduceat(calls["has_message_bytes"], firsts)
-    fused["has_message_bytes"] &= (
-        np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
-    )  # no larger sum is believed
+    # No larger sum is believed.
+    fused["has_message_bytes"] &= np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
     return fused, is_group

@@ -129,21 +129,9 @@ class Slices:
         owner = np.repeat(np.arange(counts.size), counts)
         return np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - self.first, counts), owner
 
-    def mask(self, size: int) -> Flags:
-        """Return a flag per element: whether it lies in any slice."""
-        steps = np.zeros(size + 1, np.int32)
-        np.add.at(steps, self.first, 1)
-        np.add.at(steps, self.last, -1)
-        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
-
     def reduced(self, of: np.ufunc, values: Int64) -> Int64:
         """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
-        return of.reduceat(np.append(values, 0), self.edges)[::2]
-
-    @property
-    def edges(self) -> Int64:
-        """First and last of each slice, one after the other."""
-        return np.stack((self.first, self.last), axis=1).ravel()
+        return of.reduceat(np.append(values, 0), np.stack((self.first, self.last), axis=1).ravel())[::2]
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:
@@ -152,17 +140,12 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
-    start, end = starts[order], ends[order]
-    reached = np.maximum.accumulate(end)
-    hidden = np.zeros(start.size, np.bool_)
-    hidden[1:] = start[1:] < reached[:-1]
-    if not (end[1:][hidden[1:]] > reached[:-1][hidden[1:]]).any():  # all hidden ones are nested
-        return order[~hidden]
+    # A zero-length pick hides nothing: the next one follows.
+    following = np.maximum(np.searchsorted(starts[order], ends[order]), np.arange(1, order.size + 1)).tolist()
     picks, at = [], 0
-    while at < start.size:
+    while at < order.size:
         picks.append(at)
-        # A zero-length pick hides nothing, so step over it by hand.
-        at = max(int(np.searchsorted(start, end[at], side="left")), at + 1)
+        at = following[at]
     return order[np.asarray(picks, np.int64)]
 
 

@@ -10,8 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.breakdown import started_in
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.summary import divided
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.figures import RATES
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.table import Flags, Int32, Int64
 
-    Hashes = NDArray[np.uint64]
-
 
 # Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
@@ -38,9 +39,8 @@ _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 class WindowSums:
     """Sums by (group of windows, row), only those that are not 0."""
 
-    n_windows: int
     n_rows: int
-    first_window: Int64  # first window of each group; mostly each window is a group
+    edges: Int64  # first window of each group, and the end of the last; mostly each window is a group
     group: Int32
     row: Int32
     n_kernels: Int32
@@ -48,9 +48,8 @@ class WindowSums:
 
     def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
         """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
-        edges = np.append(self.first_window, self.n_windows)
-        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[edges])
-        is_whole = n_chosen == np.diff(edges)
+        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self.edges])
+        is_whole = n_chosen == np.diff(self.edges)
         counts = is_whole[self.group]
         columns = (self.n_kernels, self.total_ns)
         number, total = (sums_of(self.row[counts], values[counts], self.n_rows) for values in columns)
@@ -82,7 +81,7 @@ def window_sums(
     cells = np.flatnonzero(number[inside])
     columns = *np.divmod(cells, max(n_rows, 1)), number[inside][cells]
     group, of_row, n_kernels = (column.astype(np.int32) for column in columns)
-    sums = WindowSums(len(windows), n_rows, first, group, of_row, n_kernels, total[inside][cells])
+    sums = WindowSums(n_rows, np.append(first, n_windows), group, of_row, n_kernels, total[inside][cells])
     by_row = (edges.size + 1, n_rows)
     return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
 
@@ -96,10 +95,8 @@ def kernels_table(
 ) -> tuple[pa.Table, WindowSums]:
     """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 
-    One row per (phase, name) that occurs, sorted so: ``phase`` (null for none, last), ``name``, ``n_kernels``, ``total_ns``,
-    ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute kernel's time with communication under way; 0 for
-    communication itself), and of kernels that ran under communication and have equal ones that did not: ``n_slowed``,
-    ``slowed_ns`` and ``free_ns``. The sums by window have a row for each of these rows.
+    One row per (phase, name) that occurs, sorted so, null last: those columns of `schema.KERNEL_COSTS` that are of the whole
+    capture, less means, differences and ratios. The sums by window have a row for each of these rows.
     """
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
@@ -157,25 +154,17 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-_GRAPH, _NAMELESS, _LARGEST_TABLE = "CUDA graph", "(no name)", 2**22  # ids above that are looked up by bisection
+_GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
-    by_id = {number: kernel_label(text) for number, text in names.items()}
-    by_id[GRAPH_NAME_ID] = _GRAPH
+    by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: _GRAPH}
     labels = sorted({*by_id.values(), _NAMELESS})
     codes = {text: code for code, text in enumerate(labels)}
-    ids = np.array([UNKNOWN, *sorted(by_id)], np.int64)
-    code = np.array([codes[_NAMELESS], *(codes[by_id[number]] for number in sorted(by_id))])
-    if 0 <= ids[-1] < _LARGEST_TABLE and ids[1] == GRAPH_NAME_ID:
-        table = np.full(int(ids[-1]) + 3, codes[_NAMELESS])
-        table[ids[1:]] = code[1:]  # a graph's -1 is the last place; the one before is nobody's
-        nobody = ids[-1] + 1
-        inside = (name_ids >= GRAPH_NAME_ID) & (name_ids <= ids[-1])
-        return labels, table[name_ids if inside.all() else np.where(inside, name_ids, nobody)]
-    at = np.searchsorted(ids, name_ids, side="right") - 1
-    return labels, np.where(ids[at] == name_ids, code[at], codes[_NAMELESS])
+    code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]])
+    at = pc.index_in(pa.array(name_ids), value_set=pa.array(by_id.keys(), pa.int64()))
+    return labels, code[pc.fill_null(at, len(by_id)).to_numpy()]
 
 
 # Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
@@ -189,11 +178,9 @@ NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
 # The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
-_NEIGHBOURS, _REACH = (-3, -2, -1, 1, 2, 3), 3
+_REACH = 3
 _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def link_width(bytes_per_s: float) -> float:
@@ -220,37 +207,35 @@ def kernel_slowdown(
     Returns the index of each kernel that ran beside communication, all or in part, and has equal ones that ran free; how much
     of it was beside communication; and what that would have taken free: covered - (duration - median of its free equals).
     """
-    own = _mixed(_mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64))
+    own = np.zeros(duration.size, np.int64)  # a number for each (name, grid, block)
+    for column in (name_id, grid, block):
+        values, code = np.unique(column, return_inverse=True)
+        own = own * values.size + code
+    context = runs_of_codes(np.pad(own, _REACH, constant_values=-1), 2 * _REACH + 1)[: own.size]
     usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
     is_beside = covered[usable] > 0
     free, beside = usable[~is_beside], usable[is_beside]
     if not free.size or not beside.size:
         return (np.empty(0, np.int64),) * 3
-    context = _in_context(own, free)
-    order = np.lexsort((duration[free], context))
-    context = context[order]
-    first = run_starts(context.view(np.int64))
-    count = np.diff(first, append=context.size)
-    lengths = duration[free][order]
+    free = free[np.lexsort((duration[free], context[free]))]
+    first, lengths = run_starts(context[free]), duration[free]
+    count = np.diff(first, append=free.size)
     low, high = lengths[first + (count - 1) // 2], lengths[first + count // 2]
     median = low + (high - low) // 2
     spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
     is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
-    known, median = context[first][is_known], median[is_known]
-    wanted = _in_context(own, beside)
-    at = np.searchsorted(known, wanted)
-    chosen = (at < known.size) & (np.append(known, _MIX_1)[at] == wanted)
-    kernel, equal = beside[chosen], median[at[chosen]]
+    medians = np.full(context.max() + 1, UNKNOWN)  # by context
+    medians[context[free[first[is_known]]]] = median[is_known]
+    kernel = beside[medians[context[beside]] != UNKNOWN]
+    equal = medians[context[kernel]]
     return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
-    """Return by window how much later operations begin beside communication than without, all together, ns, 0 or more.
+    """Return by window how much later operations begin beside communication than without, as `schema.STEPS` has it, ns.
 
-    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without
-    communication). Gaps are the times from the end of what ran before to the start of compute kernels that were launched
-    before that end, so that nothing but the device is waited for, of up to 100 us, which leaves out most waits for a
-    collective. 0 without communication, None where fewer than 100 gaps are beside it or without it.
+    Before kernels that were launched before the gap nothing but the device is waited for, and 100 us leave out most waits
+    for a collective. 0 without communication.
     """
     if not len(comm):
         return np.zeros(len(windows), np.int64)
@@ -269,12 +254,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     free, beside = own & (covered == 0), own & (covered == gap + 1)
     if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
         return None
-    begun = start[comm.lengths(start, start + 1) > 0]
-    sums = np.append(0, np.cumsum(gap[beside]))
-    chosen = windows.slices(start[beside])
-    number = chosen.counts
-    means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
-    late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
+    begun = start[comm.contains(start)]
+    number, total = started_in(start[beside], gap[beside], windows)
+    late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - gap[free].mean(), 0.0), 0.0)
     return np.rint(late * windows.slices(begun).counts).astype(np.int64)
 
 
@@ -287,22 +269,6 @@ def compared_share(kernels: pa.Table) -> float:
     beside = sum(row["overlapped_ns_sum"] for row in rows)
     compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)
     return min(compared / beside, 1.0) if beside else 0.0
-
-
-def _in_context(own: Hashes, rows: Int64) -> Hashes:
-    """Combine the identity of some kernels with that of their neighbours in order of launch."""
-    identity = own[rows].copy()
-    padded = np.pad(own, _REACH, constant_values=_MIX_2)  # nobody before the first and after the last kernel
-    for place, offset in enumerate(_NEIGHBOURS, start=1):
-        identity ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
-    return identity
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Spread each number over all 64 bits (the finaliser of splitmix64)."""
-    values = (values ^ (values >> _SHIFT_1)) * _MIX_1
-    values = (values ^ (values >> _SHIFT_2)) * _MIX_2
-    return values ^ (values >> _SHIFT_3)
 
 
 # --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---
@@ -328,15 +294,13 @@ def costs(
     is_known = not steps["comm_ns"].null_count
     rows = [*_of_kernels(kernels, is_comm_known=is_known), *(_collectives(collectives, n_steps) if is_known else ())]
     for row in rows:
-        row["calls_per_step"], row["time_ns_per_step"] = (_over(row[name], n_steps) for name in ("n_calls", "total_ns"))
-        row["step_share"] = _over(row["total_ns"], wall)
+        row["calls_per_step"], row["time_ns_per_step"] = (
+            divided(row[name], n_steps) for name in ("n_calls", "total_ns")
+        )
+        row["step_share"] = divided(row["total_ns"], wall)
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
     of_traffic = sorted(_traffic(traffic), key=lambda row: -(row["time_ns_per_step"] or 0))
     return schema.COSTS.from_rows(sorted([*rows, *of_traffic], key=lambda row: TABLES.index(row["table"])))
-
-
-def _over(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
 
 
 def _sums(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[Row]:
@@ -353,7 +317,7 @@ def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
         yield {
             "table": KERNELS, "name": row["name"], "phase": row["phase"],
             "n_calls": row["n_in_summary"], "total_ns": row["in_summary_ns"], "n_slowed": row["n_slowed"],
-            "beside_comm_ratio": _over(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
+            "beside_comm_ratio": divided(row["overlapped_ns"], row["total_ns"]) if has_beside else None,
             "slowdown_ratio": row["slowed_ns"] / row["free_ns"] - 1 if row["n_slowed"] and row["free_ns"] else None,
         }  # fmt: skip
 
@@ -369,11 +333,11 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
         exposed, transfer = row["exposed_ns"], row["transfer_ns"]
         yield {
             "table": COLLECTIVES, "name": row["name"], "message_bytes": row["size"], "n_calls": row["n"],
-            "total_ns": row["total_ns"], "bytes_per_step": _over(row["message_bytes"], n_steps),
-            "exposed_ns_per_step": _over(exposed, n_steps),
-            "hidden_ns_per_step": _over(None if exposed is None else row["total_ns"] - exposed, n_steps),
-            "wait_ns_per_step": _over(row["waited_ns"], n_steps), "transfer_ns_per_step": _over(transfer, n_steps),
-            **{name: _over(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
+            "total_ns": row["total_ns"], "bytes_per_step": divided(row["message_bytes"], n_steps),
+            "exposed_ns_per_step": divided(exposed, n_steps),
+            "hidden_ns_per_step": divided(None if exposed is None else row["total_ns"] - exposed, n_steps),
+            "wait_ns_per_step": divided(row["waited_ns"], n_steps), "transfer_ns_per_step": divided(transfer, n_steps),
+            **{name: divided(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
         }  # fmt: skip
 
 

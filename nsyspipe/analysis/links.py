@@ -49,11 +49,9 @@ def links(
 ) -> tuple[pa.Table, list[int]]:
     """Say for each edge of the communicator of most hosts, of those the largest, what it crosses: `schema.LINKS`, sorted by its key.
 
-    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Of the log's communicators those with a
-    process among `pids` count, if any; then that of most hosts, then the largest, then the first. Edges are those of the rings, or all that NCCL
-    connected when no ring was logged, and those of trees between hosts. A transport that another communicator logged for the same two GPUs holds for this one
-    too. With neither, one row per pair of GPUs of a host, of which nothing says that it is used: transport null, kind
-    unknown.
+    With it the indices of GPUs that ranks run on and the topology lacks, sorted. Communicators with a process among `pids`
+    count first. Where no ring was logged, edges are all that NCCL connected. A transport that another communicator logged
+    for the same two GPUs holds for this one too. A pair of GPUs without a log has transport null, kind unknown.
 
     The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML index, else CUDA index, as
     logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not

@@ -72,9 +72,8 @@ class DeviceOperations:
         keys = (self.start, self.end, self.category, *ids, self.launch, self.name, self.n_bytes, *more)
         order = np.argsort(self.start, kind="stable")
         is_same = np.diff(self.start[order]) == 0
-        places = np.flatnonzero(
-            np.append(is_same, False) | np.append(False, is_same)
-        )  # few: other keys count only there
+        # Few: other keys count only there.
+        places = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         rows = order[places]
         order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
         return order

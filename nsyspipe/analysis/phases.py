@@ -67,11 +67,9 @@ def phase_costs(
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank, for every step that has it.
 
-    ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it. ``n_kernels``: kernels launched in
-    those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``: union of the phase's kernels of either sort, and of all its
-    operations, clipped to the step's window; ``exposed_comm_ns``: of its communication the part beside no compute of any
-    phase; ``idle_ns``, as `breakdown.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the
-    step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
+    ``member`` is the index of the step range, all else as in `schema.PHASES`. Without launches all from ``n_kernels`` on are
+    None; where the step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the
+    phase, `idle_ns` is as `breakdown.phase_idle` gives it.
     """
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
@@ -188,20 +186,11 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
     """Return the first phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none."""
-    starts = np.concatenate([one.starts for one in phases.values()])
-    ends = np.concatenate([one.ends for one in phases.values()])
-    codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
-    order = np.argsort(starts, kind="stable")
-    starts, ends, codes = starts[order], ends[order], codes[order]
-    inside = Slices.within(launches, starts, ends)
-    if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
-        pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
-        pieces[1::2] = codes
-        return np.repeat(pieces, np.diff(inside.edges, prepend=0, append=launches.size))
     phase = np.full(launches.size, NO_PHASE, np.int8)
-    for code in reversed(range(len(phases))):
-        own = codes == code
-        phase[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
+    for code, ranges in reversed([*enumerate(phases.values())]):
+        inside = Slices.within(launches, ranges.starts, ranges.ends)
+        for first, last in zip(inside.first.tolist(), inside.last.tolist(), strict=True):
+            phase[first:last] = code
     return phase
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import IntervalSet, union
+from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # What `torch.autograd.profiler.emit_nvtx` calls the ranges of autograd's engine.
 _OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")
 _SHIFTS: Final = (0, -1, 1, -2, 2)
+_KEYS: Final = ["comm_id", "seq_number", "kind"]
 # A shift is sure where no other comes near: the spread of what ends together is half of any other's, or less.
 _SURE: Final = 0.5
 
@@ -167,30 +168,23 @@ class _Comm:
         table = comm.table.filter(pc.greater_equal(comm.table["member"], 0))
         kinds = np.array([COLLECTIVES.index(kind.collective) for kind in comm.kinds], np.int64)
         member, order, end = (table[name].to_numpy() for name in ("member", "stream_order", "end_ns"))
-        collective = kinds[table["kind"].to_numpy()] if len(kinds) else member
+        collective = kinds[table["kind"].to_numpy()]
         stream = collective * (int(order.max(initial=0)) + 1) + order
         group = member * (int(stream.max(initial=0)) + 1) + stream
         sorted_rows = np.argsort(group, kind="stable")
-        begins = np.flatnonzero(np.diff(group[sorted_rows], prepend=-1))
-        place = np.empty(group.size, np.int64)
-        place[sorted_rows] = np.arange(group.size) - np.repeat(begins, np.diff(begins, append=group.size))
-        table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
-        columns = ["comm_id", "seq_number", "kind", "member"]
         # Streams and collectives are few, places are below a million.
-        return cls(
-            member, end + shift_ns, (collective * 1000 + order) * 10**6 + place, table.select(columns).drop_null()
-        )
+        place = (collective * 1000 + order) * 10**6
+        place[sorted_rows] += places_in_runs(group[sorted_rows])
+        table = table.set_column(table.schema.get_field_index("kind"), "kind", pa.array(collective))
+        return cls(member, end + shift_ns, place, table.select([*_KEYS, "member"]).drop_null())
 
 
 def _units_apart(one: _Comm, other: _Comm) -> tuple[int, bool] | None:
     """Return how many units the other's first is behind, and whether that is sure; None where they share no collective."""
-    shared = one.known.join(
-        other.known, ["comm_id", "seq_number", "kind"], join_type="inner", left_suffix="", right_suffix="_other"
-    )
+    shared = one.known.join(other.known, _KEYS, join_type="inner", right_suffix="_other")
     if shared.num_rows:
-        distances, counts = np.unique(
-            shared["member"].to_numpy() - shared["member_other"].to_numpy(), return_counts=True
-        )
+        apart = shared["member"].to_numpy() - shared["member_other"].to_numpy()
+        distances, counts = np.unique(apart, return_counts=True)
         return int(distances[counts.argmax()]), True
     if one.known.num_rows and other.known.num_rows:  # of other communicators
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nsyspipe.analysis.alignment import agreement, n_shared
+from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 
@@ -206,7 +206,7 @@ def _smallest(sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, t
 def _anchors(codes: Int64) -> Iterator[Int64]:
     """Yield the places of keys that recur regularly, most frequent first: single launches, and runs of several."""
     regular: list[tuple[int, int, Int64]] = []
-    for keys in (codes, _grams(codes)):
+    for keys in (codes, runs_of_codes(codes, _GRAM)):
         order, first, counts = _groups(keys, _LEAST_UNITS)
         key = np.repeat(np.arange(first.size), counts - 1)
         distances = np.delete(np.diff(order, prepend=0), first)
@@ -228,17 +228,6 @@ def _groups(keys: Int64, least: int = 1) -> tuple[Int64, Int64, Int64]:
     recurs = counts >= least
     order, counts = order[np.repeat(recurs, counts)], counts[recurs]
     return order, np.cumsum(counts) - counts, counts
-
-
-def _grams(codes: Int64) -> Int64:
-    """Return a number for each run of several keys."""
-    following = np.concatenate([codes + 1, np.zeros(_GRAM, np.int64)]).astype(np.uint64)
-    mixed = np.zeros(codes.size, np.uint64)
-    for shift in range(_GRAM):
-        mixed = mixed * np.uint64(1_000_003) + following[shift : shift + codes.size]
-        mixed ^= mixed >> np.uint64(31)
-    numbers: Int64 = np.unique(mixed, return_inverse=True)[1].astype(np.int64)
-    return numbers
 
 
 def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition | None:
@@ -285,12 +274,10 @@ def _stretch(keyed: _Keyed, edges: Int64) -> tuple[int, int, float] | None:
         units = slice(edges[at], edges[at + 1]), slice(edges[at + 1], edges[at + 2])
         shorter, longer = sorted(units, key=lambda unit: unit.stop - unit.start)
         part, block = agreement(codes[shorter], codes[longer], floor)
-        if (
-            floor <= part < keyed.least and block.start == block.stop
-        ):  # in units of few launches two are a block already
-            part, block = max(
-                (part, block), agreement(codes[shorter], codes[longer], keyed.least), key=lambda one: one[0]
-            )
+        # In units of few launches two are a block already.
+        if floor <= part < keyed.least and block.start == block.stop:
+            stricter = agreement(codes[shorter], codes[longer], keyed.least)
+            part, block = max((part, block), stricter, key=lambda one: one[0])
         added = slice(longer.start + block.start, longer.start + block.stop)
         if added.start == added.stop or _trains_nothing(keyed, added, shorter):
             agreements[at] = part
@@ -314,13 +301,11 @@ def _stretch(keyed: _Keyed, edges: Int64) -> tuple[int, int, float] | None:
 
 
 def _trains_nothing(keyed: _Keyed, block: slice, unit: slice) -> bool:
-    """Tell whether a block is what programs do between steps: no update, no backward pass, no unit of its own.
-
-    Where one thread launches all, or no optimizer is known, its kernels have to be known too.
-    """
+    """Tell whether a block is what programs do between steps: no update, no backward pass, no unit of its own."""
     are_several = np.ptp(keyed.threads[unit]) > 0
     if keyed.is_optimizer[block].any() or (are_several and np.ptp(keyed.threads[block]) > 0):
         return False
+    # Where one thread launches all, or no optimizer is known, its kernels have to be known too.
     n_known = np.count_nonzero(np.isin(keyed.names[block], keyed.names[unit]))
     if n_known < _LEAST_KNOWN * (block.stop - block.start) and not (are_several and keyed.is_optimizer[unit].any()):
         return False
@@ -395,11 +380,7 @@ def _behind_blocks(sequence: LaunchSequence, edges: Int64) -> Int64:
 
 
 def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
-    """Return where a capture that holds nothing but whole units begins each, else where the host pauses longest.
-
-    That is the place of the key that comes once in each unit behind the longest pause, the median over units, of those where
-    steps may begin.
-    """
+    """Return where a capture of nothing but whole units begins each, else of keys once in each that behind the longest pause."""
     lengths = np.diff(anchors)
     size, n_units = sequence.time_ns.size, lengths.size
     if (lengths == lengths[0]).all() and size == anchors.size * lengths[0]:
@@ -409,7 +390,7 @@ def _at_pauses(sequence: LaunchSequence, anchors: Int64) -> Int64:
     may_begin = np.ones(pauses.size, np.bool_) if sequence.may_begin is None else sequence.may_begin[inside]
     unit = np.repeat(np.arange(n_units), lengths)
     keys = sequence.name if sequence.shape is None else sequence.shape
-    for codes in (keys, _grams(keys)):
+    for codes in (keys, runs_of_codes(keys, _GRAM)):
         order, first, counts = _groups(codes[inside])
         rows = order[first[counts == n_units, None] + np.arange(n_units)]  # of each key
         rows = rows[(unit[rows] == np.arange(n_units)).all(axis=1)]

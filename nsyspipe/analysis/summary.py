@@ -46,11 +46,8 @@ def step_times(steps: pa.Table) -> Int64:
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
-    ``step_time`` takes for each summary step the largest window over ranks, and the median of those; throughput is 1 over
-    their mean. Ratios are pooled: the sum of numerators over all ranks and summary steps divided by the sum of denominators.
-    ``..._per_step`` is a mean over (rank, step). Bandwidths are the sum of bytes over matched collectives of summary steps
-    divided by the sum of their transfer times. A figure is null without summary steps, or where one of its parts is null. Of
-    captures without steps (`is_capture`) there are 0 steps, and what is of a step is null.
+    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`) there
+    are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
@@ -82,7 +79,7 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     rows = []
     for phase in sorted(phases["phase"].unique().to_pylist()):
         own = phases.filter(pc.equal(phases["phase"], phase))
-        means = {f"{name}_per_step": _divide(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
+        means = {f"{name}_per_step": divided(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
         rows.append({"phase": phase, **means})
     return schema.PHASE_SUMMARY.from_rows(rows)
 
@@ -92,8 +89,8 @@ def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
     sums = {name: _sum(chosen[name]) for name in columns}
     n_rows = None if is_capture else chosen.num_rows
     return {
-        **{name: _divide(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
-        **{name: _divide(sums[column], n_rows) for name, column in MEANS.items()},
+        **{name: divided(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
+        **{name: divided(sums[column], n_rows) for name, column in MEANS.items()},
     }
 
 
@@ -105,7 +102,7 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 def _rates(collectives: pa.Table) -> dict[str, float | None]:
     transfer = _sum(collectives["transfer_ns"])
     sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
-    return {name: None if total is None else _divide(_NS_PER_S * total, transfer) for name, total in sums.items()}
+    return {name: None if total is None else divided(_NS_PER_S * total, transfer) for name, total in sums.items()}
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
@@ -113,7 +110,8 @@ def _sum(column: pa.ChunkedArray) -> float | None:
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 
-def _divide(above: float | None, below: float | None) -> float | None:
+def divided(above: float | None, below: float | None) -> float | None:
+    """Return a ratio; None where a part is, or without a denominator."""
     return above / below if above is not None and below else None
 
 

@@ -190,16 +190,7 @@ def timeline(
 ) -> pa.Table:
     r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
-    Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
-
-    - ``compute``, ``memory``: the operations; those that overlap are one bar.
-    - ``comm``: the communication, painted. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
-    - ``exposed``: what compute leaves of those times; each part counts as an operation.
-    - ``launch``: ``[launch, own start)`` of the operations that run in the window; those that overlap are one bar.
-    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, painted.
-    - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
-
-    Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
+    What a lane holds is said there; communication and waiting are painted, other operations merged. A lane has at most
     `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and,
     where it is known, ``wait_ns`` of that step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
 
@@ -251,9 +242,7 @@ def _phases(
     codes, starts, ends = codes[order], starts[order], ends[order]
     group = joins(starts, ends, max_bars)
     n_bars, own = run_starts(group).size, own.take(pa.array(order))
-    launched = (
-        events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"])).sort_by("launch_ns")
-    )
+    launched = events.select(["launch_ns", "start_ns", "end_ns"]).drop_null().sort_by("launch_ns")
     rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), *_times(own)).rows()
     begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
     return _bars(group, starts, ends) | {

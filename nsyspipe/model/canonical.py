@@ -47,11 +47,12 @@ RANGES = table("""ranges_of_report: One row per NVTX push/pop or start/end range
     is_library  flag  whether its domain is a library's own: such a range is no phase, and a step only by --step <- NVTX_EVENTS.domainId
 """)
 
-HOST_CALLS = table("""host_calls_of_report: One row per CUDA API call: when which thread was in it.
-    process_id  id  process of the calling thread <- RUNTIME.globalTid
-    thread_id   id  calling thread <- RUNTIME.globalTid
-    start_ns    ns  host start of the call <- RUNTIME.start
-    end_ns      ns  host end; its start where it has none <- RUNTIME.end
+HOST_CALLS = table("""host_calls_of_report: One row per CUDA API call: what it launched, and when which thread was in it.
+    process_id      id  process of the calling thread <- RUNTIME.globalTid
+    thread_id       id  calling thread <- RUNTIME.globalTid
+    start_ns        ns  host start of the call <- RUNTIME.start
+    end_ns          ns  host end; its start where it has none <- RUNTIME.end
+    correlation_id  id  joins the operation <- RUNTIME.correlationId
 """)
 
 HOST_WAITS = table("""host_waits_of_report: One row per CUDA API call that returned only when something had ended on a device.

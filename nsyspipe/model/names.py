@@ -205,6 +205,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def bare_name(name: str) -> str:
+    """Return a name without case, spacing and punctuation: ``messagesizebytes`` for ``Message size [bytes]``."""
+    return "".join(filter(str.isalnum, name)).lower()
+
+
 def decoded(name: str) -> str:
     """Return a file name as text: bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode("utf-8", "replace")

@@ -268,15 +268,8 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
     device_end_ns    ns?     last end of those, aligned time; null without any <- KERNEL.end, MEMCPY.end
 """)
 
-LANES = (
-    "phase",
-    "launch",
-    "compute",
-    "comm",
-    "exposed",
-    "wait",
-    "memory",
-)  # lanes of a rank in a timeline, from top to bottom
+# Lanes of a rank in a timeline, from top to bottom.
+LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
 
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
         median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.

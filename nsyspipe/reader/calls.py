@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import as_int, process_of
+from nsyspipe.reader.report import process_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,7 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
     where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
-    return _launches(report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null())
-
-
-def _launches(calls: pa.Table) -> pa.Table:
+    calls = report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null()
     columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
 
@@ -72,8 +70,7 @@ def _launches(calls: pa.Table) -> pa.Table:
 class Calls:
     """The CUDA API calls of a report."""
 
-    launches: pa.Table | None  # `canonical.LAUNCHES`; None as `read_launches` tells, as the next
-    all: pa.Table | None  # `canonical.HOST_CALLS`
+    all: pa.Table | None  # `canonical.HOST_CALLS`; None as `read_launches` tells
     # `canonical.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
     blocking: pa.Table | None
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
@@ -83,29 +80,26 @@ class Calls:
 
 def read_calls(report: Report, strings: Strings) -> Calls:
     """Read the CUDA API calls, all kinds in one pass."""
-    nothing = Calls(None, None, None, canonical.HOST_WAITS.empty())
+    nothing = Calls(None, None, canonical.HOST_WAITS.empty())
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
     found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
-    launches = calls = None
+    calls = None
     if report.has(versions.RUNTIME, "correlationId"):
         known = _known(found, *_CALL[:3])
-        launches = _launches(known)
-        thread = known["globalTid"].to_numpy()
-        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"]}
-        calls = canonical.HOST_CALLS.table(columns | {"end_ns": pc.coalesce(known["end"], known["start"])})
+        thread, end = known["globalTid"].to_numpy(), pc.coalesce(known["end"], known["start"])
+        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"], "end_ns": end}
+        calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
-        return replace(nothing, launches=launches, all=calls)
+        return replace(nothing, all=calls)
     waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
-    return Calls(launches, calls, _blocking_calls(strings, found), pa.concat_tables(waits))
+    return Calls(calls, _blocking_calls(strings, found), pa.concat_tables(waits))
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:
     """Return the rows in which some columns have a value."""
-    has_null = [name for name in columns if found[name].null_count]
-    return (
-        found.filter(functools.reduce(pc.and_, [pc.is_valid(found[name]) for name in has_null])) if has_null else found
-    )
+    are_known = [pc.is_valid(found[name]) for name in columns if found[name].null_count]
+    return found.filter(functools.reduce(pc.and_, are_known)) if are_known else found
 
 
 def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:
@@ -240,4 +234,4 @@ def read_strings(report: Report) -> Strings:
     if not report.has(versions.STRINGS, "id", "value"):
         return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
     found = report.select(versions.STRINGS, {"id": "int", "value": "text"})
-    return Strings(as_int(found["id"], 0), found["value"].combine_chunks())
+    return Strings(filled(found["id"], 0), found["value"].combine_chunks())

@@ -301,10 +301,6 @@ def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
     return not labels or gpu in labels
 
 
-def _member(rank: int, process: Process, init: Init) -> CommMember:
-    return CommMember(rank, *process, init.cuda_device, init.nvml_device, init.bus_id)
-
-
 def _communicator(of: Group) -> Communicator:
     by_rank = sorted(of.by_rank.items())
     rings = {one.channel: one.ranks for _, by in reversed(by_rank) for one in by.said.values() if isinstance(one, Ring)}
@@ -318,7 +314,10 @@ def _communicator(of: Group) -> Communicator:
     return Communicator(
         comm_id=of.name,
         n_ranks=of.n_ranks,
-        members=tuple(_member(rank, one.process, one.init) for rank, one in by_rank),
+        members=tuple(
+            CommMember(rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id)
+            for rank, one in by_rank
+        ),
         rings=dict(sorted(rings.items())) or None,
         trees={channel: tuple(sorted(edges)) for channel, edges in sorted(trees.items())} or None,
         n_channels=max(counts, default=None) or len(rings) or None,

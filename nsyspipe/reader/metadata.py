@@ -138,12 +138,9 @@ def variables_of(
 
 def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
-    id_column = report.first(versions.GPU, "id", "deviceId")
-    if id_column is None or not report.has(versions.GPU, "name"):
-        return {}, {}
-    device_column = report.first(versions.GPU, "cuDevice", id_column) or id_column
-    columns = {id_column: "int", device_column: "int", "name": "text"}
-    rows = report.select(versions.GPU, columns).to_pylist()
+    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
+    device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
+    rows = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
     names = {row[id_column]: row["name"] for row in rows if row["name"]}
     return names, {row[device_column]: row[id_column] for row in rows if row[device_column] is not None}
 
@@ -164,7 +161,7 @@ class Capture:
     def without_events(self) -> Capture:
         """Return the same without operations and launches, which hold most of its memory."""
         empty = replace(self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
-        return replace(self, operations=empty, calls=replace(self.calls, launches=None, all=None))
+        return replace(self, operations=empty, calls=replace(self.calls, all=None))
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:

@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
+from nsyspipe.model.names import bare_name
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
-from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of
+from nsyspipe.reader.report import TIME_LIMIT, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -71,11 +73,6 @@ class Layout:
         formats, offsets = zip(*(self.fields[name] for name in names), strict=True)
         parts = {"names": list(names), "formats": formats, "offsets": offsets, "itemsize": self.n_bytes}
         return np.dtype(parts)  # type: ignore[call-overload, no-any-return]
-
-
-def bare_name(name: str) -> str:
-    """Return a field's name without case, spacing and punctuation: ``messagesizebytes`` for ``Message size [bytes]``."""
-    return "".join(filter(str.isalnum, name)).lower()
 
 
 def read_layouts(report: Report) -> dict[Key, Layout]:
@@ -306,7 +303,7 @@ def read_payloads(report: Report, strings: Strings) -> Payloads:
     rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
     has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)
     found = rows.filter(pc.and_(has_blob, pc.is_valid(rows["globalTid"])))
-    fields = decode_fields(found["binaryData"], as_int(found["domainId"], 0), layouts)
+    fields = decode_fields(found["binaryData"], filled(found["domainId"], 0), layouts)
     says_nccl, may_be = ownership(found, rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW)))
     is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
     is_call = fields.known["comm_id"] | fields.known["message_bytes"]
@@ -328,7 +325,7 @@ def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
 
 
 def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
-    starts, ends = as_int(found["start"], TIME_LIMIT), as_int(found["end"], TIME_LIMIT)
+    starts, ends = filled(found["start"], TIME_LIMIT), filled(found["end"], TIME_LIMIT)
     threads = found["globalTid"].to_numpy()
     rows = np.flatnonzero(kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT))
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of, process_of_thread
+from nsyspipe.reader.report import TIME_LIMIT, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,7 +98,7 @@ def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
     """Return `canonical.RANGES`, and how many of all ranges were dropped for their times."""
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
-    ends = as_int(ranges["end"], open_end or 0)
+    ends = filled(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_library = of_domains(ranges, domains, is_library_domain)
     is_never = of_domains(ranges, domains, lambda name: is_library_domain(name) and name.startswith(_NEVER_DOMAINS))
@@ -111,7 +112,7 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
 
 def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
     """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
-    by_id = as_int(found["textId"], _ABSENT)
+    by_id = filled(found["textId"], _ABSENT)
     ids, id_index = np.unique(by_id, return_inverse=True)
     named = strings.lookup(ids)
     inline = found["text"].combine_chunks().dictionary_encode()
@@ -133,12 +134,12 @@ def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.Chun
 
 def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
     """Tell which rows are in a domain with such a name, as rows of ``DOMAIN_ROW`` give it; domain ids are per process."""
-    processes, domain_ids = process_of(rows["globalTid"].to_numpy()), as_int(rows["domainId"], 0)
+    processes, domain_ids = process_of(rows["globalTid"].to_numpy()), filled(rows["domainId"], 0)
     inside = np.zeros(rows.num_rows, np.bool_)
     named = (domains[name].to_pylist() for name in ("text", "globalTid", "domainId"))
     for text, thread, domain in zip(*named, strict=True):
         if None not in {text, thread, domain} and is_wanted(text):
-            inside |= (processes == process_of_thread(thread)) & (domain_ids == domain)
+            inside |= (processes == process_of(thread)) & (domain_ids == domain)
     return inside
 
 
@@ -155,5 +156,5 @@ def _mpi_ranks(names: pa.Table) -> dict[int, int]:
     found: dict[int, set[int]] = {}
     for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
         if match := _MPI_RANK.match(text or ""):
-            found.setdefault(process_of_thread(thread), set()).add(int(match[1]))
+            found.setdefault(process_of(thread), set()).add(int(match[1]))
     return {process: ranks.pop() for process, ranks in found.items() if len(ranks) == 1}

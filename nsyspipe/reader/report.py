@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import adbc_driver_manager
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
@@ -23,10 +21,7 @@ from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
     from nsyspipe.model.table import Int64
-
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -125,12 +120,12 @@ class Report:
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
-            problem, tables = (
+            problem, fix = (
                 "an SQLite database that Nsight Systems did not export",
-                ", ".join(sorted(self.tables)[:5]),
+                "nsys export --type=sqlite REPORT.nsys-rep",
             )
-            fix = "nsys export --type=sqlite REPORT.nsys-rep"
-            raise NotAReportError(str(path), problem, found=f"tables {tables or '(none)'}", fix=fix)
+            tables = ", ".join(sorted(self.tables)[:5]) or "(none)"
+            raise NotAReportError(str(path), problem, found=f"tables {tables}", fix=fix)
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
@@ -143,10 +138,6 @@ class Report:
         """Tell whether the report has a table with all of these columns."""
         physical = self.physical(table)
         return physical is not None and {*columns} <= {*self.tables[physical]}
-
-    def first(self, table: str, *names: str) -> str | None:
-        """Return the first of these columns that a table has, or None."""
-        return next((name for name in names if self.has(table, name)), None)
 
     def require(self, table: str, *columns: str) -> None:
         """Raise `MissingColumnError` unless a table has all of these columns."""
@@ -236,18 +227,14 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
+_Ids = TypeVar("_Ids", int, "Int64")
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
 TIME_LIMIT = 2**61
 
 
-def process_of(global_tid: Int64) -> Int64:
-    """Return the globalPid of each globalTid; exact for negative ids too."""
-    return global_tid & np.int64(~_THREAD_BITS)
-
-
-def process_of_thread(global_tid: int) -> int:
-    """Return the globalPid of one globalTid."""
+def process_of(global_tid: _Ids) -> _Ids:
+    """Return the globalPid of each globalTid, or of one; exact for negative ids too."""
     return global_tid & ~_THREAD_BITS
 
 
@@ -259,13 +246,6 @@ def pid_of(global_pid: int) -> int:
 def main_thread_of(global_pid: int) -> int:
     """Return the globalTid of a process's first thread, which has its number."""
     return global_pid | pid_of(global_pid)
-
-
-def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:
-    """Return an int64 column as numpy, nulls as a given number (never through float)."""
-    filled = pc.fill_null(column, null) if column.null_count else column
-    values: NDArray[np.int64] = filled.to_numpy()
-    return values
 
 
 @contextlib.contextmanager

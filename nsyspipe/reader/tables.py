@@ -45,11 +45,7 @@ _ENGINE_VERSION = (3, 40, 0)
 
 
 class _Connection(adbc_driver_manager.AdbcConnection):
-    """ADBC's connection as SQLAlchemy asks for one: for reading, so that there is no transaction and nothing to end.
-
-    ADBC's own DB-API would take Ctrl-C away from Python while a statement runs, to cancel it, which SQLite's driver cannot,
-    and lose one that comes as the statement ends.
-    """
+    """ADBC's connection as SQLAlchemy asks for one; ADBC's own DB-API loses a Ctrl-C that comes as a statement ends."""
 
     def __init__(self, uri: str) -> None:
         self._database = adbc_driver_sqlite.connect(uri)
@@ -111,9 +107,6 @@ class AdbcSqliteDialect(SQLiteDialect):
         return _ENGINE_VERSION
 
     def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
-        pass
-
-    def do_commit(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
         pass
 
     def get_isolation_level(self, dbapi_connection: Any) -> Literal["SERIALIZABLE"]:  # noqa: ANN401, ARG002

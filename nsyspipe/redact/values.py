@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.attribution import filled
+from nsyspipe.model.names import bare_name
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.metadata import RANK_VARIABLES, host_of, variables_of
-from nsyspipe.reader.payload import HEADER, Layout, bare_name, decode_fields, names_in, ownership, read_layouts
+from nsyspipe.reader.payload import HEADER, Layout, decode_fields, names_in, ownership, read_layouts
 from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
-from nsyspipe.reader.report import as_int
 from nsyspipe.reader.tables import quoted
 from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number
 
@@ -234,7 +235,7 @@ def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None
     says_nccl, may_be = ownership(blobs, domains.filter(pc.is_valid(domains["globalTid"])))
     blobs = blobs.filter(pa.array(says_nccl | may_be))
     owned = set(blobs["row"].to_pylist())
-    anew = packed(blobs["binaryData"], as_int(blobs["domainId"], 0), read_layouts(report))
+    anew = packed(blobs["binaryData"], filled(blobs["domainId"], 0), read_layouts(report))
     payloads |= dict(zip(blobs["row"].to_pylist(), anew, strict=True))
     others = found.filter(pc.invert(pc.fill_null(pc.is_in(found["eventType"], pa.array([59, 60])), fill_value=False)))
     return [_name(row, is_nccls=row["row"] in owned) for row in others.to_pylist()], payloads

@@ -81,15 +81,15 @@ def process_events(capture: Capture) -> Iterator[ProcessEvents]:
     """Yield the events of each process with device activity, in order of process id."""
     of_device, calls = (capture.operations.kernels, capture.operations.copies), capture.calls
     processes = np.union1d(*(distinct(table["process_id"]) for table in of_device)).tolist()
-    tables = *of_device, calls.launches, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits
-    parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in (*tables, calls.all))
+    tables = *of_device, capture.ranges.table, capture.payloads.table, calls.blocking, calls.waits, calls.all
+    parts = ([None] * len(processes) if one is None else by_process(one, processes) for one in tables)
     shares = zip(processes, *parts, strict=True)
-    for process_id, kernels, copies, launches, ranges, payloads, blocking, waits, own_calls in shares:
+    for process_id, kernels, copies, ranges, payloads, blocking, waits, own_calls in shares:
         chunks = kernels["device_id"].chunks + copies["device_id"].chunks
         devices = pc.value_counts(pa.chunked_array(chunks, pa.int64()).drop_null())
         counts = {row["values"]: row["counts"] for row in devices.to_pylist()}
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
-        operations = operations_of(kernels, launch_times(kernels, launches), copies, launch_times(copies, launches))
+        operations = operations_of(kernels, launch_times(kernels, own_calls), copies, launch_times(copies, own_calls))
         has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
         clocks = device_clocks(operations, used, waits, own_calls)
         yield ProcessEvents(process_id, operations, ranges, used, has_launches, blocking, payloads, clocks)

@@ -34,11 +34,6 @@ def called(ops):
     ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
     # Nor has one without an id, even if 0 was called.
     ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
-    # Processes do not share correlation ids, and may have negative ids.
-    ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
-    ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
-    ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
-    ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
     # Without calls or without their table.
     ([(1, 11), (1, 12)], None, [None, None]),
     ([(1, 11), (1, None)], launches(), [None, None]),
@@ -95,9 +90,7 @@ def test_copies_alone_have_no_launched_kernels_and_an_unknown_kind_is_neither_me
     assert (ops.copy_kind.tolist(), ops.kernel_start.tolist(), ops.n_launched) == ([0, -1], [], 0)
 
 
-def test_slices_flag_and_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
-    flags = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8)).mask(8)  # the third is empty, the last at the end
-    assert flags.tolist() == [False, True, True, True, False, False, False, True]
+def test_slices_reduce_their_rows_whether_they_touch_overlap_or_leave_gaps():
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
     assert slices.reduced(np.minimum, ints(9, 4, 7, -1, 8, 6)).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.reader.payload import Layout, bare_name, decode_fields, names_in, place_entries
+from nsyspipe.model.names import bare_name
+from nsyspipe.reader.payload import Layout, decode_fields, names_in, place_entries
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, INT, RANK, RANKS, SIZE, UINT64, Entry, PayloadLayout, blob
 
