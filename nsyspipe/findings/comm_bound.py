@@ -5,9 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _LEAST_SHARE = 0.05
 _NO_PHASE = "no phase"

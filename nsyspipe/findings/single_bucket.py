@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _MOST_OVERLAP, _LEAST_SHARE = 0.1, 0.01
 _MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
