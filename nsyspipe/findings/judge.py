@@ -71,10 +71,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             severity = "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
             told = json.dumps(answer.evidence, allow_nan=False)
             rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told})
-    problems = [
-        problem("not-judged", rules=", ".join(names), reason=answer.reason, how=answer.fix)
-        for answer, names in unanswered.items()
-    ]
+    whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
+    problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
