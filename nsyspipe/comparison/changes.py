@@ -56,8 +56,6 @@ KERNEL_CHANGES = table("""
     candidate_mean_ns      float:ns?     the same of the candidate
 """)
 
-# The parts of the difference in step time: on the slowest rank of each step, summing exactly.
-
 PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
 _OTHER = "other"
 _UNKNOWN = "idle_unknown_ns"
@@ -69,12 +67,7 @@ Number = TypeVar("Number", float, Fraction)
 
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
-    """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
-
-    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest), in 1/1024 ns, rounded so
-    that parts sum to the mean step time of their side and causes to idle, exactly, as do the differences. Returned are
-    `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`; what has no cause on both sides is ``other``.
-    """
+    """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
     sides = [_side_means(side) for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
     causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
@@ -147,8 +140,6 @@ def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
 
 
-# The summary steps of one run as matrices: a row per rank, a column per step, in the order of time.
-
 _WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 
 
@@ -159,7 +150,7 @@ def has_whole_graphs(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix."""
+    """The figures' steps of a run as matrices: a row per rank, each of which has every one, a column per step in order of time."""
 
     run: Run
     hides_idle: bool = False  # idle time is null: gaps inside CUDA graphs as a whole, which not all have, are unseen
@@ -219,9 +210,8 @@ class StepTable:
         cells = np.lexsort((step, rank))
         of_rank = cells.size // n_ranks
         if cells.size % n_ranks or (step[cells] != np.tile(step[cells[:of_rank]], n_ranks)).any():
-            raise DatasetError(
-                self.run.header.run_id, "has figures of steps that not every rank has", fix="analyze its reports again"
-            )
+            what = "has figures of steps that not every rank has"
+            raise DatasetError(self.run.header.run_id, what, fix="analyze its reports again")
         cells = cells.reshape(n_ranks, of_rank)
         # Numbers need not ascend with time; statistics look at neighbours in time.
         by_time = np.argsort(self.rows["start_ns"].to_numpy()[cells[0]], kind="stable")
@@ -248,17 +238,12 @@ _NEVER = (0.0, 0.0, None)
 
 
 def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float) -> pa.Table:
-    """Compare what each kernel costs per rank and step.
+    """Return `KERNEL_CHANGES`, with `min_effect` of the lesser time and a thousandth of the least step time as the limits of ``same``.
 
-    Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
-    ranks, / (ranks x summary steps): exactly what starts in the steps that the figures rest on. A kernel that never
-    runs there, on a side, is not there; one that is on neither has no row.
-    Where those columns are null (runs saved before they were counted) they are estimated: totals of
-    the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
-    for communication the same of communication and, for its number, of collectives.
-
-    A kernel on both sides whose time changed by at most `min_effect` of the lesser is ``same``, unless that is more than
-    a thousandth of the step time (of the captures the least). Returned is `KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor
+    Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over ranks, / (ranks x
+    summary steps). Where those are null (runs saved before they were counted) they are estimated: totals of the whole
+    capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank, for communication
+    the same of communication and, for its number, of collectives. There are no rows where a side has no summary steps, nor
     where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)

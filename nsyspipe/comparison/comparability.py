@@ -140,10 +140,8 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
     """Warn of captures that a side has twice: they say nothing of the spread between captures."""
-    words = [
-        ", ".join(now.header.run_id for before, now in combinations(side.runs, 2) if _is_same(before, now))
-        for side in sides
-    ]
+    pairs = (combinations(side.runs, 2) for side in sides)
+    words = [", ".join(now.header.run_id for before, now in own if _is_same(before, now)) for own in pairs]
     if any(words):
         yield _check("repeated-capture", "one capture under two run ids", [word or _NONE for word in words])
 
@@ -214,11 +212,9 @@ def _traced(run: Run) -> str:
 
 
 def _backward_from(run: Run) -> str:
-    codes = {code for code in run.problems["code"].to_pylist() if code.startswith("backward-by-")}
+    parts = {code.partition("backward-by-") for code in run.problems["code"].to_pylist()}
     is_marked = "backward" in run.phases()["phase"].to_pylist()
-    return " and ".join(sorted(code.removeprefix("backward-by-") for code in codes)) or (
-        "ranges" if is_marked else _NONE
-    )
+    return " and ".join(sorted(way for _, _, way in parts if way)) or ("ranges" if is_marked else _NONE)
 
 
 def _few_steps(sides: Sides) -> Iterator[Check]:
@@ -226,10 +222,8 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
     if any(number < MIN_STEPS for side in numbers for number in side):
-        texts = [" | ".join(map(str, side)) for side in numbers]
-        yield _check(
-            "few-steps", "too few steps in the figures", texts, after=f"; {MIN_STEPS} are the least, 20 are better"
-        )
+        texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least, 20 are better"
+        yield _check("few-steps", "too few steps in the figures", texts, after=after)
 
 
 # In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,

@@ -191,8 +191,6 @@ class RunDifference(ShownInNotebooks):
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
 
 
-# What changed around the step time.
-
 _LATE_SHARE = 0.01  # of a step: lateness of less counts as none
 _STRAGGLER = "straggler"  # the rule
 _ALIKE = 1e-3  # means that differ by less look the same
@@ -200,10 +198,6 @@ _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it cha
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
-# The topic of each of `_facts`, and whether these are settings.
-_TOLD = (
-    ("stragglers", False), ("link", False), ("versions", False), ("capture", False), ("link", True), ("capture", True),
-)  # fmt: skip
 
 
 def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
@@ -233,8 +227,8 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     # One key, which is kept, has hashed the values of all captures.
     is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
     facts = [[_facts(table) for table in side] for side in tables]
-    for at, (topic, is_setting) in enumerate(_TOLD):
-        old, new = (_joined([words[at] for words in side], is_told=is_told) for side in facts)
+    for topic, is_setting in facts[0][0]:
+        old, new = (_joined([words[topic, is_setting] for words in side], is_told=is_told) for side in facts)
         for what in sorted({*old, *new}):
             # Where both sides say any settings, one that is not there was not set.
             if (is_setting and old and new) or (what in old and what in new):
@@ -286,13 +280,9 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
     rows = table.run.collectives()
-    counts = (
-        rows.filter(rows["in_summary"])
-        .group_by(["collective", "datatype"], use_threads=False)
-        .aggregate([([], "count_all")])
-    )
+    by_sort = rows.filter(rows["in_summary"]).group_by(["collective", "datatype"], use_threads=False)
     n_cells = table.n_steps * len(table.ranks)
-    for row in counts.to_pylist():
+    for row in by_sort.aggregate([([], "count_all")]).to_pylist():
         name = " ".join(filter(None, (row["collective"], row["datatype"])))
         yield ("collectives", f"{name} per step", "count"), row["count_all"] / n_cells
 
@@ -306,40 +296,40 @@ def _latest(table: StepTable) -> float | None:
     return 0.0 if per_step < _LATE_SHARE * float(wall.max(axis=0).mean()) else per_step
 
 
-def _facts(table: StepTable) -> list[dict[str, str]]:
-    """Return the facts of a run in words by name, in the order of `_TOLD`; what is not known is not there."""
+def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
+    """Return the facts of a run by topic and whether they are settings, in words by name; what is not known is not there."""
     run, header = table.run, table.run.header
     capture = header.capture or RunCapture()
     nccl = run.nccl or NcclFacts(None, {}, None)
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
-    link = {
-        "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
-        "transport": ", ".join(sorted(transports)),
-        "NVLink SHARP": {None: None, True: "on", False: "off"}[nccl.nvls],
+    found: dict[str, dict[str, Any]] = {
+        "stragglers": {"the others wait for": _straggler(table)},
+        "link": {
+            "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
+            "transport": ", ".join(sorted(transports)),
+            "NVLink SHARP": {None: None, True: "on", False: "off"}[nccl.nvls],
+        },
+        "versions": {
+            "nsys": ", ".join(header.nsys_versions),
+            "export schema": ", ".join(header.export_schema_versions),
+            "NCCL": nccl.version or capture.nccl_version,
+            "torch": capture.torch_version,
+            "CUDA": capture.cuda_version,
+            "driver": capture.driver_version,
+            "Python": capture.python_version,
+            "commit": capture.git_commit and f"{capture.git_commit}{is_dirty}",
+        },
+        "capture": {
+            "hosts": ", ".join(header.hosts),
+            "CUDA graphs": "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole",
+            "command": shlex.join(capture.command or []),
+            "trace": ", ".join(capture.trace or []),
+            "capture range": capture.capture_range,
+        },
     }
-    versions = {
-        "nsys": ", ".join(header.nsys_versions),
-        "export schema": ", ".join(header.export_schema_versions),
-        "NCCL": nccl.version or capture.nccl_version,
-        "torch": capture.torch_version,
-        "CUDA": capture.cuda_version,
-        "driver": capture.driver_version,
-        "Python": capture.python_version,
-        "commit": capture.git_commit and f"{capture.git_commit}{is_dirty}",
-    }
-    how = {
-        "hosts": ", ".join(header.hosts),
-        "CUDA graphs": "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole",
-        "command": shlex.join(capture.command or []),
-        "trace": ", ".join(capture.trace or []),
-        "capture range": capture.capture_range,
-    }
-    known = (
-        {name: word for name, word in words.items() if word}
-        for words in ({"the others wait for": _straggler(table)}, link, versions, how)
-    )
-    return [*known, dict(nccl.settings), dict(capture.environment)]
+    known = {(topic, False): {name: one for name, one in words.items() if one} for topic, words in found.items()}
+    return known | {("link", True): dict(nccl.settings), ("capture", True): dict(capture.environment)}
 
 
 def _straggler(table: StepTable) -> str | None:

@@ -84,8 +84,6 @@ def check_can_fail(
         raise OptionError(given, problem, fix=fix)
 
 
-# What counts as a change, unless something else is asked for.
-
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
 _LEAST_CONFIDENCE = 0.5
@@ -155,8 +153,6 @@ def _number(value: object, *kinds: type) -> float:
     except ValueError:
         return math.nan
 
-
-# Thresholds from the nearest ``nsyspipe.toml`` or ``pyproject.toml``.
 
 _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
 _NAME = b"nsyspipe"

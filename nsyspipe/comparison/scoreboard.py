@@ -238,11 +238,7 @@ class Scoreboard(ShownInNotebooks):
         return standings
 
     def _standing(self, reference: Side, run: Side) -> _Standing:
-        """Measure a run against a reference.
-
-        The speed-up is of throughput, hence of means; the verdict is that of `nsyspipe.diff` on the metric step_time:
-        of medians, which one stalled step does not move, and of means where the steps of either run are uneven.
-        """
+        """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
         is_itself = run is reference
         checks = [] if is_itself else check_comparable(reference, run)
         blocking = [check.check for check in checks if check.blocks]
@@ -251,7 +247,7 @@ class Scoreboard(ShownInNotebooks):
         before, after = self._step_times[reference.label], self._step_times[run.label]
         if not (isinstance(before, str) or isinstance(after, str)):
             speed = ratio_of_means(before, after, confidence=self.rules.confidence)
-            columns |= {"speedup": speed.ratio, "speedup_low": speed.low, "speedup_high": speed.high}
+            columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
         if isinstance(judgement, str):
             columns["why"] = judgement
         elif blocking and not self.rules.is_forced:

@@ -53,11 +53,6 @@ class Interval:
     longer: float = 1.0  # as if each capture went on to so many times its steps
     times: int = 1  # or there were so many times the captures, all like these
 
-    def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            msg = f"confidence must be between 0 and 1, not {self.confidence!r}"
-            raise ValueError(msg)
-
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
@@ -126,12 +121,9 @@ class Interval:
 
     @cached_property
     def _between(self) -> float:
-        """Half-width from the captures' centres: the wider of pooled t and Welch's.
-
-        Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two agree by chance. One
-        capture shows no spread: there is only pooled t, and of one on each side that go on as several as much as their
-        steps let expect.
-        """
+        """Half-width from the captures' centres: the wider of pooled t and Welch's."""
+        # Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two agree by chance. One
+        # capture shows no spread: only pooled t; of one on each side that go on as several what their steps let expect.
         counts, times = self._counts, self.times
         freedom = sum(counts) - 2
         t = critical_value(self.confidence, freedom)
@@ -224,8 +216,7 @@ def difference_of_centres(
     likelihood methods for eliminating nuisance parameters, Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the
     behavior of robust estimators on dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps.
     D. Bonett, R. Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics. The
-    prior's end, that divisor and the gap's factor are ours, chosen by simulation: false alarms, coverage and power are
-    measured in tests/comparison/test_gate_simulation.py.
+    prior's end, that divisor and the gap's factor are ours, chosen by simulation.
     """
     kinds: tuple[type[Series], type[Series]] = (Series, MeanSeries)
     kind, other_kind = kinds if statistic == MEDIAN else kinds[::-1]
@@ -241,20 +232,18 @@ def difference_of_centres(
         elif interval.is_beside_gap:
             interval = Interval(of_means(one, other), confidence, added=abs(delta - other_delta))
         half = interval.half
-    before, after, apart, other_apart = (
-        None if math.isnan(value) else value for value in (one.centre, other.centre, delta, other_delta)
-    )
     low, high = (None, None) if undecided else (delta - half, delta + half)
+    found = (one.centre, other.centre, delta, other_delta)
+    before, after, apart, other_apart = (None if math.isnan(value) else value for value in found)
     return Difference(statistic, before, after, apart, other_apart, low, high, undecided, interval)
 
 
 class Speedup(NamedTuple):
-    """Mean of the reference over mean of the run, above 1 if the run is faster; its interval, and why there is none."""
+    """Mean of the reference over mean of the run, above 1 if the run is faster, and its interval; None where there is none."""
 
     ratio: float | None
     low: float | None
     high: float | None
-    undecided: str | None
 
 
 def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95) -> Speedup:
@@ -266,15 +255,12 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     """
     one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
     is_same = Interval((one, other), confidence).is_same
-    undecided = why_undecided(one, other, ("reference", "run"))
     ratio = one.centre / other.centre if one.centre > 0 and other.centre > 0 else None
-    if undecided or ratio is None:
-        return Speedup(ratio, None, None, undecided or "a mean is not above 0")
-    before, after = (
-        Captures.of([series.values * (1 / side.centre) for series in side.series], MeanSeries) for side in (one, other)
-    )
-    half = 0.0 if is_same else Interval(of_means(before, after), confidence).half
-    return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)
+    if ratio is None or one.too_few or other.too_few:
+        return Speedup(ratio, None, None)
+    scaled = ([series.values * (1 / side.centre) for series in side.series] for side in (one, other))
+    half = 0.0 if is_same else Interval(of_means(*map(Captures.of, scaled)), confidence).half
+    return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
 
 
 _MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import DATA, OTHER
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _LEAST_SHARE = 0.05
 _NO_PHASE = "no phase"
@@ -65,13 +63,9 @@ def comm_bound(evidence: Evidence) -> Answer:
 
 def _by_phase(evidence: Evidence) -> dict[str, float]:
     """Split the exposed communication, ns per step, by the phase that launched it."""
-    sums = (
-        evidence.phases.group_by("phase", use_threads=False)
-        .aggregate([("exposed_comm_ns", "sum")])
-        .sort_by("phase")
-        .to_pylist()
-    )
-    totals = {row["phase"]: row["exposed_comm_ns_sum"] for row in sums if row["exposed_comm_ns_sum"]}
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
+    sums = sums.sort_by("phase").select(["phase", "exposed_comm_ns_sum"])
+    totals = {phase: total for phase, total in zip(*sums.to_pydict().values(), strict=True) if total}
     rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
     totals |= {_NO_PHASE: rest} if rest > 0 else {}
     return {phase: total / evidence.steps.num_rows for phase, total in totals.items()}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
-from nsyspipe.findings.model import AT_MOST, OF_COMM, Answer, Evidence, Finding, NotJudged
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged
 
 _LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
 LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 from nsyspipe.findings.slow_link import judge_link
-
-NEEDS = OF_COMM
 
 _LEAST_SHARE, _WIDE = 0.1, ("f32", "f64")
 

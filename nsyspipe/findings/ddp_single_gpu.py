@@ -14,9 +14,8 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small kernel for each
     gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
     """
-    is_known = evidence.world_size == 1 or (
-        evidence.world_size is None and evidence.mean("overlap_backward_ns") is not None
-    )
+    is_marked = evidence.mean("overlap_backward_ns") is not None
+    is_known = evidence.world_size == 1 or (evidence.world_size is None and is_marked)
     if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
         return None
     exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")

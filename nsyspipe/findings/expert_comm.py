@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from nsyspipe.analysis.traffic import EXPERT
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _ADVICE = (
     "run all-to-all beside compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap), or, of "

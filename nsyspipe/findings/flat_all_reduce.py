@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nsyspipe.analysis.traffic import DATA
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _ADVICE = (
     'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above
 
+NEEDS = ()
+
 _ACTION = "feed the GPU: num_workers, pin_memory, non_blocking"
 _ADVICE = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"

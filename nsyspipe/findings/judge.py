@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe import findings
-from nsyspipe.findings.model import Answer, Evidence, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps.
+# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps if not `OF_COMM`.
 _NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
 _MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}
 RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
-    module[name]: module.get("NEEDS", ()) for name, module in _MODULES.items() if name in module
+    module[name]: module.get("NEEDS", OF_COMM) for name, module in _MODULES.items() if name in module
 }
 _WORDS = {
     "comm_ns": "communication", "compute_ns": "compute", "grad_copy_ns": "copies", "idle_ns": "idle time",
@@ -71,10 +71,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             severity = "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
             told = json.dumps(answer.evidence, allow_nan=False)
             rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told})
-    problems = [
-        problem("not-judged", rules=", ".join(names), reason=answer.reason, how=answer.fix)
-        for answer, names in unanswered.items()
-    ]
+    whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
+    problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 

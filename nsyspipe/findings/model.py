@@ -166,9 +166,8 @@ class Evidence:
         Nothing where no role has so much, or gradients have.
         """
         parts = {role: self._least(figure, self.traffic_of(role)) for role in self.roles if role in _SERVED}
-        return next(
-            (f", mostly {what}of {_SERVED[role]}" for role, own in parts.items() if own >= _MOSTLY * total > 0), ""
-        )
+        most = next((role for role, own in parts.items() if own >= _MOSTLY * total > 0), None)
+        return f", mostly {what}of {_SERVED[most]}" if most else ""
 
     @property
     def waited_in(self) -> str:
@@ -416,9 +415,8 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
         return None
-    by_rank = sorted(
-        steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])[f"{column}_mean"].to_pylist()
-    )
+    means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
+    by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
         return IdleOf(column, middle, None if evidence.is_pipeline else by_rank[-1], None, is_common=True)

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import SHARDED, SMALL_BYTES
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.01
 _WITHOUT_SIZES = (

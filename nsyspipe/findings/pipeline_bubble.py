@@ -6,9 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import PIPELINE
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 
 _LEAST_SHARE = 0.05
 _WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from nsyspipe.analysis.traffic import SHARDED
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _ADVICE = (
     "fully_shard: set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit; "

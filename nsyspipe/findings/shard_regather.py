@@ -5,9 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import SHARDED
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _LEAST_PART = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
 _ADVICE = (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _MOST_OVERLAP, _LEAST_SHARE = 0.1, 0.01
 _MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
@@ -34,9 +32,8 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
     is_after = backward["compute_ns"].null_count < backward.num_rows
-    busy, alone, idle, compute = (
-        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
-    )
+    names = ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
+    busy, alone, idle, compute = (pc.mean(backward[name]).as_py() for name in names)
     hiding = compute or evidence.mean("compute_ns") or 0.0  # the time per step that could hide it
     if compute and None not in {busy, alone, idle}:
         hiding = max(compute, busy - alone + idle)

@@ -9,15 +9,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.command_words import OF_LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
-
-NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.05
 # What to say when nothing tells.

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from nsyspipe.analysis.traffic import SHARDED
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 from nsyspipe.findings.too_many_buckets import many_small
-
-NEEDS = OF_COMM
-
 
 _ADVICE = (
     "call fully_shard on larger units, several layers as a list, or give FullyShardedDataParallel an auto_wrap_policy of larger "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above
 
+NEEDS = ()
+
 _SHOWN_CALLS = 5
 _LONGEST_NAME = 35  # names of calls come from the report; all of CUDA's are shorter
 _ADVICE = (

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from nsyspipe.analysis.traffic import TENSOR
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
-
-NEEDS = OF_COMM
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 _ASYNC = (
     "torch.compile with torch._inductor.config._micro_pipeline_tp = True runs them beside the matrix products (async tensor "

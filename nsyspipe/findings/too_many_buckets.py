@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import OTHER
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NEEDS = OF_COMM
 
 _MANY = 20
 _FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network

@@ -200,10 +200,7 @@ class WhatIf(ShownInNotebooks):
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
         types = {one.name: str(one.type) for one in fields(Scenario) if one.name != "knobs"}
         kinds = {name: pa.float64() if "float" in kind else pa.string() for name, kind in types.items()}
-        rows = [
-            {name: getattr(one, name) for name in kinds} | {"assumptions": "; ".join(one.assumptions)}
-            for one in self.scenarios
-        ]
+        rows = [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
         return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
@@ -297,9 +294,8 @@ def whatif(
     others: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, **work}
     asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **others)
     opened = opened_replay(run, gradient_bytes)
-    fitting = {
-        key: one for key, one in _WHERE_IT_FITS.items() if not isinstance(opened, str) and not why_refused(opened, one)
-    }
+    replay = None if isinstance(opened, str) else opened
+    fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
     questions = {_CUSTOM: asked} if asked else _MENU | fitting
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
@@ -307,14 +303,12 @@ def whatif(
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
-        saving = None if finding is None else bounds[finding]
-        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, finding_saving_ns=saving)
+        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, finding_saving_ns=bounds.get(finding))
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
     problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
-    replay = None if isinstance(opened, str) else opened
     if replay is not None and n_steps < _FEW_STEPS:
         steps = "step" if n_steps == 1 else "steps"
         said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"

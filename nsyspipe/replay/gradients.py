@@ -142,12 +142,10 @@ class Gradients:
     is_exact: bool  # whether sizes and times were seen; else the bytes of each bucket are taken to become ready evenly
 
 
-def gradients_of(
-    captured: Captured, step: int, total_bytes: float | None, skew: float | None = None
-) -> Gradients | None:
+def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: float | None = None) -> Gradients | None:
     """Return the gradients of a step, by its place among the windows; None if their bytes are not known.
 
-    The bytes are `total_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
+    The bytes are `n_bytes`; None: those of NCCL's payload, or of the copies. Without bucket view each gradient is
     copied out of its bucket after the collectives, in bucket order, and scaled into it when it is ready by one kernel:
     as many kernels of that name in the backward pass as there are copies, longer for larger ones, are the ready times.
     Else `skew` is the share of each bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
@@ -159,9 +157,9 @@ def gradients_of(
     copies = [gradient_copies(captured, step, rank) for rank in range(program.n_ranks)]
     sizes = copies[0].n_bytes
     if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
-        scale = 1.0 if total_bytes is None else total_bytes / sizes.sum()
+        scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()
         return Gradients(sizes * scale, exact, is_exact=True)
-    per_bucket = _bucket_bytes(captured, own, sizes, total_bytes)
+    per_bucket = _bucket_bytes(captured, own, sizes, n_bytes)
     if per_bucket is None:
         return None
     likely = _by_kernels(captured, own, per_bucket) if skew is None else None

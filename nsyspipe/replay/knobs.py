@@ -202,9 +202,8 @@ def why_not_traffic(run: Run) -> str | None:
     if PIPELINE not in traffic["role"].to_pylist():
         are_sends = "send_recv" in traffic["collective"].to_pylist()
         return "sends and receives, of which it is not known what for" if are_sends else None
-    return (
-        "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"
-    )
+    waits = "which stage waits for which micro-batch follows from its schedule"
+    return f"a pipeline: {waits}, which the model does not cover"
 
 
 def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:

@@ -248,7 +248,7 @@ def captured_program(
     less = removed or [(np.empty(0, np.int64),) * 2] * len(timelines)
     joins = _joins_of_ranks(timelines, burst, uses.is_gradient)
     of_ranks = zip(timelines, joins, windows.edges[0].tolist(), less, strict=True)
-    found = tuple(_rank_markers(rank, join, edge, *gone) for rank, join, edge, gone in of_ranks)
+    found = tuple(_rank_markers(rank, join, edge, gone) for rank, join, edge, gone in of_ranks)
     edges, anchors = _begins(timelines, found, windows)
     starts = np.stack([one.collectives.start for one in timelines], axis=1)
     ends = np.stack([one.collectives.end for one in timelines], axis=1)
@@ -283,14 +283,12 @@ def captured_program(
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
-    """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream.
-
-    NCCL runs what a communicator does one after the other, on whatever streams. Of FSDP's streams that are never in use at
-    once the communicator is one.
-    """
+    """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
     first = timelines[0].collectives
     by = first.stream if communicator is None else communicator
-    if communicator is None and {*first.kind.tolist()} <= SIDES:
+    if (
+        communicator is None and {*first.kind.tolist()} <= SIDES
+    ):  # FSDP's, of one communicator if its streams take turns
         in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
         by = np.zeros_like(by) if in_turn else by
     return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
@@ -314,9 +312,7 @@ def free_until(rank: RankTimeline) -> Int64:
     return np.append(NEVER, np.maximum.accumulate(rank.end))
 
 
-def _rank_markers(
-    rank: RankTimeline, join: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
-) -> RankMarkers:
+def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tuple[Int64, Int64]) -> RankMarkers:
     comm = rank.collectives
     launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
     order = np.argsort(launch, kind="stable")
@@ -330,7 +326,7 @@ def _rank_markers(
     begin = np.maximum(free_until(rank)[join], ready)[waits]
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
-    stalls = union(np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends)))
+    stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
     beside = union(comm.start, comm.end).without(stalls)
     is_beside = beside.counts_up_to(rank.start) > np.searchsorted(beside.ends, rank.start, "right")
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
@@ -404,11 +400,7 @@ def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], win
 def _ordered(
     timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64, anchors: Int64
 ) -> tuple[Int64, Int64, Flags, Float64]:
-    """Put the markers into one order that is each rank's own: kind, which, who passes it, places.
-
-    All ranks launch their collectives in one order; between two of them each goes by its own launches. Where ranks wait for
-    a collective at other places of that order, each of these is a `JOIN` of its own.
-    """
+    """Put the markers into one order, of the collectives and between them of each rank's own launches: kind, which, who passes it, places."""
     windows, collectives, last = np.arange(edges.shape[0]), np.arange(found[0].ready.size), -NEVER
     # A marker's place: behind how many collectives, how many windows, how many waits; then what it is of.
     slots = np.searchsorted(timelines[0].collectives.launch, anchors[:, 0])
@@ -432,6 +424,7 @@ def _ordered(
         place = np.empty_like(order)
         place[order] = places_in_runs((slot * (windows.size + 1) + behind)[order])
         of_joins.append(np.stack((slot, behind, place, collectives)))
+    # Where ranks wait for a collective at different places, each of these is a `JOIN` of its own.
     joins, of_ranks = np.unique(np.concatenate(of_joins, axis=1), axis=1, return_inverse=True)
     sizes = windows.size, collectives.size, joins.shape[1]
     key = np.concatenate((of_all, joins), axis=1)

@@ -174,9 +174,7 @@ class Facts:
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
-    recorded_bytes_per_s: Mapping[
-        str, float | None
-    ]  # bus bandwidth by NCCL's payload, of the communicators of each role
+    recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: tuple[float | None, float]  # the first two of `Contention`
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     world_size: int  # more than are replayed where some are not among the reports

@@ -9,6 +9,7 @@ import numpy as np
 
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
 from nsyspipe.replay.program import Captured, captured_program, free_until
+from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, Slowing
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
 _CASTS_IN_COPIES = 2.0
 
 
-def with_buckets(
-    captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float, overhead_ns: float
-) -> Program:
+def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float) -> Program:
     """Return the program with each step's gradients in buckets of another size; a step of which they are not known stays.
 
     A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or where
@@ -51,14 +50,11 @@ def with_buckets(
     for step, chosen, own, ends, _ in found:
         is_gone[chosen] = True
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
-        costs = {"total": own.n_bytes.sum(), "overhead_ns": overhead_ns, "slot_ns": slot_ns}
-        new.append(_collectives(program, step, chosen, sizes, **costs))
+        new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
             places = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
             markers.append((kind, chosen, np.stack(places, axis=2)))
-    kept = ~is_gone
-    columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
-    return replace(program, **columns, **_merged_markers(program, is_gone, markers))
+    return _rebuilt(program, is_gone, new, markers)
 
 
 def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mib: float) -> bool:
@@ -82,18 +78,16 @@ def _slot_ns(captured: Captured) -> float:
     return float(np.mean([part / (2 * max(each.sum(), 1.0)) for part, each in zip(left, lengths, strict=True)]))
 
 
-def _collectives(
-    program: Program, step: int, chosen: Int64, sizes: Float64, *, total: float, overhead_ns: float, slot_ns: float
-) -> dict[str, Any]:
-    """Return the columns of a step's new collectives."""
-    transfer = program.transfer_ns[chosen].mean(axis=1)
+def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:
+    """Return the columns of the collectives that take the place of a step's."""
+    transfer, overhead_ns = program.transfer_ns[chosen].mean(axis=1), OVERHEADS_NS[1]
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
     # The captured lags and transfers of several buckets hold what work beside them does.
     is_alone = chosen.size == 1
     return {
-        "step": np.full(sizes.size, step),
+        "step": np.full(sizes.size, program.step[chosen[0]]),
         "lag_ns": np.broadcast_to(lag, shape),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
@@ -126,9 +120,7 @@ def sent_once(program: Program, burst: Int64) -> Program:
     last = np.zeros(int(program.step.max(initial=0)) + 1, np.int64)
     np.maximum.at(last, program.step[program.is_gradient], burst[program.is_gradient])
     is_gone = program.is_gradient & (burst < last[program.step])
-    per_collective = (one.name for one in fields(program) if one.name not in _NOT_PER_COLLECTIVE)
-    columns = {name: getattr(program, name)[~is_gone] for name in per_collective}
-    return replace(program, **columns, **_merged_markers(program, is_gone, []))
+    return _rebuilt(program, is_gone, [], [])
 
 
 def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
@@ -144,8 +136,12 @@ def with_prefetch(program: Program, is_prefetched: Flags) -> Program:
     return replace(program, **markers, places=places[:, order])
 
 
-def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]) -> dict[str, Any]:
-    """Return the markers that stay, and new ones where the last of those stood whose collectives are gone."""
+def _rebuilt(
+    program: Program, is_gone: Flags, new: Sequence[dict[str, Any]], markers: Sequence[tuple[int, Int64, Float64]]
+) -> Program:
+    """Return the program without some collectives, with new ones, and their markers where the last of the old ones stood."""
+    names = (one.name for one in fields(program) if one.name not in _NOT_PER_COLLECTIVE)
+    columns = {name: np.concatenate([getattr(program, name)[~is_gone], *(one[name] for one in new)]) for name in names}
     is_comm = program.kind != WINDOW
     collective = np.where(is_comm, program.which, 0)
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
@@ -165,12 +161,14 @@ def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[in
         counts[kind] += n_new
     of_all = np.concatenate(whiches)
     order = np.lexsort((of_all, np.concatenate(keys)))
-    return {
-        "kind": np.concatenate(kinds)[order],
-        "which": of_all[order],
-        "passes": np.concatenate(passes)[order],
-        "places": np.concatenate(places, axis=1)[:, order],
-    }
+    return replace(
+        program,
+        **columns,
+        kind=np.concatenate(kinds)[order],
+        which=of_all[order],
+        passes=np.concatenate(passes)[order],
+        places=np.concatenate(places, axis=1)[:, order],
+    )
 
 
 def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:

@@ -80,12 +80,7 @@ class Replay(Facts):
         return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
 
     def predict(self, knobs: Knobs) -> Prediction:
-        """Replay with what the knobs change, which `why_not_knobs` does not refuse.
-
-        The range holds, on either side, the root of the sum of squares of what each unknown moves the median by (the
-        slowdown, the transfers, ready times that were not seen: nothing ties one to another) and of half a per cent and
-        twice the standard error; at least 2 % and twice the standard error to either side of the likeliest, for the model.
-        """
+        """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
         base = self.captured
         if knobs.no_grad_copy or knobs.no_sync:
             base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
@@ -94,7 +89,7 @@ class Replay(Facts):
             choices = [self.gradients]
             if not all(one is not None and one.is_exact for one in self.gradients):
                 choices += [self.gradients_with(skew) for skew in _SKEWS]
-            programs = [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
+            programs = [with_buckets(base, one, knobs.bucket_mb) for one in choices]
         if knobs.no_sync:
             programs = [sent_once(one, base.burst) for one in programs]
         if knobs.prefetch:

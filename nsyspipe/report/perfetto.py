@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -193,12 +194,10 @@ class _RankTracks:
         calls = launched.take(pa.array(run_starts(times)))  # a graph's operations have one launch
         if calls.num_rows:
             (times,) = _times(calls, "launch_ns")
-            track = Track(
-                "CUDA calls on host", group, _CALLS, "when each call that launches something began, by what it launched"
-            )
-            self.writer.write_slices(
-                track, slices(times, times, calls["name"], "call", calls.select(["correlation_id"]))
-            )
+            about = "when each call that launches something began, by what it launched"
+            notes = calls.select(["correlation_id"])
+            track = Track("CUDA calls on host", group, _CALLS, about)
+            self.writer.write_slices(track, slices(times, times, calls["name"], "call", notes))
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
         """Write exposed communication, waiting and the counters, each where it is known."""
@@ -329,31 +328,18 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
 
 _LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
 _TAG = b"\x0a"  # field 1 of Trace: a packet
-_LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
 
 
 def run_id_of_trace(path: Path) -> str | None:
     """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
     from google.protobuf.message import DecodeError
+    from google.protobuf.proto import parse_length_prefixed
 
     try:
         with path.open("rb") as file:
-            size = _size(file) if file.read(1) == _TAG else None
-            if size is None or size > _LONGEST_HEAD:
-                return None
-            packet = protos().TracePacket.FromString(file.read(size))
-    except (OSError, DecodeError):
+            is_packet, head = file.read(len(_TAG)) == _TAG, io.BytesIO(file.read(_LONGEST_HEAD))
+        packet = parse_length_prefixed(protos().TracePacket, head) if is_packet else None
+    except (OSError, ValueError, DecodeError):
         return None
-    name: str = packet.track_descriptor.name
+    name: str = packet.track_descriptor.name if packet else ""
     return name.removeprefix(_HEAD) if name.startswith(_HEAD) else None
-
-
-def _size(file: BinaryIO) -> int | None:
-    """Read the size of a message: seven bits a byte, the lowest first; None where it has no end."""
-    size = 0
-    for place in range(_MOST_BYTES):
-        byte = int.from_bytes(file.read(1) or b"\xff")
-        size |= (byte & _LOW_BITS) << (_N_LOW_BITS * place)
-        if byte <= _LOW_BITS:
-            return size
-    return None

@@ -98,14 +98,10 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     assert (result.baseline, result.candidate, result.delta) == (None, 2, None)
 
 
-@pytest.mark.parametrize(
-    ("steps", "confidence", "problem"),
-    [*((bad, 0.95, "finite and in one dimension") for bad in ([1, math.nan, 3], [1, math.inf, 3], [[1, 2, 3]])),
-        *(([1, 1, 1], bad, "confidence must be between 0 and 1") for bad in (0, 1, 95, math.nan))],
-)  # fmt: skip
-def test_what_is_no_figure_per_step_and_a_confidence_outside_its_range_are_refused(steps, confidence, problem):
-    with pytest.raises(ValueError, match=problem):
-        difference(steps, [1, 1, 1], confidence=confidence)
+@pytest.mark.parametrize("steps", [[1, math.nan, 3], [1, math.inf, 3], [[1, 2, 3]]])
+def test_what_is_no_figure_per_step_is_refused(steps):
+    with pytest.raises(ValueError, match="finite and in one dimension"):
+        difference(steps, [1, 1, 1])
 
 
 # Several captures on a side: what they spread by.
@@ -173,14 +169,11 @@ def test_speedup_by_hand(reference, run, half):
 
 
 @pytest.mark.parametrize(
-    ("reference", "run", "ratio", "reason"),
-    [([1, 2], [1, 1, 1], 1.5, "reference: 2 steps, needs 3"), ([], [1, 1, 1], None, "reference: 0 steps, needs 3"),
-        ([0, 0, 0], [1, 1, 1], None, "a mean is not above 0")],
-)  # fmt: skip
-def test_speedup_that_cannot_be_told_says_why(reference, run, ratio, reason):
-    result = ratio_of_means(captures(reference), captures(run))
-    assert (result.ratio, result.undecided) == (ratio, reason)
-    assert (result.low, result.high) == (None, None)
+    ("reference", "run", "ratio"),
+    [([1, 2], [1, 1, 1], 1.5), ([], [1, 1, 1], None), ([0, 0, 0], [1, 1, 1], None)],
+)
+def test_a_speedup_of_too_few_steps_or_of_no_time_has_no_interval(reference, run, ratio):
+    assert ratio_of_means(captures(reference), captures(run)) == (ratio, None, None)
 
 
 def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():

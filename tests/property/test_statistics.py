@@ -51,7 +51,7 @@ def test_a_side_against_itself_is_exactly_no_change(side):
     assert Judgement(result, least=0).verdict in {"no change", "inconclusive"}
     assert (Judgement(result, least=0).verdict == "inconclusive") == (result.undecided is not None)
     ratio = ratio_of_means(side, side)
-    assert (ratio.ratio, ratio.low, ratio.high) == (1, 1, 1) or ratio.undecided is not None
+    assert ratio == (1, 1, 1) or ratio.low is None
 
 
 @given(ANY_SIDE, ANY_SIDE, st.sampled_from([2.0**-40, 0.5, 2.0, 2.0**20]))

@@ -67,10 +67,8 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
                 yield block
     problems = difference.problems.to_pylist()
     if problems:
-        of_sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
-        yield Troubles(
-            [(grave, f"{side}: {what}", at, fix) for side, rows in of_sides for grave, what, at, fix in rows]
-        )
+        sides = [(side, troubles([row for row in problems if row["side"] == side])) for side in SIDES]
+        yield Troubles([(grave, f"{side}: {what}", at, fix) for side, rows in sides for grave, what, at, fix in rows])
     yield formula_table()
     yield provenance_table(difference)
 
@@ -165,10 +163,7 @@ def _exact(ns: float | None) -> str:
 
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
-    """Yield the representative step of each side, on the rank whose window of it is the longest (tie: the lowest).
-
-    Of several captures of a side the first one's. Times count from the start of that rank's window: both begin together.
-    """
+    """Yield the representative step of each side's first capture, on the rank whose window of it is the longest (tie: the lowest)."""
     sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
     found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
     drawn = [step for step in found.values() if step is not None]
@@ -208,10 +203,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
-    """Return what to draw of a side, which takes the place of a rank; None without a timeline.
-
-    A line above it; its side, step and rank; its bars and its window, both from the start of that window.
-    """
+    """Return a side's line, the words of its row, bars and window from that window's start, in the place of a rank; or None."""
     run = side.runs[0]
     bars = run.timeline()
     if not bars.num_rows:
@@ -224,12 +216,10 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
 
     def moved(table: pa.Table) -> pa.Table:
         """Return a table whose times count from a start, and whose rank and step say which side it is."""
-        columns = {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
-        for column, value in (("rank", place), ("step", 0)):
-            columns[column] = pa.array([value] * table.num_rows, table.schema.field(column).type)
-        for column, values in columns.items():
-            table = table.set_column(table.column_names.index(column), table.schema.field(column), values)
-        return table
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
+        columns |= {column: [value] * table.num_rows for column, value in (("rank", place), ("step", 0))}
+        return pa.table(columns, schema=table.schema)
 
     # The label comes last: where there is no room, it is cut.
     title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, 60)}"

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
@@ -117,30 +118,20 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
         return []
     step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
     order = np.lexsort((rank, -wall, step))
-    first = np.flatnonzero(np.diff(step[order], prepend=step[order[0]] - 1))
-    ends = np.append(first[1:], step.size)
-    fastest = order[ends - 1]
+    first = run_starts(step[order])
 
     def mark(row: Mapping[str, Any], n: int) -> str:
         if row["step"] in skipped:
             return "skipped"
         return "" if row["in_summary"] else "cut off" if n == n_ranks else "not on every rank"
 
-    slowest = steps.take(pa.array(order[first])).to_pylist()
-    walls = [wall[order[begin:end]] for begin, end in zip(first, ends, strict=True)]
-    medians = np.array([np.median(of_step) for of_step in walls])
-    some = [
-        of_step[np.linspace(0, of_step.size - 1, min(of_step.size, _DOTS)).astype(int)].tolist() for of_step in walls
-    ]
-    columns = (rank[fastest], wall[fastest], medians, np.minimum.reduceat(start[order], first), ends - first)
-    rows = [
-        row
-        | {"fastest_rank": other, "fastest_wall_ns": ns, "median_wall_ns": middle, "begin_ns": begin}
-        | {"walls_ns": dots, "mark": mark(row, n)}
-        for row, dots, other, ns, middle, begin, n in zip(
-            slowest, some, *(one.tolist() for one in columns), strict=True
-        )
-    ]
+    rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
+    columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
+    for row, walls, ranks, starts in zip(rows, *columns, strict=True):
+        dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
+        row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
+        row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
+        row["mark"] = mark(row, walls.size)
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
@@ -214,11 +205,9 @@ def collective_charts(medians: Medians) -> list[Chart]:
     if len({row["bytes"] for row in sized}) < _SIZES:
         return [order]
     data = columns(sized, "seq", "collective", "bytes", "busbw", "transfer")
-    caption = "Message size against bus bandwidth. The same figures are in the table above."
-    return [
-        order,
-        Chart("sizes", section, "Message size against bus bandwidth of each collective", 260, data, None, caption),
-    ]
+    about = "Message size against bus bandwidth"
+    caption = f"{about}. The same figures are in the table above."
+    return [order, Chart("sizes", section, f"{about} of each collective", 260, data, None, caption)]
 
 
 def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float | None]]:
@@ -236,11 +225,8 @@ def extreme_steps(steps: pa.Table, but: int) -> list[tuple[str, int]]:
     times = {row["step"]: row["wall_ns"] for row in step_rows(steps, [], 0)}
     if but not in times:
         return []
-    found = (
-        ("the slowest", max(times, key=lambda step: times[step])),
-        ("the fastest", min(times, key=lambda step: times[step])),
-    )
-    return [(what, step) for what, step in found if times[step] != times[but]]
+    found = {"the slowest": max(times, key=times.__getitem__), "the fastest": min(times, key=times.__getitem__)}
+    return [(what, step) for what, step in found.items() if times[step] != times[but]]
 
 
 def collective_note(medians: Medians) -> str:
@@ -303,31 +289,28 @@ def collective_medians(collectives: pa.Table) -> Medians:
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
-    """Return one row per (place in the step, collective), and how many there are with those left out.
-
-    The same place may hold another kind of collective in another step. Medians of all would take long.
-    """
+    """Return one row per (place in the step, collective), which may differ by step, and how many there are with those left out."""
     durations = pc.subtract(table["end_ns"], table["start_ns"])
     table = table.select([*_KIND, "rank", "wait_ns", *_MEASURED[1:]]).append_column(_MEASURED[0], durations)
-    in_order = [(name, "ascending") for name in _KIND]
     kinds = table.group_by(_KIND, use_threads=False).aggregate([(_MEASURED[0], "mean")])
-    longest = kinds.sort_by([(f"{_MEASURED[0]}_mean", "descending"), *in_order]).slice(0, MOST_COLLECTIVES)
+    longest_first = [(f"{_MEASURED[0]}_mean", "descending"), *((name, "ascending") for name in _KIND)]
+    longest = kinds.sort_by(longest_first).slice(0, MOST_COLLECTIVES)
     table = table.join(longest.select(_KIND), _KIND, join_type="left semi")
     waits: dict[tuple[int, str], dict[int, float | None]] = {}
-    of_ranks = table.group_by([*_KIND, "rank"], use_threads=False).aggregate([("wait_ns", "list")])
-    for seq, kind, rank, wait in zip(*(of_ranks[name] for name in (*_KIND, "rank", "wait_ns_list")), strict=True):
-        waits.setdefault((seq.as_py(), kind.as_py()), {})[rank.as_py()] = _median(wait)
-    measured = (
-        table.group_by(_KIND, use_threads=False).aggregate([(name, "list") for name in _MEASURED]).sort_by(in_order)
-    )
+    for seq, kind, rank, wait in _medians(table, [*_KIND, "rank"], ["wait_ns"]):
+        waits.setdefault((seq, kind), {})[rank] = wait
     rows = []
-    for seq, kind, *lists in zip(*(measured[name] for name in measured.column_names), strict=True):
-        medians = dict(zip(("duration", "transfer", "bytes", "busbw"), map(_median, lists), strict=True))
-        of_kind = waits[seq.as_py(), kind.as_py()]
-        rows.append({"collective": kind.as_py(), "seq": seq.as_py(), "wait": dict(sorted(of_kind.items())), **medians})
+    for seq, kind, *medians in _medians(table, _KIND, _MEASURED):
+        named = dict(zip(("duration", "transfer", "bytes", "busbw"), medians, strict=True))
+        rows.append({"collective": kind, "seq": seq, "wait": waits[seq, kind], **named})
     return rows, kinds.num_rows
 
 
-def _median(values: pa.ListScalar) -> float | None:
-    known = values.values.drop_null()
-    return float(np.median(known.to_numpy())) if len(known) else None
+def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield each group in order of its keys: these, and of each column the median of what is known."""
+    lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
+    lists = lists.sort_by([(name, "ascending") for name in keys])
+    for group in zip(*lists.select([*keys, *(f"{name}_list" for name in columns)]).columns, strict=True):
+        known = [values.values.drop_null().to_numpy() for values in group[len(keys) :]]
+        medians = (float(np.median(one)) if one.size else None for one in known)
+        yield [*(key.as_py() for key in group[: len(keys)]), *medians]

@@ -78,9 +78,8 @@ def run_page(run: Run, top: int | None = None) -> str:
     title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
     n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
     costs = {name: replace(one, is_close=True) for name, one in cost_tables(run, top or _SHOWN_COSTS).items()}
-    return blocks_page(
-        _blocks(run, costs), title, identity, brand=run.header.label, scripts=_SCRIPTS, n_beside=n_beside
-    )
+    blocks, brand = _blocks(run, costs), run.header.label
+    return blocks_page(blocks, title, identity, brand=brand, scripts=_SCRIPTS, n_beside=n_beside)
 
 
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Choice | MoreRanks | Details]:
@@ -203,9 +202,8 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
     bars = charts.rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
     if bars:
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = (
-            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
-        )
+        over = "from the first operation to the end of the last"
+        over = over if run.is_capture else "mean of the steps in the figures"
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
         yield bars
     else:
@@ -248,11 +246,8 @@ def _clock_text(run: Run) -> str:
         return "; clocks of the ranks do not agree: compare bars within a rank only"
     if None in errors:
         return "; how well the clocks of the ranks agree is not known"
-    return (
-        f"; ranks share one clock, to {max(errors) / 1000:.1f} \N{MICRO SIGN}s"
-        if max(errors)
-        else "; ranks share one clock"
-    )
+    known_to = f", to {max(errors) / 1000:.1f} \N{MICRO SIGN}s" if max(errors) else ""
+    return f"; ranks share one clock{known_to}"
 
 
 def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | Choice | MoreRanks]:

@@ -16,8 +16,6 @@ from nsyspipe.report.units import absent, ms_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.model.table import Int64
-
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
@@ -47,9 +45,11 @@ def timeline_data(
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
     lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in LANES}
-    of_ranks = {
-        rank: {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()} for rank in kept
-    }
+
+    def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
+        own = {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()}
+        return {lane: _bars(bars, origin) for lane, bars in own.items() if bars.num_rows}
+
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
@@ -60,9 +60,9 @@ def timeline_data(
         "ranks": [
             {
                 "rank": rank, "isFirst": rank in first, "window": [time - origin for time in windows[rank]],
-                "lanes": {lane: _bars(bars, origin) for lane, bars in of_lanes.items() if bars.num_rows},
+                "lanes": bars_of(rank),
             }
-            for rank, of_lanes in of_ranks.items()
+            for rank in kept
         ],
     }  # fmt: skip
 
@@ -74,11 +74,10 @@ def n_bars(data: Mapping[str, Any]) -> int:
 
 def _stretch(timeline: pa.Table, windows: Mapping[int, tuple[int, int]], origin: int) -> dict[str, int] | None:
     """Return where the rank with the longest window is longest without compute: between bars, of which none is joined there."""
-    rank = max(
-        sorted(set(windows) & set(timeline["rank"].to_pylist())), key=lambda rank: windows[rank][1] - windows[rank][0]
-    )
-    of_rank = timeline.filter(pc.equal(timeline["rank"], rank))
-    compute = of_rank.filter(pc.equal(of_rank["lane"], "compute"))
+    lengths = {rank: end - start for rank, (start, end) in windows.items()}
+    rank = max(sorted(lengths.keys() & set(timeline["rank"].to_pylist())), key=lengths.__getitem__)
+    is_compute = pc.and_(pc.equal(timeline["rank"], rank), pc.equal(timeline["lane"], "compute"))
+    compute = timeline.filter(is_compute)
     if not compute.num_rows:
         return None
     begin, end = windows[rank]
@@ -102,7 +101,7 @@ def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int
 
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     columns = ("start_ns", "end_ns", "name", "busy_ns", "n_operations", "seq")
-    start, end, name, busy, n, seq = (_ints(rows, column) for column in columns)
+    start, end, name, busy, n, seq = (pc.fill_null(rows[column], _NONE).to_numpy() for column in columns)
     bars = {"start": (start - origin).tolist(), "length": (end - start).tolist(), "name": name.tolist()}
     # Mostly bars are single operations, which need no more words.
     usual = {"busy": (busy, end - start), "n": (n, 1), "seq": (seq, _NONE)}
@@ -110,12 +109,6 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     # Both are known of all bars of a lane, or of none.
     known = {column: rows[f"{column}_ns"] for column in ("exposed", "wait")}
     return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
-
-
-def _ints(rows: pa.Table, name: str) -> Int64:
-    """Return a column of integers; -1 for null."""
-    column = pc.fill_null(rows[name].combine_chunks().cast(pa.int64()), _NONE)
-    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
 
 
 def lane_legend(*, has_comm: bool) -> list[tuple[str, str]]:
