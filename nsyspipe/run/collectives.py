@@ -398,9 +398,8 @@ def places_in_steps(across: CrossRank) -> Int64:
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
     seq[order] = places_in_runs(owner)
-    if steps.size:
-        at = np.minimum(np.searchsorted(steps, rows.step[order]), steps.size - 1)
-        seq[order] += np.where(steps[at] == rows.step[order], n_matched[at], 0)
+    at = pc.index_in(pa.array(rows.step[order]), value_set=pa.array(steps))
+    seq[order] += np.append(n_matched, 0)[pc.fill_null(at, steps.size).to_numpy()]
     return seq
 
 
