@@ -142,10 +142,7 @@ def save(
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
-    """Return the digests of the files that the run keeps beside those written, by name.
-
-    Refused is what would lose files of a run that is not the same, or operations, which only its reports give again.
-    """
+    """Return the digests of the files that the run keeps beside those written; refuse to lose what only reports give again."""
     run_id = run.header.run_id
     there = opened.files_of(run_id)
     operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
