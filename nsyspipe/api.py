@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
@@ -106,12 +106,9 @@ def load(
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
-    patterns = {"step": step, **phases, "comm_kernel": comm_kernel}
+    patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
-        options: dict[str, object] = patterns | {
-            "steps": steps,
-            "skip_first": None if skip_first == AUTO else skip_first,
-        }
+        options = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
         options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
         named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
         if len(arguments) > 1:

@@ -80,7 +80,7 @@ _NUMBER = re.compile(
 _FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
 # Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no such number.
 _LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
-_LIST = re.compile(r"[\[(]?([^\[\]()]*)[\])]?")
+_LIST = re.compile(r"([^\[\]()]*)|\[([^\[\]()]*)\]|\(([^\[\]()]*)\)")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
 
 _PART = (
@@ -350,12 +350,9 @@ def _is_plain(stem: str) -> bool:
 
 def _is_list(value: str, most_digits: int) -> bool:
     """Tell whether a value is words of training or numbers, one or several with commas between."""
-    inside = _LIST.fullmatch(value)
-    if inside is None or value[:1] + value[-1:] in ("[)", "(]"):
-        return False
-    ends = ("[" in value[:1]) == ("]" in value[-1:]) and ("(" in value[:1]) == (")" in value[-1:])
-    parts = [part.strip(" ") for part in inside[1].split(",")]
-    if not ends or len(parts) > _MOST_NUMBERS:
+    found = _LIST.fullmatch(value)
+    parts = [part.strip(" ") for part in found[found.lastindex or 0].split(",")] if found else []
+    if not 0 < len(parts) <= _MOST_NUMBERS:
         return False
     if all(part.lower() in _TRAINING or part.lower() in _SWITCHES for part in parts):
         return True

@@ -28,7 +28,7 @@ _WITHOUT_NSYS = (
 )
 
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
-_LITTLE_SPACE_BYTES, _BYTES_PER_MIB = 5_000_000_000, 1 << 20
+_LITTLE_SPACE_BYTES = 5_000_000_000
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
@@ -42,24 +42,22 @@ _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ra
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this host; its memory is None when nvidia-smi does not tell."""
+    """A GPU of this host."""
 
     index: int
     name: str
-    memory_bytes: int | None
 
 
 def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], str | None]:
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
-    query = ("--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    query = ("--query-gpu=index,name,driver_version", "--format=csv,noheader,nounits")
     found, driver = [], None
     for line in _smi(patience, search_path, *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
-        index, name, memory, version = cells
-        n_bytes = int(memory) * _BYTES_PER_MIB if re.fullmatch(r"[0-9]{1,12}", memory) else None
-        found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME], n_bytes))
+        index, name, version = cells
+        found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME]))
         driver = driver or (version if _VERSION.fullmatch(version) else None)
     return tuple(found), driver
 

@@ -194,10 +194,7 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
 
 @contextlib.contextmanager
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
-    """Yield an empty file for each copy, and rename them in the end; after an error nothing is left of them.
-
-    OutputError if they cannot be written.
-    """
+    """Yield an empty file for each copy, renamed in the end; after an error nothing is left; OutputError if they cannot be written."""
     directory = places[0].copy.parent
     files: list[Path] = []
     made, renamed, held = list[Path](), list[Path](), contextlib.ExitStack()
@@ -232,10 +229,7 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
 
 
 def beside(reports: Sequence[Path]) -> tuple[list[str], bool]:
-    """Return the names of the files beside some reports that `analyze` reads too, and whether others like them are there.
-
-    It reads sidecars of the reports, and the logs and topologies that those name.
-    """
+    """Return the names of the sidecars of some reports and what those name, and whether other such files lie beside them."""
     read = {path for path in read_sidecars(reports).paths if path.exists()}
     folders = dict.fromkeys(report.parent for report in reports)
     there = {path for folder in folders for one in _BESIDE for path in folder.glob(one)}

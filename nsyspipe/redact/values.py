@@ -98,10 +98,7 @@ def _table_list(value: str) -> str:
 
 
 def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
-    """Return the variables that name ranks and devices.
-
-    A value of another form becomes a mark, one for each: variables that contradict each other go on doing so.
-    """
+    """Return the variables that name ranks and devices; a value of another form becomes a mark, so that two stay two."""
     rows = []
     marks: dict[tuple[str, str], str] = {}
     for row, name, value in variables_of(report, RANK_VARIABLES, table):
@@ -213,10 +210,7 @@ def copy_ranges(copying: Copying) -> None:
 
 
 def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
-    """Return what stays of names (row, text, id of a string) and, by row, of payloads, where each needs a look.
-
-    Payloads stay that analysis takes for NCCL's, or looks at since nothing names their owner.
-    """
+    """Return what stays of names (row, text, id of a string) and, by row, of payloads that are, or may be, NCCL's."""
     report = copying.report
     if not report.has(table, "eventType", "globalTid"):
         return [], {}
@@ -271,10 +265,7 @@ _CALL = (
 
 
 def copy_strings(copying: Copying) -> None:
-    """Copy the strings that the rows of the copy refer to; all other tables must be there already.
-
-    Where an id is there twice, only the first row counts.
-    """
+    """Copy the strings that the rows of the copy, which is else whole, refer to; of rows of one id the first."""
     key = {"id": "INTEGER PRIMARY KEY"}
     copying.create("named_by", key, of="temp")
     copying.create("called_by", key, of="temp")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.steps import Selection, select_steps, step_numbers
-from nsyspipe.analysis.summary import with_ratios
+from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
@@ -110,7 +110,7 @@ def merge(
             *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(collectives, len(ranks), digests),
-            *_of_steps(windows, numbers_in_order, selection, gathered.why_no_steps),
+            *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
         ),
         selection=selection,
         world_size=size,
@@ -357,23 +357,18 @@ def _of_steps(
         yield problem("capture-start-in-figures")
     elif n_steps < _FEW_STEPS:
         yield problem("few-steps", n=n_steps)
-    above = _above_any_rank(table, selection)
+    above = _above_any_rank(table)
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None
         yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
 
 
-def _above_any_rank(table: pa.Table, selection: Selection) -> float:
+def _above_any_rank(steps: pa.Table) -> float:
     """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
-    counted = table.filter(pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64())))
-    if not counted.num_rows:
-        return 0.0
-    wall = counted["wall_ns"].to_numpy().astype(np.float64)
-    step, rank = (np.unique(counted[name].to_numpy(), return_inverse=True)[1] for name in ("step", "rank"))
-    largest = np.zeros(int(step.max()) + 1)
-    np.maximum.at(largest, step, wall)
-    of_rank = np.bincount(rank, wall).max()
-    return float(largest.sum() / of_rank - 1) if of_rank else 0.0
+    counted = steps.filter(steps["in_summary"])
+    of_ranks = counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])
+    longest = pc.max(of_ranks["wall_ns_sum"]).as_py()
+    return int(step_times(counted).sum()) / longest - 1 if longest else 0.0
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:

@@ -289,18 +289,14 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
 def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
-    message, _, _ = message_sizes(rows, sizes)
-    wanted = step * width + rank
-    order = np.argsort(wanted, kind="stable")
-    own = np.flatnonzero(rows.in_step)
-    key = rows.step[own] * width + rows.rank[own]
-    at = np.minimum(np.searchsorted(wanted[order], key), max(wanted.size - 1, 0))
-    hit = wanted[order][at] == key if wanted.size else np.zeros(key.size, np.bool_)
-    place, n_bytes = order[at[hit]], message[own[hit]]
-    totals, n_absent = np.zeros((2, wanted.size), np.int64)
+    own = rows.in_step
+    n_bytes = message_sizes(rows, sizes)[0][own]
+    at = pc.index_in(pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank))
+    place = pc.fill_null(at, rank.size).to_numpy()  # behind the last: of no window
+    totals, n_absent = np.zeros((2, rank.size + 1), np.int64)
     np.add.at(totals, place, np.where(n_bytes == ABSENT, 0, n_bytes))
     np.add.at(n_absent, place, n_bytes == ABSENT)
-    return totals, n_absent == 0
+    return totals[:-1], n_absent[:-1] == 0
 
 
 def message_sizes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
@@ -402,9 +398,8 @@ def places_in_steps(across: CrossRank) -> Int64:
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
     seq[order] = places_in_runs(owner)
-    if steps.size:
-        at = np.minimum(np.searchsorted(steps, rows.step[order]), steps.size - 1)
-        seq[order] += np.where(steps[at] == rows.step[order], n_matched[at], 0)
+    at = pc.index_in(pa.array(rows.step[order]), value_set=pa.array(steps))
+    seq[order] += np.append(n_matched, 0)[pc.fill_null(at, steps.size).to_numpy()]
     return seq
 
 

@@ -72,15 +72,14 @@ def examine(
     )
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
-    reports = [
-        Examined(one.digests[0], rows, reading, one.family, is_host_only, is_host_only and sidecars.is_without_gpu(at))
-        for at, (one, rows) in enumerate(zip(gathered, counts, strict=True))
-    ]
-    digests = [report.digest for report in reports]
+    digests = [one.digests[0] for one in gathered]
     launched = launcher_size(ranks_or_hosts(digests), sidecars)
     size = world_size(digests, beside.log, sidecars.world_size, launched)
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
-    reports = [replace(report, is_several=is_several) for report in reports]
+    reports = []
+    for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
+        was_left_out = is_host_only and sidecars.is_without_gpu(at)
+        reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, is_several))
     own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
     for report, name in zip(reports, names, strict=True):
         if is_newer_than_tested(version := report.digest.facts.schema_version):

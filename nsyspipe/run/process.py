@@ -169,10 +169,7 @@ def digest_process(
     *,
     unmarked_backward: PhaseRanges | None = None,
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks.
-
-    `between` is what its host does between steps, `unmarked_backward` when backward runs where no range says it.
-    """
+    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)

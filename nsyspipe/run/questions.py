@@ -77,7 +77,7 @@ class Examined:
     family: str | None  # the steps' family; None where the analysis finds no steps
     is_host_only: bool  # whether no report has device activity, so that the processes with steps stand for ranks
     was_left_out: bool  # whether no GPU was to be traced either
-    is_several: bool = False  # whether there are several ranks, here or elsewhere
+    is_several: bool  # whether there are several ranks, here or elsewhere
 
     @property
     def pids(self) -> list[int]:

@@ -112,12 +112,11 @@ def _conflict(
     groups = words_of_runs(digest.path for digest in digests)
     has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
     if what != _TWICE and len(groups) > 1 and has_ranks:
-        runs = list(groups)
-        fix = f"{fix}: {' or '.join(runs[:_SHOWN])}"
-        return RankConflictError(
-            names, what, fix=fix + (f" or {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
-        )
-    return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
+        more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+        fix += f": {' or '.join([*groups][:_SHOWN])}{more}"
+    else:
+        fix += ", or number them yourself with --rank-map"
+    return RankConflictError(names, what, fix=fix)
 
 
 def check_several_runs(arguments: Iterable[str]) -> None:

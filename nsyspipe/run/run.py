@@ -325,10 +325,8 @@ class Run(ShownInNotebooks, ABC):
         names = [*RUN_TABLES, "breakdown", "costs"]
         if name not in names:
             raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, names)
-        found = getattr(self, name, None)
-        if isinstance(found, pa.Table):
-            return found
-        return self._table(name) if found is None else found()
+        found = getattr(self, name)
+        return found if isinstance(found, pa.Table) else found()
 
     def to_pandas(self, table: str) -> pd.DataFrame:
         """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.

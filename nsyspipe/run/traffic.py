@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, message_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
@@ -26,17 +25,11 @@ if TYPE_CHECKING:
 
 # Sums over summary steps, each of which a table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
-
-
-class _Cell(NamedTuple):
-    """What one rank moved with one collective of one communicator in its summary steps; None: not known."""
-
-    n_steps: int
-    sums: Mapping[str, int | None]
-    # matched operations whose size is known: whole messages, what crosses a link of them, and their time
-    sized: tuple[int, float, int] | None
-    in_forward: int | None  # calls by the pass that launched them; None where no backward pass is known
-    in_backward: int | None
+# Matched operations whose size is known: whole messages, what crosses a link of them, and their time.
+_SIZED = ("sized_bytes", "sized_bus_bytes", "sized_ns")
+# What one rank moved with one collective of one communicator in its summary steps, `n_steps`: sums of those above, and
+# calls by the pass that launched them. None: not known.
+_Cell = dict[str, Any]
 
 
 def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_capture: bool) -> pa.Table:
@@ -53,6 +46,7 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
     message, bus, is_sized = message_sizes(rows, sizes)
     is_hidden = {row["rank"] for row in summary.select(["rank", "comm_ns"]).to_pylist() if row["comm_ns"] is None}
     cells: dict[int, dict[int, _Cell]] = {}
+    users: dict[int, set[int]] = {}
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     for place, rank in enumerate(across.placed):
         own_windows = windows[0] == rank.number
@@ -65,34 +59,28 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
             times = union(rows.start_ns[of_use], rows.end_ns[of_use])
             comm = int(times.lengths(starts, ends).sum())
             beside = int(times.intersect(hidden).lengths(starts, ends).sum())
-            sums: dict[str, int | None] = {
+            launched_in = rows.launched_in[own]
+            is_told = not (launched_in == ABSENT).any()
+            cell: _Cell = {
                 "calls": own.size,
                 "bytes": None if (message[own] == ABSENT).any() else int(message[own].sum()),
                 "comm_ns": comm,
                 "exposed_ns": comm - beside,
                 "hidden_ns": beside,
                 "wait_ns": _waited(across, of_use, own, starts, ends),
+                "forward": np.count_nonzero(launched_in == IN_FORWARD) if is_told else None,
+                "backward": np.count_nonzero(launched_in == IN_BACKWARD) if is_told else None,
             }
             if rank.number in is_hidden:
-                sums = dict.fromkeys(sums)
-            cells.setdefault(code, {})[rank.number] = _Cell(
-                int(np.count_nonzero(own_windows)),
-                sums,
-                _sized(across, own, message, bus, is_sized),
-                *_passes(rows.launched_in[own]),
-            )
-    users = {
-        code // width: tuple(sorted({rank for one in cells if one // width == code // width for rank in cells[one]}))
-        for code in cells
-    }
+                cell = dict.fromkeys(cell)
+            cell |= {"n_steps": np.count_nonzero(own_windows), **_sized(across, own, message, bus, is_sized)}
+            cells.setdefault(code, {})[rank.number] = cell
+            users.setdefault(code // width, set()).add(rank.number)
     before = _kernels_before(across, chosen)
-    uses = [
-        replace(
-            _use(code, rows.communicators[code // width], users[code // width], list(by_rank.values())),
-            kernels_before=before.get(code, ()),
-        )
-        for code, by_rank in cells.items()
-    ]
+    uses = []
+    for code, by_rank in cells.items():
+        ranks = tuple(sorted(users[code // width]))
+        uses.append(_use(code, rows.communicators[code // width], ranks, list(by_rank.values()), before.get(code, ())))
     table: list[dict[str, Any]] = []
     for (code, by_rank), one, role in zip(cells.items(), uses, roles(uses), strict=True):
         named = {
@@ -109,16 +97,14 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
 
 
 def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, ...]]:
-    """Return by use how many kernels its ranks launch in a step before their first send or receive: the median of each's steps.
-
-    Where communicators are not NCCL's own, a stage's two may be two streams: they count as one. Nothing where not all is known.
-    """
+    """Return by use how many kernels its ranks launch in a step before their first send or receive: the median of each's steps."""
     rows, width = across.rows, len(COLLECTIVES)
     sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
     use = rows.communicator[sends] * width + rows.collective[sends]
     uses = np.unique(use).tolist()
     before: dict[int, tuple[float, ...]] = {}
     order = np.argsort(use, kind="stable")
+    # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
     parts = np.split(sends[order], run_starts(use[order])[1:]) if rows.has_ids and uses else [sends]
     for group, own in zip([[code] for code in uses] if rows.has_ids else [uses], parts, strict=False):
         if not own.size or (rows.n_before[own] == ABSENT).any():
@@ -139,25 +125,19 @@ def _waited(across: CrossRank, of_use: Int64, own: Int64, starts: Int64, ends: I
     return int(union(rows.start_ns[of_use][waits], until[waits]).lengths(starts, ends).sum())
 
 
-def _sized(
-    across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized: Flags
-) -> tuple[int, float, int] | None:
+def _sized(across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized: Flags) -> _Cell:
     matched = across.waiting
     if matched is None or not own.size or not (is_sized[own] & matched.is_matched[own]).all():
-        return None
-    return int(message[own].sum()), float(bus[own].sum()), int(matched.transfer_ns[own].sum())
+        return dict.fromkeys(_SIZED)
+    sums = message[own].sum(), bus[own].sum(), matched.transfer_ns[own].sum()
+    return {name: one.item() for name, one in zip(_SIZED, sums, strict=True)}
 
 
-def _passes(launched_in: Int64) -> tuple[int | None, int | None]:
-    if (launched_in == ABSENT).any():
-        return None, None
-    return int(np.count_nonzero(launched_in == IN_FORWARD)), int(np.count_nonzero(launched_in == IN_BACKWARD))
-
-
-def _use(code: int, communicator: str, ranks: tuple[int, ...], cells: Sequence[_Cell]) -> CommUse:
-    calls, n_bytes = (_total([cell.sums[name] for cell in cells]) for name in ("calls", "bytes"))
-    forward, backward = _total([cell.in_forward for cell in cells]), _total([cell.in_backward for cell in cells])
-    n_steps = sum(cell.n_steps for cell in cells)
+def _use(
+    code: int, communicator: str, ranks: tuple[int, ...], cells: Sequence[_Cell], before: tuple[float, ...]
+) -> CommUse:
+    calls, n_bytes, forward, backward = (_total(cells, name) for name in ("calls", "bytes", "forward", "backward"))
+    n_steps = _total(cells, "n_steps")
     return CommUse(
         communicator=communicator,
         collective=COLLECTIVES[code % len(COLLECTIVES)],
@@ -166,28 +146,27 @@ def _use(code: int, communicator: str, ranks: tuple[int, ...], cells: Sequence[_
         bytes_per_call=n_bytes / calls if calls and n_bytes is not None else None,
         forward_share=forward / calls if calls and forward is not None else None,
         backward_share=backward / calls if calls and backward is not None else None,
+        kernels_before=before,
     )
 
 
-def _figures(cells: Sequence[_Cell], role: str, *, is_capture: bool) -> dict[str, float | int | None]:
-    n_steps = sum(cell.n_steps for cell in cells)
-    figures: dict[str, float | int | None] = {}
+def _figures(cells: Sequence[_Cell], role: str, *, is_capture: bool) -> dict[str, float | None]:
+    n_steps = _total(cells, "n_steps")
+    figures: dict[str, float | None] = {}
     for name in _PER_STEP:
-        total = None if is_capture else _total([cell.sums[name] for cell in cells])
+        total = None if is_capture else _total(cells, name)
         figures[f"{name}_per_step"] = total / n_steps if total is not None and n_steps else None
     # Stages wait for each other by design.
     figures["bubble_ns_per_step"] = figures["wait_ns_per_step"] if role == PIPELINE else None
     figures["wait_ns_per_step"] = None if role == PIPELINE else figures["wait_ns_per_step"]
-    sized = [cell.sized for cell in cells]
-    known = [one for one in sized if one is not None]
-    seconds = sum(one[2] for one in known) / 1e9
-    is_known = len(known) == len(sized) and seconds > 0
-    figures["algbw_bytes_per_s"] = sum(one[0] for one in known) / seconds if is_known else None
-    figures["busbw_bytes_per_s"] = sum(one[1] for one in known) / seconds if is_known else None
+    n_bytes, bus, sized_ns = (_total(cells, name) for name in _SIZED)
+    seconds = (sized_ns or 0) / 1e9
+    figures["algbw_bytes_per_s"] = n_bytes / seconds if seconds > 0 else None
+    figures["busbw_bytes_per_s"] = bus / seconds if seconds > 0 else None
     return figures
 
 
-def _total(parts: Sequence[int | None]) -> int | None:
-    """Return the sum; None where one is not known."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+def _total(cells: Sequence[_Cell], name: str) -> Any:  # noqa: ANN401 - a number
+    """Return the sum of what cells have of a name; None where one is not known."""
+    known = [cell[name] for cell in cells]
+    return None if None in known else sum(known)

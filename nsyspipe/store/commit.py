@@ -1,8 +1,6 @@
 """Replace a run in one step: staged in the store, then switched to; killed at any moment, the store still has one run.
 
-The steps, and what `layout` says of them: files are made under ``staging``; the directories that they will lie
-in are made; ``staging`` is renamed to ``switch/ID``, which replaces the run; each file is renamed into its
-place. Whatever may fail for want of space or of permission comes before the one rename that counts.
+How is said in `layout`. Whatever may fail for want of space or of permission comes before the one rename that counts.
 """
 
 from __future__ import annotations
@@ -83,8 +81,7 @@ class Locked:
                     place.require(layout.PART, layout.FILE)
             os.rename(_TABLES, run_id, src_dir_fd=staged.own.fd, dst_dir_fd=self.switch.fd)
         except BaseException:
-            for name in new:
-                self._prune(name, run_id)
+            self._prune(run_id)
             raise
         # Now it is done: what is left the next writer can do.
         try:
@@ -112,7 +109,7 @@ class Locked:
                 with self.place_of(name, run_id) as place:
                     os.unlink(layout.PART, dir_fd=place.fd)
             if listed:  # also what a writer that was killed here had emptied
-                self._prune_empty(run_id)
+                self._prune(run_id)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_FILES, dir_fd=new.fd)
         os.rmdir(run_id, dir_fd=self.switch.fd)
@@ -122,26 +119,22 @@ class Locked:
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            run_id = name.partition(".")[2]
-            with contextlib.suppress(FileNotFoundError, NotPlainError), self.staging.within(name, _TABLES) as tables:
-                for file in filter(layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()):
-                    self._prune(file, run_id)
+            if layout.is_run_id(run_id := name.partition(".")[2]):
+                self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
     def place_of(self, name: str, run_id: str, *, make: bool = False) -> contextlib.AbstractContextManager[Directory]:
         """Return the directory that a file of a run lies in, as a context."""
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
-    def _prune_empty(self, run_id: str) -> None:
+    def _prune(self, run_id: str) -> None:
+        """Remove directories of a run in which nothing is."""
         for table in DATASET.keys() & self.top.names():
             own = layout.partition(table, run_id).parts
-            with contextlib.suppress(FileNotFoundError), self.top.within(*own) as of_run:
+            with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)
             self.top.remove_empty(*own)
-
-    def _prune(self, name: str, run_id: str) -> None:
-        self.top.remove_empty(*layout.published(name, run_id).parent.parts)
 
 
 @dataclass(frozen=True)

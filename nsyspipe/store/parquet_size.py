@@ -262,10 +262,7 @@ _ANY: _Field = (None, None, None)
 
 
 def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:
-    """Return texts that were read as a dictionary as they are.
-
-    A ValueError if they are no UTF-8, or one long text many times over: more than a file of that size has.
-    """
+    """Return texts that were read as a dictionary as they are; a ValueError if no UTF-8, or more than such a file has."""
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
     n_bytes = sum(pc.sum(one).as_py() or 0 for one in lengths)

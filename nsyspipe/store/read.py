@@ -54,11 +54,14 @@ class RunFiles:
 
         A `DatasetError` if the file is missing, damaged, of another save or version, or not as a run has it.
         """
-        if name == "runs" and self.runs is not None:
-            return self.runs
         file = layout.file_name(name, rank)
-        found = self.contents[file] if file in self.contents else self._later(file)
-        return table_of(_bytes(found), name, self.store / layout.published(file, self.run_id))
+        path = self.store / layout.published(file, self.run_id)
+        found = self.runs if name == "runs" else None
+        if found is None:
+            found = table_of(_bytes(self.contents[file] if file in self.contents else self._later(file)), name, path)
+        if name == "runs" and found.num_rows != 1:
+            raise DatasetError(str(path), f"holds {found.num_rows} rows of the run, not 1", fix=AGAIN)
+        return found
 
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""

@@ -54,8 +54,6 @@ class SavedRun(Run):
             if name == "host_steps" and self._details.n_host_steps is None:
                 return schema.HOST_STEPS.empty()  # saved before there was this table
             table, path = self._files.table(name), self._path(name)
-            if name == "runs" and table.num_rows != 1:
-                raise DatasetError(str(path), f"holds {table.num_rows} rows of the run, not 1", fix=AGAIN)
             if name not in _OF_OTHER_RANKS:
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
                 if name not in _OF_OTHER_STEPS:
@@ -217,17 +215,11 @@ def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
         return Unreadable(shown, name, error.problem, error.fix)
     except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
         return Unreadable(shown, name, "is not what nsyspipe writes", AGAIN)
-    if name == "runs" and table.num_rows != 1:
-        return Unreadable(shown, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
     return table.add_column(0, "run_id", ids)
 
 
 def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
-    wanted = DATASET[name]
-    if not rows:
-        return wanted.empty()
-    table = pa.concat_tables([row.select(wanted.names) for row in rows]).combine_chunks()
-    return wanted.table({column: table[column] for column in wanted.names})
+    return conform(pa.concat_tables(rows).combine_chunks(), DATASET[name]) if rows else DATASET[name].empty()
 
 
 # --- what no column of a run holds, as JSON in its row ---

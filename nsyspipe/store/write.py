@@ -78,7 +78,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
 def _metrics(run: Run) -> pa.Table:
     """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
     wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
-    table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide])
+    table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide]).combine_chunks()
     # Nulls first; how to ask Arrow for that depends on its version.
     keys = [key for name in METRICS.key for key in (pc.is_valid(table[name]), table[name])]
     names = [str(number) for number in range(len(keys))]
@@ -88,29 +88,14 @@ def _metrics(run: Run) -> pa.Table:
 
 def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     """Return one row per row and figure of a table."""
-    figures = [c for c in columns if c.type in (INT, FLOAT) and c.name not in _PLACES]
-    n_rows, n_figures = table.num_rows, len(figures)
-
-    def by_row(name: str, kind: pa.DataType) -> pa.Array:
-        if name not in table.column_names:
-            return pa.nulls(n_rows * n_figures, kind)
-        return table[name].combine_chunks().take(pa.array(np.tile(np.arange(n_rows), n_figures)))
-
-    def by_figure(texts: list[str]) -> pa.Array:
-        codes = np.repeat(np.arange(n_figures, dtype=np.int32), n_rows)
-        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts, pa.string()))
-
-    values = [pc.cast(table[figure.name], FLOAT, safe=False) for figure in figures]
-    return METRICS.table(
-        {
-            "rank": by_row("rank", INT),
-            "step": by_row("step", INT),
-            "metric": by_figure([figure.name for figure in figures]),
-            "unit": by_figure([figure.unit for figure in figures]),
-            "value": pa.chunked_array([c for v in values for c in v.chunks], FLOAT),
-            "in_summary": by_row("in_summary", pa.bool_()),
-        }
-    )
+    n_rows, there = table.num_rows, table.column_names
+    of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
+    tables = []
+    for one in (c for c in columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
+        of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
+        value = pc.cast(table[one.name], FLOAT, safe=False)
+        tables.append(METRICS.table(of_row | of_figure | {"value": value}))
+    return pa.concat_tables(tables)
 
 
 _ROWS_PER_GROUP = 1_000_000
@@ -157,10 +142,7 @@ def save(
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
-    """Return the digests of the files that the run keeps beside those written, by name.
-
-    Refused is what would lose files of a run that is not the same, or operations, which only its reports give again.
-    """
+    """Return the digests of the files that the run keeps beside those written; refuse to lose what only reports give again."""
     run_id = run.header.run_id
     there = opened.files_of(run_id)
     operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
