@@ -41,26 +41,23 @@ def test_help_says_how_to_start_it(tmp_path):
 NO_GROUP = "needs a process group: start with 'torchrun --standalone"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--fsdp --no-ddp", "--fsdp and --no-ddp: choose one"),
-        ("--fsdp --hook fp16", "--hook is an option of DDP: it does nothing with --fsdp"),
-        ("--no-ddp --static-graph", "--static-graph is an option of DDP: it does nothing with --no-ddp"),
-        ("--fsdp --dtype float16", "FSDP2 has no scaler for the loss; use --dtype bfloat16"),
-        ("--static-graph --accumulate 2", "PyTorch's static graph fails"),
-        ("--hook powersgd --warmup 2", "needs --warmup 3 or more, got 2"),
-        ("--crash-rank 1", "needs --crash-at STEP"),
-        ("--json no/such/place.json", "--json no/such/place.json: no such directory"),
-        ("--bucket-cap-mb -1", "-1 is not a size in MB"),
-        ("--bucket-cap-mb nan", "nan is not a size in MB"),
-        ("--steps 0", "0 is less than 1"),
-        ("--warmup -1", "-1 is negative"),
-        ("--slow-ms inf", "inf is no duration"),
-        ("--accumulate two", "invalid number value: 'two'"),
-        ("--fsdp", NO_GROUP), ("--gradient-as-bucket-view", NO_GROUP), ("--bucket-cap-mb=50", NO_GROUP),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "message"), [
+    ("--fsdp --no-ddp", "--fsdp and --no-ddp: choose one"),
+    ("--fsdp --hook fp16", "--hook is an option of DDP: it does nothing with --fsdp"),
+    ("--no-ddp --static-graph", "--static-graph is an option of DDP: it does nothing with --no-ddp"),
+    ("--fsdp --dtype float16", "FSDP2 has no scaler for the loss; use --dtype bfloat16"),
+    ("--static-graph --accumulate 2", "PyTorch's static graph fails"),
+    ("--hook powersgd --warmup 2", "needs --warmup 3 or more, got 2"),
+    ("--crash-rank 1", "needs --crash-at STEP"),
+    ("--json no/such/place.json", "--json no/such/place.json: no such directory"),
+    ("--bucket-cap-mb -1", "-1 is not a size in MB"),
+    ("--bucket-cap-mb nan", "nan is not a size in MB"),
+    ("--steps 0", "0 is less than 1"),
+    ("--warmup -1", "-1 is negative"),
+    ("--slow-ms inf", "inf is no duration"),
+    ("--accumulate two", "invalid number value: 'two'"),
+    ("--fsdp", NO_GROUP), ("--gradient-as-bucket-view", NO_GROUP), ("--bucket-cap-mb=50", NO_GROUP),
+])  # fmt: skip
 def test_options_that_cannot_be_used_end_in_one_message(parse, monkeypatch, capsys, options, message):
     if message == NO_GROUP:
         monkeypatch.delenv("RANK")

@@ -58,30 +58,24 @@ def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
     assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
 
 
-@pytest.mark.parametrize(
-    ("said", "n", "told"),
-    [
-        ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
-        ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
-        ("\n[1/1] [0%   ]\n", 3, []),
-        ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
-        ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "n", "told"), [
+    ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
+    ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
+    ("\n[1/1] [0%   ]\n", 3, []),
+    ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
+    ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
+])  # fmt: skip
 def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
     assert telling_lines(said, n) == told
 
 
-@pytest.mark.parametrize(
-    ("nsys", "importer"),
-    [
-        ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
-        ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
-        ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
-        ("usr/local/cuda/bin/nsys", "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter"),
-        ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("nsys", "importer"), [
+    ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
+    ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
+    ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
+    ("usr/local/cuda/bin/nsys", "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter"),
+    ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
+])  # fmt: skip
 def test_the_importer_lies_where_packages_put_it(tmp_path, nsys, importer):
     found = Program(program(tmp_path, nsys, ""), None)
     assert find_importer(found, tmp_path) is None

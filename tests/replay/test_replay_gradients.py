@@ -15,17 +15,14 @@ MIB = 1 << 20
 LENGTHS = st.integers(1, 1000)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "cap", "ends"),
-    [
-        ([26, 26, 26], 25, [0, 1, 2]),  # each fills one by itself
-        ([25, 25], 25, [0, 1]),  # met exactly
-        ([10, 10, 10, 10], 25, [2, 3]),  # the third closes it, the last stays open
-        ([10, 10, 10, 10], 1000, [3]),
-        ([1, 90, 1, 1], 25, [1, 3]),  # a large one joins what is there
-        ([5], 0.001, [0]),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "cap", "ends"), [
+    ([26, 26, 26], 25, [0, 1, 2]),  # each fills one by itself
+    ([25, 25], 25, [0, 1]),  # met exactly
+    ([10, 10, 10, 10], 25, [2, 3]),  # the third closes it, the last stays open
+    ([10, 10, 10, 10], 1000, [3]),
+    ([1, 90, 1, 1], 25, [1, 3]),  # a large one joins what is there
+    ([5], 0.001, [0]),
+])  # fmt: skip
 def test_a_bucket_is_closed_by_the_gradient_that_fills_it(sizes, cap, ends):
     assert bucket_ends(np.array(sizes, np.float64) * MIB, cap).tolist() == ends
 

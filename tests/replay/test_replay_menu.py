@@ -50,14 +50,11 @@ def test_a_change_names_the_finding_that_advises_it_and_its_bound(ask, loaded):
     assert (several.finding, several.finding_saving_ns) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("knobs", "finding"),
-    [
-        # The finding speaks of 450 GB/s.
-        (Knobs(link="nvlink4"), "slow-link"), (Knobs(link="nvlink5"), None),
-        (Knobs(bandwidth_bytes_per_s=100e9), "slow-link"), (Knobs(bucket_mb=100), "too-many-buckets"),
-        (Knobs(no_wait=True), None), (Knobs(), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("knobs", "finding"), [
+    # The finding speaks of 450 GB/s.
+    (Knobs(link="nvlink4"), "slow-link"), (Knobs(link="nvlink5"), None),
+    (Knobs(bandwidth_bytes_per_s=100e9), "slow-link"), (Knobs(bucket_mb=100), "too-many-buckets"),
+    (Knobs(no_wait=True), None), (Knobs(), None),
+])  # fmt: skip
 def test_it_is_the_rule_that_fired(knobs, finding):
     assert finding_of(knobs, {"slow-link", "too-many-buckets"}, 450e9) == finding

@@ -29,10 +29,9 @@ def test_the_suffix_says_what_is_written_and_steps_are_for_traces_only(run, tmp_
     assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "run.pftrace").stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "why"),
-    [*((name, None, "has the suffix") for name in ("run", "run.parquet")), ("run.json", (1, 2), "belongs to a trace")],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "steps", "why"), [
+    *((name, None, "has the suffix") for name in ("run", "run.parquet")), ("run.json", (1, 2), "belongs to a trace"),
+])  # fmt: skip
 def test_what_cannot_be_written_is_refused(run, tmp_path, name, steps, why):
     with pytest.raises(OptionError, match=why):
         export.write(run, tmp_path / name, steps=steps)

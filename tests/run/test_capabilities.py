@@ -47,19 +47,16 @@ def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("table", "expected", "flag"),
-    [
-        (NVTX, {"nccl_ranges": "no", "phases": "no"}, "--trace=cuda,nvtx"),
-        (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
-        (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"}, "without --tables"),
-        (MEMCPY, {"copies": "partly"}, "without --tables"),
-        (STRINGS, {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"}, ""),
-        ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
-        ("TARGET_INFO_SESSION_START_TIME", {"one_clock": "no"}, "nsys 2022.1"),
-        ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("table", "expected", "flag"), [
+    (NVTX, {"nccl_ranges": "no", "phases": "no"}, "--trace=cuda,nvtx"),
+    (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
+    (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"}, "without --tables"),
+    (MEMCPY, {"copies": "partly"}, "without --tables"),
+    (STRINGS, {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"}, ""),
+    ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
+    ("TARGET_INFO_SESSION_START_TIME", {"one_clock": "no"}, "nsys 2022.1"),
+    ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
+])  # fmt: skip
 def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(tmp_path, table, expected, flag):
     found = capabilities(built(tmp_path, without=(table,)))
     lacking = {name: one.status for name, one in found.items() if one.status != "yes" and name not in NEVER_BUILT}
@@ -278,22 +275,19 @@ RUN_LOG, RUN_TOPO = (
 PASS_LOG = "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log"
 
 
-@pytest.mark.parametrize(
-    ("n_ranks", "log", "topology", "status", "text", "fix"),
-    [
-        (4, None, None, "no", LONE, f"{RUN_LOG}; {RUN_TOPO}"),
-        (4, "ddp-4gpu-shm", "topo-4gpu", "yes", f"{SHM}, although the GPUs are connected by NV18", None),
-        (4, "ddp-4gpu-shm", None, "yes", SHM, None),
-        (4, "ddp-4gpu", "topo-4gpu", "yes", "NVLink (P2P/CUMEM over NV18)", None),
-        (4, "ddp-4gpu", None, "partly", P2P, RUN_TOPO),
-        (4, None, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
-        (2, "ddp-4gpu", None, "no", "the log is of another run", PASS_LOG),
-        (2, NETWORK, None, "yes", "network (NET/IB/0/GDRDMA)", None),
-        (2, VERSION, None, "partly", "the log does not say what NCCL uses", f"{RUN_LOG}; {RUN_TOPO}"),
-        (2, VERSION, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
-        (2, None, "\tGPU0\tCPU Affinity\nGPU0\t X \t0-63\n", "partly", ONE_GPU, RUN_LOG),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("n_ranks", "log", "topology", "status", "text", "fix"), [
+    (4, None, None, "no", LONE, f"{RUN_LOG}; {RUN_TOPO}"),
+    (4, "ddp-4gpu-shm", "topo-4gpu", "yes", f"{SHM}, although the GPUs are connected by NV18", None),
+    (4, "ddp-4gpu-shm", None, "yes", SHM, None),
+    (4, "ddp-4gpu", "topo-4gpu", "yes", "NVLink (P2P/CUMEM over NV18)", None),
+    (4, "ddp-4gpu", None, "partly", P2P, RUN_TOPO),
+    (4, None, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
+    (2, "ddp-4gpu", None, "no", "the log is of another run", PASS_LOG),
+    (2, NETWORK, None, "yes", "network (NET/IB/0/GDRDMA)", None),
+    (2, VERSION, None, "partly", "the log does not say what NCCL uses", f"{RUN_LOG}; {RUN_TOPO}"),
+    (2, VERSION, "topo-4gpu", "partly", ONLY_PATHS, RUN_LOG),
+    (2, None, "\tGPU0\tCPU Affinity\nGPU0\t X \t0-63\n", "partly", ONE_GPU, RUN_LOG),
+])  # fmt: skip
 def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, n_ranks, log, topology, status, text, fix):
     def file(name, content, suffix):
         if content is None or "\n" not in content:

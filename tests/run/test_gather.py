@@ -52,17 +52,14 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
         future.result()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "requested", "available", "expected"),
-    [
-        ([], 4, 10**12, 1),
-        ([2**20] * 4, None, 10**12, 1),  # small reports are not worth a process
-        ([2**20] * 4, 3, 10**12, 3),  # unless asked for
-        ([2**20] * 2, 8, 10**12, 2),  # never more than reports
-        ([500 << 20] * 8, 8, 2300 << 20, 2),  # 100 MiB + twice the report each: 1100 MiB
-        ([500 << 20] * 8, 8, 10 << 20, 1),  # at least one
-        ([500 << 20] * 8, 8, 0, 8),  # a system that does not say
-    ],
-)
+@pytest.mark.parametrize(("sizes", "requested", "available", "expected"), [
+    ([], 4, 10**12, 1),
+    ([2**20] * 4, None, 10**12, 1),  # small reports are not worth a process
+    ([2**20] * 4, 3, 10**12, 3),  # unless asked for
+    ([2**20] * 2, 8, 10**12, 2),  # never more than reports
+    ([500 << 20] * 8, 8, 2300 << 20, 2),  # 100 MiB + twice the report each: 1100 MiB
+    ([500 << 20] * 8, 8, 10 << 20, 1),  # at least one
+    ([500 << 20] * 8, 8, 0, 8),  # a system that does not say
+])  # fmt: skip
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
