@@ -243,10 +243,9 @@ def test_what_explains_a_gap(ops, host, expected):
     assert parts(*ops, **host) == expected
 
 
-@pytest.mark.parametrize(
-    ("late", "blocking", "pause"),
-    [(40, (), 40), (39, (), 0), (60, ((30, 31, SYNC),), 0), (90, ((50, 60, SYNC),), 80)],  # a call parts the stretch
-)
+@pytest.mark.parametrize(("late", "blocking", "pause"), [
+    (40, (), 40), (39, (), 0), (60, ((30, 31, SYNC),), 0), (90, ((50, 60, SYNC),), 80),  # a call parts the stretch
+])  # fmt: skip
 def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, late, blocking, pause):
     monkeypatch.setattr(module, "PAUSE_NS", 40)
     # Launched with no latency, each kernel starts when it comes; windows cut the gap in two.

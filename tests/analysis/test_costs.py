@@ -66,16 +66,13 @@ def test_collectives_are_summed_by_kind_and_size():
     assert (small["message_bytes"], small["n_calls"], small["busbw_bytes_per_s"]) == (8, 1, pytest.approx(12 / 10e-9))
 
 
-@pytest.mark.parametrize(
-    ("unknown", "names"),
-    [
-        ("exposed_ns", {"exposed_ns_per_step", "hidden_ns_per_step"}),
-        ("wait_ns", {"wait_ns_per_step"}),
-        ("transfer_ns", {"transfer_ns_per_step", "algbw_bytes_per_s", "busbw_bytes_per_s"}),
-        ("bus_bytes", {"busbw_bytes_per_s"}),
-        ("message_bytes", {"message_bytes", "bytes_per_step", "algbw_bytes_per_s"}),
-    ],
-)
+@pytest.mark.parametrize(("unknown", "names"), [
+    ("exposed_ns", {"exposed_ns_per_step", "hidden_ns_per_step"}),
+    ("wait_ns", {"wait_ns_per_step"}),
+    ("transfer_ns", {"transfer_ns_per_step", "algbw_bytes_per_s", "busbw_bytes_per_s"}),
+    ("bus_bytes", {"busbw_bytes_per_s"}),
+    ("message_bytes", {"message_bytes", "bytes_per_step", "algbw_bytes_per_s"}),
+])  # fmt: skip
 def test_a_sum_of_which_a_part_is_not_known_is_null(unknown, names):
     whole = [collective(0, 1, 0, 60, wait=20), collective(1, 1, 20, 60, wait=0)]
     lacking = [row | {unknown: None} if unknown == "message_bytes" or row["rank"] else row for row in whole]
@@ -89,11 +86,8 @@ def test_a_sum_of_which_a_part_is_not_known_is_null(unknown, names):
 def test_without_steps_or_without_a_sight_of_communication_nothing_is_made_up():
     (row,) = rows_of("kernels", [kernel(0, "a", 1, 20)], is_capture=True)
     assert (row["total_ns"], row["step_share"], row["calls_per_step"], row["time_ns_per_step"]) == (
-        20,
-        0.005,
-        None,
-        None,
-    )
+        20, 0.005, None, None,
+    )  # fmt: skip
     (row,) = rows_of("kernels", [kernel(0, "a", None, None), kernel(1, "a", 1, 20)])
     assert (row["n_calls"], row["total_ns"], row["step_share"], row["time_ns_per_step"]) == (None,) * 4
     # In a graph that was captured as a whole there may be more.

@@ -122,28 +122,24 @@ def test_three_steps_are_enough_and_two_are_not() -> None:
     assert find_repetition(sequence([step()] * 2)) is None
 
 
-@pytest.mark.parametrize(
-    ("parts", "sizes"),
-    [
-        pytest.param([[*_MICRO * 4, *_UNKNOWN]] * 6, [4 * len(_MICRO) + 2] * 6, id="accumulation, unknown optimizer"),
-        pytest.param([[*_MICRO * 4, *optimizer()]] * 6, [4 * len(_MICRO) + 5] * 6, id="accumulation"),
-        pytest.param([step(), step(3, "SGDFunctor")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1"),
-        pytest.param([*[step()] * 5, step(4, "SGDFunctor")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1"),
-        pytest.param([step(), step(name="SGDFunctor")] * 5, [2 * _STEP] * 5, id="GAN of equal networks"),
-        pytest.param([step(name=_UPDATE), step(3, "update_g")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1, unknown"),
-        pytest.param(
-            [*[step(name=_UPDATE)] * 5, step(4, "update_g")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1, unknown"
-        ),
-        pytest.param([[*step(), *optimizer("MuonFunctor")]] * 5, [_STEP + 5] * 5, id="two optimizers"),
-        pytest.param([[*_MICRO * n, *optimizer()] for n in (3, 2, 4, 3, 2, 3, 4, 3)],
-                     [n * len(_MICRO) + 5 for n in (3, 2, 4, 3, 2, 3, 4, 3)], id="accumulation of other numbers"),
-        pytest.param(every(2, [step()] * 9, _EVALUATION), [*[_STEP, _STEP + len(_EVALUATION)] * 4, _STEP], id="evaluation every 2"),
-        pytest.param(every(10, [step()] * 30, [*_EVALUATION, *_FOREIGN]),
-                     [*[*[_STEP] * 9, _STEP + len(_EVALUATION) + 90] * 2, *[_STEP] * 10], id="three epochs"),
-        pytest.param(every(10, [step()] * 30, _FOREIGN), [*[*[_STEP] * 9, _STEP + 90] * 2, *[_STEP] * 10],
-                     id="evaluation by another network"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("parts", "sizes"), [
+    pytest.param([[*_MICRO * 4, *_UNKNOWN]] * 6, [4 * len(_MICRO) + 2] * 6, id="accumulation, unknown optimizer"),
+    pytest.param([[*_MICRO * 4, *optimizer()]] * 6, [4 * len(_MICRO) + 5] * 6, id="accumulation"),
+    pytest.param([step(), step(3, "SGDFunctor")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1"),
+    pytest.param([*[step()] * 5, step(4, "SGDFunctor")] * 4, [5 * _STEP + len(step(4))] * 4, id="GAN 5:1"),
+    pytest.param([step(), step(name="SGDFunctor")] * 5, [2 * _STEP] * 5, id="GAN of equal networks"),
+    pytest.param([step(name=_UPDATE), step(3, "update_g")] * 5, [_STEP + len(step(3))] * 5, id="GAN 1:1, unknown"),
+    pytest.param([*[step(name=_UPDATE)] * 5, step(4, "update_g")] * 4, [5 * _STEP + len(step(4))] * 4,
+                 id="GAN 5:1, unknown"),
+    pytest.param([[*step(), *optimizer("MuonFunctor")]] * 5, [_STEP + 5] * 5, id="two optimizers"),
+    pytest.param([[*_MICRO * n, *optimizer()] for n in (3, 2, 4, 3, 2, 3, 4, 3)],
+                 [n * len(_MICRO) + 5 for n in (3, 2, 4, 3, 2, 3, 4, 3)], id="accumulation of other numbers"),
+    pytest.param(every(2, [step()] * 9, _EVALUATION), [*[_STEP, _STEP + len(_EVALUATION)] * 4, _STEP], id="evaluation every 2"),
+    pytest.param(every(10, [step()] * 30, [*_EVALUATION, *_FOREIGN]),
+                 [*[*[_STEP] * 9, _STEP + len(_EVALUATION) + 90] * 2, *[_STEP] * 10], id="three epochs"),
+    pytest.param(every(10, [step()] * 30, _FOREIGN), [*[*[_STEP] * 9, _STEP + 90] * 2, *[_STEP] * 10],
+                 id="evaluation by another network"),
+])  # fmt: skip
 def test_a_step_is_what_repeats_as_a_whole(parts: list[list[Launch]], sizes: list[int]) -> None:
     found = units(parts)
     assert found.is_step
@@ -242,23 +238,17 @@ def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
     assert (decoded.n_launches, decoded.edges.size - 1, decoded.is_step) == (4 * 48 + 2, 9, False)
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        pytest.param([launches("fill", "normal", "fill", "copy", "cat", "normal")], id="initialisation"),
-        pytest.param([step()], id="one step"),
-        pytest.param(
-            [launches(*(f"k{n}" for n in np.random.default_rng(7).integers(0, 90, 400)))], id="different requests"
-        ),
-        pytest.param([launches("fill")], id="one launch"),
-        pytest.param([], id="no launch"),
-        pytest.param([launches(*["fill", "normal"] * 5), *[step()] * 2], id="two steps behind initialisation"),
-        pytest.param(
-            [launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n, "head") for n in (3, 9, 30, 14, 25, 7, 40)],
-            id="requests of other lengths",
-        ),
-    ],
-)
+@pytest.mark.parametrize("parts", [
+    pytest.param([launches("fill", "normal", "fill", "copy", "cat", "normal")], id="initialisation"),
+    pytest.param([step()], id="one step"),
+    pytest.param([launches(*(f"k{n}" for n in np.random.default_rng(7).integers(0, 90, 400)))],
+                 id="different requests"),
+    pytest.param([launches("fill")], id="one launch"),
+    pytest.param([], id="no launch"),
+    pytest.param([launches(*["fill", "normal"] * 5), *[step()] * 2], id="two steps behind initialisation"),
+    pytest.param([launches("embed", *["norm", "gemm", "gelu", "gemm2"] * n, "head") for n in (3, 9, 30, 14, 25, 7, 40)],
+                 id="requests of other lengths"),
+])  # fmt: skip
 def test_what_does_not_repeat_has_no_units(parts: list[list[Launch]]) -> None:
     assert find_repetition(sequence(parts)) is None
 

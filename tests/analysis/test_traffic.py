@@ -40,68 +40,48 @@ def use(
     return CommUse(f"{ranks}", collective, ranks, calls, size, forward, behind, before)
 
 
-@pytest.mark.parametrize(
-    ("uses", "expected"),
-    [
-        pytest.param([use("all_reduce", 21, 0.0), use("broadcast", 1, 1.0)], [DATA, DATA], id="DDP"),
-        pytest.param(
-            [use("all_reduce", 48, 0.5), use("all_reduce", 20, 0.0, ranks=(0, 2))], [TENSOR, DATA], id="tensor"
-        ),
-        pytest.param(
-            [use("all_gather", 48, 0.5), use("reduce_scatter", 48, 0.5), use("all_reduce", 20, 0.0, ranks=(0, 2))],
-            [TENSOR, TENSOR, DATA],
-            id="sequence parallel",
-        ),
-        pytest.param([use("all_gather", 25, 0.52), use("reduce_scatter", 13, 0.0)], [SHARDED, SHARDED], id="FSDP2"),
-        pytest.param(
-            [use("all_gather", 25, 0.52), use("reduce_scatter", 13, 0.0), use("all_reduce", 13, 0.0, ranks=(0, 2))],
-            [SHARDED, SHARDED, DATA],
-            id="HSDP",
-        ),
-        pytest.param(
-            [use("send_recv", 8, 0.5, before=(73, 0)), use("all_reduce", 5, 0.0, ranks=(0, 2))],
-            [PIPELINE, DATA],
-            id="pipeline",
-        ),
-        # An optimizer of 40 kernels stands before forward where steps are cut there.
-        pytest.param([use("send_recv", 8, 0.5, before=(210, 41, 41, 41))], [PIPELINE], id="behind an optimizer"),
-        pytest.param([use("send_recv", 16, 0.5, before=(8, 9))], [OTHER], id="all-to-all as sends, or a ring"),
-        pytest.param([use("send_recv", 16, 0.5)], [OTHER], id="sends, launches not known"),
-        pytest.param([use("send_recv", 16, 0.5, before=(73,))], [OTHER], id="sends of one rank"),
-        pytest.param([use("all_to_all", 16, 0.5), use("all_reduce", 10, 0.0)], [EXPERT, DATA], id="experts"),
-        pytest.param([use("all_reduce", 1, 1.0, size=4)], [OTHER], id="the loss"),
-        # Three metrics before backward and twelve buckets in it, of sizes that nothing tells.
-        pytest.param([use("all_reduce", 15, 0.2, size=None)], [OTHER], id="metrics beside DDP"),
-        pytest.param([use("all_reduce", 72, 0.33, size=None)], [TENSOR], id="tensor, layers computed again"),
-        # Gradients are scattered in backward, and parameters gathered when the optimizer has them: no layer waits.
-        pytest.param(
-            [use("reduce_scatter", 12, 0.0), use("all_gather", 12, 0.0)], [SHARDED, OTHER], id="optimizer sharded alone"
-        ),
-        pytest.param([use("all_gather", 1, 1.0)], [OTHER], id="all-gather alone"),
-        pytest.param([use("broadcast", 1, 1.0)], [OTHER], id="broadcast alone"),
-        pytest.param([use("all_reduce", 48, None)], [OTHER], id="backward unknown"),
-    ],
-)
+@pytest.mark.parametrize(("uses", "expected"), [
+    pytest.param([use("all_reduce", 21, 0.0), use("broadcast", 1, 1.0)], [DATA, DATA], id="DDP"),
+    pytest.param([use("all_reduce", 48, 0.5), use("all_reduce", 20, 0.0, ranks=(0, 2))], [TENSOR, DATA], id="tensor"),
+    pytest.param([use("all_gather", 48, 0.5), use("reduce_scatter", 48, 0.5), use("all_reduce", 20, 0.0, ranks=(0, 2))],
+                 [TENSOR, TENSOR, DATA], id="sequence parallel"),
+    pytest.param([use("all_gather", 25, 0.52), use("reduce_scatter", 13, 0.0)], [SHARDED, SHARDED], id="FSDP2"),
+    pytest.param([use("all_gather", 25, 0.52), use("reduce_scatter", 13, 0.0),
+                  use("all_reduce", 13, 0.0, ranks=(0, 2))], [SHARDED, SHARDED, DATA], id="HSDP"),
+    pytest.param([use("send_recv", 8, 0.5, before=(73, 0)), use("all_reduce", 5, 0.0, ranks=(0, 2))], [PIPELINE, DATA],
+                 id="pipeline"),
+    # An optimizer of 40 kernels stands before forward where steps are cut there.
+    pytest.param([use("send_recv", 8, 0.5, before=(210, 41, 41, 41))], [PIPELINE], id="behind an optimizer"),
+    pytest.param([use("send_recv", 16, 0.5, before=(8, 9))], [OTHER], id="all-to-all as sends, or a ring"),
+    pytest.param([use("send_recv", 16, 0.5)], [OTHER], id="sends, launches not known"),
+    pytest.param([use("send_recv", 16, 0.5, before=(73,))], [OTHER], id="sends of one rank"),
+    pytest.param([use("all_to_all", 16, 0.5), use("all_reduce", 10, 0.0)], [EXPERT, DATA], id="experts"),
+    pytest.param([use("all_reduce", 1, 1.0, size=4)], [OTHER], id="the loss"),
+    # Three metrics before backward and twelve buckets in it, of sizes that nothing tells.
+    pytest.param([use("all_reduce", 15, 0.2, size=None)], [OTHER], id="metrics beside DDP"),
+    pytest.param([use("all_reduce", 72, 0.33, size=None)], [TENSOR], id="tensor, layers computed again"),
+    # Gradients are scattered in backward, and parameters gathered when the optimizer has them: no layer waits.
+    pytest.param([use("reduce_scatter", 12, 0.0), use("all_gather", 12, 0.0)], [SHARDED, OTHER],
+                 id="optimizer sharded alone"),
+    pytest.param([use("all_gather", 1, 1.0)], [OTHER], id="all-gather alone"),
+    pytest.param([use("broadcast", 1, 1.0)], [OTHER], id="broadcast alone"),
+    pytest.param([use("all_reduce", 48, None)], [OTHER], id="backward unknown"),
+])  # fmt: skip
 def test_role(uses: list[CommUse], expected: list[str]) -> None:
     assert roles(uses) == expected
 
 
-@pytest.mark.parametrize(
-    ("operations", "expected"),
-    [
-        # Two pipelines of two stages each: ranks 0 and 1, 2 and 3. Data groups hold one of each, a norm and layers others.
-        pytest.param(
-            [("a", "send_recv", 0), ("a", "send_recv", 1), ("b", "send_recv", 2), ("b", "send_recv", 3),
-             ("data", "all_reduce", 0), ("data", "all_reduce", 2), ("norm", "all_reduce", 1), ("norm", "all_reduce", 0),
-             ("layers", "all_reduce", 1), ("layers", "all_reduce", 2)],
-            [True] * 4 + [False, False, True, True, False, False], id="grid",
-        ),
-        pytest.param([("norm", "all_reduce", 0), ("norm", "all_reduce", 1)], [False, False], id="no pipeline"),
-        pytest.param([(None, "send_recv", 0), (None, "all_reduce", 0), (None, "send_recv", 1), (None, "all_reduce", 1)],
-            [True, False, True, False], id="communicators not known"),
-        pytest.param([], [], id="nothing"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operations", "expected"), [
+    # Two pipelines of two stages each: ranks 0 and 1, 2 and 3. Data groups hold one of each, a norm and layers others.
+    pytest.param([("a", "send_recv", 0), ("a", "send_recv", 1), ("b", "send_recv", 2), ("b", "send_recv", 3),
+                  ("data", "all_reduce", 0), ("data", "all_reduce", 2), ("norm", "all_reduce", 1),
+                  ("norm", "all_reduce", 0), ("layers", "all_reduce", 1), ("layers", "all_reduce", 2)],
+                 [True] * 4 + [False, False, True, True, False, False], id="grid"),
+    pytest.param([("norm", "all_reduce", 0), ("norm", "all_reduce", 1)], [False, False], id="no pipeline"),
+    pytest.param([(None, "send_recv", 0), (None, "all_reduce", 0), (None, "send_recv", 1), (None, "all_reduce", 1)],
+                 [True, False, True, False], id="communicators not known"),
+    pytest.param([], [], id="nothing"),
+])  # fmt: skip
 def test_what_stages_wait_in_by_design(operations: list[tuple[str | None, str, int]], expected: list[bool]) -> None:
     columns = zip(*operations, strict=True) if operations else ([], [], [])
     types = (pa.string(), pa.string(), pa.int64())
@@ -110,15 +90,12 @@ def test_what_stages_wait_in_by_design(operations: list[tuple[str | None, str, i
     assert between_stages(table).to_pylist() == expected
 
 
-@pytest.mark.parametrize(
-    ("bubbles", "expected"),
-    [
-        # Rank 2 is in no pipeline; the row of all ranks together is their mean.
-        ([(None, "a", 150.0), (0, "a", 100.0), (1, "a", 200.0), (0, "b", 60.0)], 120.0),
-        ([(0, "a", 100.0), (1, "a", None)], None),
-        ([], 0.0),
-    ],
-)
+@pytest.mark.parametrize(("bubbles", "expected"), [
+    # Rank 2 is in no pipeline; the row of all ranks together is their mean.
+    ([(None, "a", 150.0), (0, "a", 100.0), (1, "a", 200.0), (0, "b", 60.0)], 120.0),
+    ([(0, "a", 100.0), (1, "a", None)], None),
+    ([], 0.0),
+])  # fmt: skip
 def test_the_bubble_is_a_mean_over_all_ranks(
     bubbles: list[tuple[int | None, str, float | None]], expected: float | None
 ) -> None:
@@ -148,39 +125,25 @@ _TENSOR = [(TENSOR, "all_reduce", f"{at},{at + 1}", 2) for at in (0, 2, 4, 6)]
 _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
 
 
-@pytest.mark.parametrize(
-    ("communicators", "expected", "said"),
-    [
-        # 4 tensor groups and 2 of data: a rank is in one of each, so 30 of 30 + 10 are tensor's, whatever their number.
-        pytest.param(
-            _TENSOR + _DATA, [((TENSOR,), 2), ((DATA,), 4)],
-            "tensor 2 \N{MULTIPLICATION SIGN} data 4: 75 % of exposed communication is tensor's", id="grid",
-        ),
-        # The same two ranks for both are no grid of four.
-        pytest.param(
-            [(DATA, "all_reduce", "0,1", 2), (EXPERT, "all_to_all", "0,1", 2)], [((EXPERT, DATA), 2)],
-            "expert and data 2: 50 % of exposed communication is expert's", id="experts beside data",
-        ),
-        pytest.param(
-            [(PIPELINE, "send_recv", f"{at},{at + 1}", 2) for at in range(3)], [((PIPELINE,), 4)],
-            "pipeline 4; ranks wait <0.001 ms of each step for other stages", id="pairs of stages",
-        ),
-        pytest.param(
-            [(SHARDED, kind, "0,1", 2) for kind in ("all_gather", "reduce_scatter")], [((SHARDED,), 2)],
-            "sharded 2: 50 % of exposed communication is reduce_scatter", id="one role",
-        ),
-        # Rank 0 alone: of which size groups are says NCCL, whether they are the same nobody.
-        pytest.param(
-            [(TENSOR, "all_reduce", "0", 4), (DATA, "all_reduce", "0", 4)], [((TENSOR,), 4), ((DATA,), 4)],
-            "tensor 4, data 4: 75 % of exposed communication is tensor's", id="ranks missing",
-        ),
-        pytest.param(
-            [(TENSOR, "all_reduce", "0,1,2", 3), (TENSOR, "all_reduce", "3,4", 2), _DATA[0]], [((TENSOR,), None), ((DATA,), 4)],
-            "tensor, data 4: 79 % of exposed communication is tensor's", id="uneven groups",
-        ),
-        pytest.param([(OTHER, "all_reduce", "0,1", 2), *_DATA], [((DATA,), 4)], None, id="data alone"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("communicators", "expected", "said"), [
+    # 4 tensor groups and 2 of data: a rank is in one of each, so 30 of 30 + 10 are tensor's, whatever their number.
+    pytest.param(_TENSOR + _DATA, [((TENSOR,), 2), ((DATA,), 4)],
+                 "tensor 2 \N{MULTIPLICATION SIGN} data 4: 75 % of exposed communication is tensor's", id="grid"),
+    # The same two ranks for both are no grid of four.
+    pytest.param([(DATA, "all_reduce", "0,1", 2), (EXPERT, "all_to_all", "0,1", 2)], [((EXPERT, DATA), 2)],
+                 "expert and data 2: 50 % of exposed communication is expert's", id="experts beside data"),
+    pytest.param([(PIPELINE, "send_recv", f"{at},{at + 1}", 2) for at in range(3)], [((PIPELINE,), 4)],
+                 "pipeline 4; ranks wait <0.001 ms of each step for other stages", id="pairs of stages"),
+    pytest.param([(SHARDED, kind, "0,1", 2) for kind in ("all_gather", "reduce_scatter")], [((SHARDED,), 2)],
+                 "sharded 2: 50 % of exposed communication is reduce_scatter", id="one role"),
+    # Rank 0 alone: of which size groups are says NCCL, whether they are the same nobody.
+    pytest.param([(TENSOR, "all_reduce", "0", 4), (DATA, "all_reduce", "0", 4)], [((TENSOR,), 4), ((DATA,), 4)],
+                 "tensor 4, data 4: 75 % of exposed communication is tensor's", id="ranks missing"),
+    pytest.param([(TENSOR, "all_reduce", "0,1,2", 3), (TENSOR, "all_reduce", "3,4", 2), _DATA[0]],
+                 [((TENSOR,), None), ((DATA,), 4)], "tensor, data 4: 79 % of exposed communication is tensor's",
+                 id="uneven groups"),
+    pytest.param([(OTHER, "all_reduce", "0,1", 2), *_DATA], [((DATA,), 4)], None, id="data alone"),
+])  # fmt: skip
 def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said) -> None:
     table = traffic(*communicators, exposed={TENSOR: 30})
     assert dimensions(table) == [Dimension(names, size) for names, size in expected]

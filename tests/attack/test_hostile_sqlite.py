@@ -70,61 +70,52 @@ def test_a_view_that_never_ends_is_refused_in_place_of_any_table(endless, table)
     assert_refused(endless(table), NotAReportError, f"{table} is no table but a view")
 
 
-@pytest.mark.parametrize(
-    ("edits", "what"),
-    [
-        (["CREATE VIEW {nvtx}_V7 AS SELECT 1 AS start"], "NVTX_EVENTS_V7 is no table but a view"),
-        (["DROP TABLE {nvtx}", "CREATE VIEW nvtx_events AS SELECT 1"], "nvtx_events is no table but a view"),
-        (["DROP TABLE {nvtx}", 'CREATE VIEW "NVTX_EVENTS" AS SELECT 1'], "is no table but a view"),
-        (["DROP TABLE {nvtx}", "CREATE VIRTUAL TABLE {nvtx} USING fts5(text)"], "a virtual table"),
-        (["DROP TABLE {strings}", "CREATE VIRTUAL TABLE {strings} USING rtree(id, value, v2)"], "a virtual table"),
-        (["ALTER TABLE {nvtx} ADD COLUMN extra AS (hex(zeroblob(1000000000)))"], "extra computes its values"),
-        (["DROP TABLE {strings}", "CREATE TABLE {strings} (id INTEGER, value TEXT AS (printf('%.*c', 1e9, 'x')) STORED)"],
-         "value computes its values"),
-        (["ALTER TABLE {strings} RENAME COLUMN value TO old",
-          "ALTER TABLE {strings} ADD COLUMN value TEXT DEFAULT '" + "x" * 100_000 + "'"], "has a default value"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("edits", "what"), [
+    (["CREATE VIEW {nvtx}_V7 AS SELECT 1 AS start"], "NVTX_EVENTS_V7 is no table but a view"),
+    (["DROP TABLE {nvtx}", "CREATE VIEW nvtx_events AS SELECT 1"], "nvtx_events is no table but a view"),
+    (["DROP TABLE {nvtx}", 'CREATE VIEW "NVTX_EVENTS" AS SELECT 1'], "is no table but a view"),
+    (["DROP TABLE {nvtx}", "CREATE VIRTUAL TABLE {nvtx} USING fts5(text)"], "a virtual table"),
+    (["DROP TABLE {strings}", "CREATE VIRTUAL TABLE {strings} USING rtree(id, value, v2)"], "a virtual table"),
+    (["ALTER TABLE {nvtx} ADD COLUMN extra AS (hex(zeroblob(1000000000)))"], "extra computes its values"),
+    (["DROP TABLE {strings}", "CREATE TABLE {strings} (id INTEGER, value TEXT AS (printf('%.*c', 1e9, 'x')) STORED)"],
+     "value computes its values"),
+    (["ALTER TABLE {strings} RENAME COLUMN value TO old",
+      "ALTER TABLE {strings} ADD COLUMN value TEXT DEFAULT '" + "x" * 100_000 + "'"], "has a default value"),
+])  # fmt: skip
 def test_what_holds_no_rows_of_its_own_is_refused(report, edits, what):
     path = report(*(edit.format(nvtx=NVTX, strings=STRINGS) for edit in edits))
     assert_refused(path, NotAReportError, what)
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        # Views under the name of a table, an index and a trigger, with comments, and twice.
-        "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
-        *(f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 WHERE name = 'NVTX_EVENTS'"
-          for made in ("CREATE /**/ VIRTUAL TABLE", "create virtual table")),
-        *(f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')"
-          for kind in ("index", "trigger", "view")),
-        "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
-        "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
-        "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
-        "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("edit", [
+    # Views under the name of a table, an index and a trigger, with comments, and twice.
+    "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
+    *(f"UPDATE sqlite_master SET sql = '{made} NVTX_EVENTS USING fts5(a)', rootpage = 0 WHERE name = 'NVTX_EVENTS'"
+      for made in ("CREATE /**/ VIRTUAL TABLE", "create virtual table")),
+    *(f"INSERT INTO sqlite_master VALUES ('{kind}', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')"
+      for kind in ("index", "trigger", "view")),
+    "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
+    "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
+    "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
+    "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
+])  # fmt: skip
 def test_a_schema_that_sqlite_never_writes_is_refused(report, edit):
     assert_refused(report(edit, is_tampered=True))
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        "CREATE VIEW mine AS " + FOREVER.format(columns="n"),
-        "CREATE VIEW mine AS SELECT * FROM nowhere",
-        "CREATE VIRTUAL TABLE mine USING fts5(a)",
-        "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
-        "CREATE INDEX i ON NVTX_EVENTS(abs(start))",
-        "CREATE UNIQUE INDEX i ON StringIds(id)",
-        "CREATE INDEX i ON StringIds(value COLLATE NOCASE)",
-        'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
-        "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID",
-        "ANALYZE",
-        "ALTER TABLE StringIds RENAME TO StringIds_V2",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("edit", [
+    "CREATE VIEW mine AS " + FOREVER.format(columns="n"),
+    "CREATE VIEW mine AS SELECT * FROM nowhere",
+    "CREATE VIRTUAL TABLE mine USING fts5(a)",
+    "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
+    "CREATE INDEX i ON NVTX_EVENTS(abs(start))",
+    "CREATE UNIQUE INDEX i ON StringIds(id)",
+    "CREATE INDEX i ON StringIds(value COLLATE NOCASE)",
+    'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
+    "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID",
+    "ANALYZE",
+    "ALTER TABLE StringIds RENAME TO StringIds_V2",
+])  # fmt: skip
 def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     path = report(edit)
     assert read_capture(str(path), None).operations.kernels.num_rows == 12

@@ -85,15 +85,12 @@ def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command
 ADA = {"HOME": "/home/ada/", "USER": "ada"}
 
 
-@pytest.mark.parametrize(
-    ("texts", "variables", "n"),
-    [
-        (["load /home/ada/data.pt"], ADA, 1),
-        (["load /home/ada/data.pt", "job of ADA", "on node0"], ADA, 3),
-        (["canada", "step 1", "node01"], ADA, 0),
-        (["a b a", "root of all"], {"USER": "a", "LOGNAME": "root"}, 0),  # short names find nothing
-    ],
-)
+@pytest.mark.parametrize(("texts", "variables", "n"), [
+    (["load /home/ada/data.pt"], ADA, 1),
+    (["load /home/ada/data.pt", "job of ADA", "on node0"], ADA, 3),
+    (["canada", "step 1", "node01"], ADA, 0),
+    (["a b a", "root of all"], {"USER": "a", "LOGNAME": "root"}, 0),  # short names find nothing
+])  # fmt: skip
 def test_kept_texts_with_a_removed_name_are_counted(tmp_path, texts, variables, n):
     built = steady_rank(0).env(**variables)
     for at, text in enumerate(texts):

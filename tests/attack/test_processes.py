@@ -301,19 +301,16 @@ def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
         assert "fix: " in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (MemoryError(), "no memory was left"),
-        (OSError(12, "Cannot allocate memory"), "no memory was left"),
-        (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
-        (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"), "no memory"),
-        (OSError(24, "Too many open files"), "no more files"),
-        (OSError(23, "Too many open files in system"), "no more files"),
-        (OSError(2, "No such file or directory"), None),
-        (ValueError("x"), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "words"), [
+    (MemoryError(), "no memory was left"),
+    (OSError(12, "Cannot allocate memory"), "no memory was left"),
+    (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
+    (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"), "no memory"),
+    (OSError(24, "Too many open files"), "no more files"),
+    (OSError(23, "Too many open files in system"), "no more files"),
+    (OSError(2, "No such file or directory"), None),
+    (ValueError("x"), None),
+])  # fmt: skip
 def test_what_a_machine_lacks_has_an_error_with_a_fix_and_nothing_else_is_taken_for_it(error, words):
     if words is None:
         assert shortage(error) is None

@@ -297,11 +297,10 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, cop
         assert_same(nsyspipe.load(copy, run_id=run.run_id), run)
 
 
-@pytest.mark.parametrize(
-    ("kind", "force"),
-    [("link", []), ("link to nothing", ["--force"]), ("link to a page", []), ("link to a page", ["--force"]),
-     ("fifo", []), ("directory", ["--force"])],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "force"), [
+    ("link", []), ("link to nothing", ["--force"]), ("link to a page", []), ("link to a page", ["--force"]),
+    ("fifo", []), ("directory", ["--force"]),
+])  # fmt: skip
 def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, kind, force):
     store, pages = stored(tmp_path / "store", runs[0]), tmp_path / "pages"
     pages.mkdir()

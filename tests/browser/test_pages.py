@@ -80,19 +80,16 @@ def test_a_page_loads_alone_draws_every_chart_fits_and_is_accessible(
         check_accessible(page)
 
 
-@pytest.mark.parametrize(
-    ("name", "heading", "seen"),
-    [
-        ("ddp-4gpu-shm", "Communication is 72.53 ms (45 %) of step time, 72.53 ms (45 %) exposed; 0 % hidden by backward.",
-         (".tiles", ".finding >> nth=2", "#chart-step-bars .chart-area")),
-        ("faster", "Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
-        ("board", "bucket25 is the fastest of 3 runs: 1.30x of ddp", (f"#{BOARD} .chart-area",)),
-        ("whatif", "Largest single change: ", ()),
-        ("doctor", "These ", ()),
-        ("jobs", "Step time 113.0 ms, 0.9 % more than the run before",
-         ("#level", "#chart-step_time_ns .chart-area", "#series li >> nth=1")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "heading", "seen"), [
+    ("ddp-4gpu-shm", "Communication is 72.53 ms (45 %) of step time, 72.53 ms (45 %) exposed; 0 % hidden by backward.",
+     (".tiles", ".finding >> nth=2", "#chart-step-bars .chart-area")),
+    ("faster", "Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval", (f"#{WATERFALL} .chart-area",)),
+    ("board", "bucket25 is the fastest of 3 runs: 1.30x of ddp", (f"#{BOARD} .chart-area",)),
+    ("whatif", "Largest single change: ", ()),
+    ("doctor", "These ", ()),
+    ("jobs", "Step time 113.0 ms, 0.9 % more than the run before",
+     ("#level", "#chart-step_time_ns .chart-area", "#series li >> nth=1")),
+])  # fmt: skip
 def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(name, heading, seen, written, open_page):
     page = open_page(written(name)).page
     assert page.locator("h1").inner_text().replace("\xa0", " ").startswith(heading)
@@ -127,15 +124,12 @@ def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page,
     screenshot(page, "straggler-print", full_page=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("hostile", ["<script>window.attacked=9</script>", HOSTILE[3]]),
-        ("hostile-diff", ["<script>window.attacked=9</script>", HOSTILE[3]]),
-        ("hostile-board", ["<script>window.attacked=1", HOSTILE[3]]),
-        ("hostile-store", [HOSTILE[0], HOSTILE[5]]),
-    ],
-)
+@pytest.mark.parametrize(("name", "says"), [
+    ("hostile", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+    ("hostile-diff", ["<script>window.attacked=9</script>", HOSTILE[3]]),
+    ("hostile-board", ["<script>window.attacked=1", HOSTILE[3]]),
+    ("hostile-store", [HOSTILE[0], HOSTILE[5]]),
+])  # fmt: skip
 def test_nothing_of_a_name_runs_and_no_name_adds_elements(name, says, written, open_page):
     opened = open_page(written(name))
     opened.draw()

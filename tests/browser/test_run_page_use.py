@@ -259,15 +259,12 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
     assert page.locator(".finding details").evaluate_all("all => all.every(one => !one.open)")
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "values"),
-    [
-        ("ms", ms_text, [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]),
-        ("percent", percent_text, [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]),
-        ("bytes", bytes_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
-        ("bandwidth", bandwidth_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
-    ],
-)
+@pytest.mark.parametrize(("name", "write", "values"), [
+    ("ms", ms_text, [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]),
+    ("percent", percent_text, [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]),
+    ("bytes", bytes_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+    ("bandwidth", bandwidth_text, [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]),
+])  # fmt: skip
 def test_figures_in_tooltips_are_written_as_everywhere_else(straggler, name, write, values):
     assert straggler.page.evaluate(f"all => all.map(one => nsyspipe.{name}(one))", values) == [*map(write, values)]
 

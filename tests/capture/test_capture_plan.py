@@ -62,22 +62,19 @@ OF_ONE_NODE = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.t
 OF_NODE_2 = {"run.node2.topo.txt", "run.node2.capture.json"}
 
 
-@pytest.mark.parametrize(
-    ("words", "earlier"),
-    [
-        # All of its ranks, and none of another name.
-        ("", OWN),
-        # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
-        ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
-        ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
-        ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
-        # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
-        ("--nodes=2 --nproc=4 --node-rank=0", OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"}),
-        ("--nodes=2 --nproc=4 --node-rank=1", set()),
-        # Where ranks are dealt out, any rank's report is an earlier one.
-        ("--nodes=4 --rendezvous=c10d --node-rank=1", {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "earlier"), [
+    # All of its ranks, and none of another name.
+    ("", OWN),
+    # Node 3 of 4 with 4 ranks each has ranks 12 to 15; node 0 answers for what a capture on one node has left, too.
+    ("--nodes=4 --nproc=4 --node-rank=3", {"run_12.sqlite", "run_node3.sqlite"}),
+    ("--nodes=4 --nproc=4 --node-rank=2", OF_NODE_2),
+    ("--nodes=4 --nproc=4 --node-rank=0", OF_ONE_NODE),
+    # Of 2 nodes with 4 ranks each there is neither a rank 12 nor a node 2 or 3: the first one answers for them.
+    ("--nodes=2 --nproc=4 --node-rank=0", OF_ONE_NODE | OF_NODE_2 | {"run_12.sqlite", "run_node3.sqlite"}),
+    ("--nodes=2 --nproc=4 --node-rank=1", set()),
+    # Where ranks are dealt out, any rank's report is an earlier one.
+    ("--nodes=4 --rendezvous=c10d --node-rank=1", {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}),
+])  # fmt: skip
 def test_an_earlier_capture_is_what_this_node_answers_for(tmp_path, words, earlier):
     for name in OWN | OTHERS:
         (tmp_path / name).touch()
@@ -140,15 +137,12 @@ NEW = HELP.replace("'osrt',", "'osrt', 'nccl',")
 ALL = ("cuda", "nvtx", "nccl", "osrt")
 
 
-@pytest.mark.parametrize(
-    ("profile", "wanted", "usable"),
-    [
-        (NEW, ALL, ALL),
-        ("no help", ALL, ALL),  # that lists nothing is trusted with everything
-        (HELP, ("cuda", "nvtx", "nccl"), ("cuda", "nvtx")),
-        (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
-    ],
-)
+@pytest.mark.parametrize(("profile", "wanted", "usable"), [
+    (NEW, ALL, ALL),
+    ("no help", ALL, ALL),  # that lists nothing is trusted with everything
+    (HELP, ("cuda", "nvtx", "nccl"), ("cuda", "nvtx")),
+    (HELP, ("cuda", "nccl"), ("cuda", "nvtx")),
+])  # fmt: skip
 def test_nvtx_stands_in_once_for_the_nccl_that_an_nsys_does_not_know(tmp_path, profile, wanted, usable):
     found, note = ready.usable_trace(nsys(tmp_path, profile), wanted)
     assert found == usable

@@ -163,17 +163,14 @@ def test_without_status_files_there_is_what_the_caller_says(tmp_path):
     assert [row["is_complete"] for row in found["ranks"]] == [True, None]
 
 
-@pytest.mark.parametrize(
-    ("command", "written"),
-    [
-        # Of variables before the command an allow list is kept.
-        ("env PYTHONPATH=/x NCCL_DEBUG_FILE=/x/a.log NCCL_DEBUG=INFO A=b torchrun train.py lr=1",
-         "env NCCL_DEBUG=INFO torchrun train.py lr=1"),
-        ("env PYTHONPATH=/home/me train.py", "train.py"),
-        ("env A=b", ""),
-        ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "written"), [
+    # Of variables before the command an allow list is kept.
+    ("env PYTHONPATH=/x NCCL_DEBUG_FILE=/x/a.log NCCL_DEBUG=INFO A=b torchrun train.py lr=1",
+     "env NCCL_DEBUG=INFO torchrun train.py lr=1"),
+    ("env PYTHONPATH=/home/me train.py", "train.py"),
+    ("env A=b", ""),
+    ("train.py A=b B=1", f"train.py A={KEY.of('A', 'b')} B=1"),
+])  # fmt: skip
 def test_of_a_command_private_variables_are_left_out(tmp_path, command, written):
     assert document(tmp_path / "ddp", command=command.split(), key=KEY)["command"] == written.split()
 
@@ -181,19 +178,16 @@ def test_of_a_command_private_variables_are_left_out(tmp_path, command, written)
 SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
 
 
-@pytest.mark.parametrize(
-    ("problem", "written"),
-    [
-        (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
-        (f"nsys failed before it started the program: no option {SECRET}", "nsys failed before it started the program"),
-        (f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
-         "nsys had not ended 60 s after the program: ended it; nsys could not write its report"),
-        ("nothing was captured", "nothing was captured"),
-        (SHORT, SHORT),
-        *[(one, one) for place in ("one epoch", "epochs of 2") if (one := SHORT.replace(" steps,", f" steps in {place},"))],
-        (SHORT.replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("problem", "written"), [
+    (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
+    (f"nsys failed before it started the program: no option {SECRET}", "nsys failed before it started the program"),
+    (f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
+     "nsys had not ended 60 s after the program: ended it; nsys could not write its report"),
+    ("nothing was captured", "nothing was captured"),
+    (SHORT, SHORT),
+    *[(one, one) for place in ("one epoch", "epochs of 2") if (one := SHORT.replace(" steps,", f" steps in {place},"))],
+    (SHORT.replace("3 steps", f"3 steps in {SECRET}"), "its capture failed"),
+])  # fmt: skip
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
     (row,) = document(tmp_path / "ddp", ranks=[CapturedRank(0, problem=problem)])["ranks"]
     assert row["problem"] == written
@@ -202,14 +196,11 @@ def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, writte
 N1 = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
 
 
-@pytest.mark.parametrize(
-    ("facts", "logs"),
-    [
-        ({"ranks": [CapturedRank(0, pid=51)]}, "n.x.51 n1.51 n2.51"),  # those of the ranks' processes
-        ({}, "n.x.51 n1.40 n1.51 n2.51"),  # none of the ranks' processes: whoever logged, they are all there is
-        ({"n_nodes": 2, "surroundings": N1}, "n1.40 n1.51"),  # each node lists its own
-    ],
-)
+@pytest.mark.parametrize(("facts", "logs"), [
+    ({"ranks": [CapturedRank(0, pid=51)]}, "n.x.51 n1.51 n2.51"),  # those of the ranks' processes
+    ({}, "n.x.51 n1.40 n1.51 n2.51"),  # none of the ranks' processes: whoever logged, they are all there is
+    ({"n_nodes": 2, "surroundings": N1}, "n1.40 n1.51"),  # each node lists its own
+])  # fmt: skip
 def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
     for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp.nccl.n2.51", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
         (tmp_path / f"{name}.log").write_text("")

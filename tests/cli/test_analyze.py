@@ -72,19 +72,16 @@ def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
     assert invoke(tmp_path, "--strict").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "path", "value"),
-    [
-        (["--step", "^step [12]$"], ("summary", "n_steps"), 2),
-        (["--skip-first", "2"], ("summary", "skipped_steps"), [0, 1]),
-        (["--skip-first", "0"], ("summary", "n_summary_steps"), 3),
-        (["--comm-kernel", "^gemm"], ("summary", "compute_share"), 0.0),
-        (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
-        (["--label", "mine"], ("run", "label"), "mine"),
-        (["--run-id", "id7"], ("run", "run_id"), "id7"),
-        (["--rank-map", "steady_0=4,steady_1=3"], ("ranks", 0, "rank"), 3),
-    ],
-)
+@pytest.mark.parametrize(("options", "path", "value"), [
+    (["--step", "^step [12]$"], ("summary", "n_steps"), 2),
+    (["--skip-first", "2"], ("summary", "skipped_steps"), [0, 1]),
+    (["--skip-first", "0"], ("summary", "n_summary_steps"), 3),
+    (["--comm-kernel", "^gemm"], ("summary", "compute_share"), 0.0),
+    (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
+    (["--label", "mine"], ("run", "label"), "mine"),
+    (["--run-id", "id7"], ("run", "run_id"), "id7"),
+    (["--rank-map", "steady_0=4,steady_1=3"], ("ranks", 0, "rank"), 3),
+])  # fmt: skip
 def test_every_option_reaches_the_analysis(steady, invoke, options, path, value):
     found = json.loads(invoke(steady, "--json", "-", *options).stdout)
     for key in path:

@@ -80,26 +80,23 @@ def test_reports_and_the_saved_runs_give_the_same_json(diff):
     assert (found["baseline"]["label"], found["candidate"]["label"]) == ("run", "run")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ("slow fast --fail-on regression", 0),
-        ("slow fast --fail-on any-change", 3),
-        ("fast slow --fail-on regression", 3),
-        ("slow slow --fail-on any-change", 0),
-        ("short fast --fail-on regression", 4),
-        ("slow wide --fail-on regression", 4),
-        ("slow wide --fail-on regression --force", 0),
-        ("fast slow --fail-on regression --min-effect 50%", 0),
-        ("fast slow --fail-on regression --metric exposed_comm", 0),
-        ("fast slow --fail-on regression --metric busbw,step_time", 3),
-        ("fast slow --fail-on regression --metric busbw,exposed_comm", 4),
-        # Each --metric counts, not only the last one.
-        ("fast slow --fail-on regression --metric step_time --metric exposed_memory", 3),
-        ("slow fast --fail-on any-change --metric comm", 0),
-        ("fast slow", 0),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code"), [
+    ("slow fast --fail-on regression", 0),
+    ("slow fast --fail-on any-change", 3),
+    ("fast slow --fail-on regression", 3),
+    ("slow slow --fail-on any-change", 0),
+    ("short fast --fail-on regression", 4),
+    ("slow wide --fail-on regression", 4),
+    ("slow wide --fail-on regression --force", 0),
+    ("fast slow --fail-on regression --min-effect 50%", 0),
+    ("fast slow --fail-on regression --metric exposed_comm", 0),
+    ("fast slow --fail-on regression --metric busbw,step_time", 3),
+    ("fast slow --fail-on regression --metric busbw,exposed_comm", 4),
+    # Each --metric counts, not only the last one.
+    ("fast slow --fail-on regression --metric step_time --metric exposed_memory", 3),
+    ("slow fast --fail-on any-change --metric comm", 0),
+    ("fast slow", 0),
+])  # fmt: skip
 def test_the_gate_sets_the_exit_code_and_says_why(diff, tmp_path, arguments, code):
     done = diff(*arguments.split(), "--json", tmp_path / "diff.json", "-q")
     assert (done.exit_code, done.stdout) == (code, "")

@@ -68,10 +68,9 @@ def test_a_machine_with_nsys_and_gpus_is_described_in_text_and_json(machine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("nsys", "said"),
-    [("exit 127", "unclear whether it can convert .nsys-rep files"), ("sleep 60 & wait", "does not answer")],
-)
+@pytest.mark.parametrize(("nsys", "said"), [
+    ("exit 127", "unclear whether it can convert .nsys-rep files"), ("sleep 60 & wait", "does not answer"),
+])  # fmt: skip
 def test_an_nsys_that_fails_or_hangs_costs_seconds_and_no_answer(machine, nsys, said):
     folder, variables = machine
     program(folder, "nsys", nsys)

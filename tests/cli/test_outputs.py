@@ -133,10 +133,8 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     assert call("analyze", "slow", "--csv", "costs", "--top", 2).exit_code == 0
     assert printed.stdout == (beside / "costs").read_text()
     assert {row["table"] for row in csv.DictReader(printed.stdout.splitlines())} == {
-        "kernels",
-        "collectives",
-        "traffic",
-    }
+        "kernels", "collectives", "traffic",
+    }  # fmt: skip
     assert call("analyze", "slow", "--top", 0).exit_code == 2
 
 

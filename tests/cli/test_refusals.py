@@ -34,10 +34,8 @@ ASKED = [
     ("diff slow fast --confidence 95", "between 0.5 and 1"),
     ("diff slow fast --metric speed", "no such metric"),
     ("diff slow fast --metric idle --metric=", "no such metric"),
-    (
-        "diff nowhere fast --fail-on regression --metric step_time --metric comm,collectives",
-        "comm, collectives are neither better lower nor higher",
-    ),
+    ("diff nowhere fast --fail-on regression --metric step_time --metric comm,collectives",
+     "comm, collectives are neither better lower nor higher"),
     ("diff slow nowhere", "nowhere"),
     ("diff --against slow reports/slow", "is no store, in which labels name runs"),
     ("diff --against run slow", "slow has no other label, and no candidate is named"),
@@ -125,7 +123,7 @@ ASKED = [
     ("redact nowhere.sqlite out.sqlite", "no such file"),
     ("redact nothing out", "nothing"),
     *((["schema", name], "found: ") for name in ("nope", "STEPS", "")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "said"), ASKED, ids=lambda part: " ".join(part) if isinstance(part, list) else part)

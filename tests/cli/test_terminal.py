@@ -107,15 +107,12 @@ def test_no_color_is_respected_on_a_terminal_and_a_dumb_one_gets_plain_text(stea
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "stages"),
-    [
-        ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
-        ("dashboard {made}/store -o {out}.html", ["reading runs"]),
-        ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
-        ("redact {made}/reports/slow {out}", ["copying MiB"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "stages"), [
+    ("analyze {made}/reports/slow", ["reading reports"]),  # they are exports already
+    ("dashboard {made}/store -o {out}.html", ["reading runs"]),
+    ("dashboard {made}/slow -o {out}.html --pages {out}", ["reading runs", "writing pages"]),
+    ("redact {made}/reports/slow {out}", ["copying MiB"]),
+])  # fmt: skip
 def test_progress_is_drawn_on_a_terminal_unless_that_is_not_wanted(made, tmp_path, words, stages):
     known = {"reading reports", "reading runs", "writing pages", "copying MiB", "exporting reports"}
     for at, (options, drawn) in enumerate([([], stages), (["--no-progress"], []), (["-q"], [])]):

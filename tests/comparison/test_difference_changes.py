@@ -67,18 +67,14 @@ def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, made)
 LATE, EARLY = (1200, 100, 40, 0), (1000, 300, 40, 0)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "actions", "named"),
-    [
-        # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce.
-        (([EARLY] * 3, [LATE] * 3), ["rank 1 makes the others wait, mostly in backward"], ("nobody", "rank 1")),
-        # Each rank computes 200 ns longer in every other step: neither alone is waited for.
-        (([LATE, EARLY] * 3, [EARLY, LATE] * 3), ["ranks 0 and 1 make the others wait"], ("nobody", "ranks 0, 1")),
-        # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
-        (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
-    ],
-    ids=["one", "in turn", "little"],
-)
+@pytest.mark.parametrize(("ranks", "actions", "named"), [
+    # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce.
+    (([EARLY] * 3, [LATE] * 3), ["rank 1 makes the others wait, mostly in backward"], ("nobody", "rank 1")),
+    # Each rank computes 200 ns longer in every other step: neither alone is waited for.
+    (([LATE, EARLY] * 3, [EARLY, LATE] * 3), ["ranks 0 and 1 make the others wait"], ("nobody", "ranks 0, 1")),
+    # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
+    (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
+], ids=["one", "in turn", "little"])  # fmt: skip
 def test_stragglers_are_named_as_the_finding_names_them(run, made, ranks, actions, named):
     other = made(*ranks)
     assert [row["action"] for row in other.findings().to_pylist() if row["id"] == "straggler"] == actions
@@ -107,25 +103,22 @@ def test_versions_and_settings_of_the_capture(run):
 HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
 
 
-@pytest.mark.parametrize(
-    ("keys", "commands", "row"),
-    [
-        # one key: a hash says whether its value changed
-        (("aa", "aa"), ("--a " + HASHED, "--a " + HASHED), None),
-        (("aa", "aa"), ("--a " + HASHED, "--a " + OTHER), ("command", "--a " + HASHED, "--a " + OTHER)),
-        # two, or none that is kept: nobody knows
-        *(
-            (keys, ("--a " + HASHED, "--a " + value), ("command, which may have changed", *["--a hmac:?"] * 2))
-            for keys in (("aa", "bb"), ("capture", "capture"), ("aa", "capture"), (None, "aa"))
-            for value in (HASHED, OTHER)
-        ),
-        ((None, None), ("--a ***", "--a ***"), ("command, which may have changed", *["--a hmac:?"] * 2)),
-        # but a change of what stands is one
-        (("capture", "capture"), (f"--a {HASHED} --lr 1", f"--a {OTHER} --lr 2"),
-         ("command", "--a hmac:? --lr 1", "--a hmac:? --lr 2")),
-        (("capture", "capture"), ("--lr 1", "--lr 1"), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("keys", "commands", "row"), [
+    # one key: a hash says whether its value changed
+    (("aa", "aa"), ("--a " + HASHED, "--a " + HASHED), None),
+    (("aa", "aa"), ("--a " + HASHED, "--a " + OTHER), ("command", "--a " + HASHED, "--a " + OTHER)),
+    # two, or none that is kept: nobody knows
+    *(
+        (keys, ("--a " + HASHED, "--a " + value), ("command, which may have changed", *["--a hmac:?"] * 2))
+        for keys in (("aa", "bb"), ("capture", "capture"), ("aa", "capture"), (None, "aa"))
+        for value in (HASHED, OTHER)
+    ),
+    ((None, None), ("--a ***", "--a ***"), ("command, which may have changed", *["--a hmac:?"] * 2)),
+    # but a change of what stands is one
+    (("capture", "capture"), (f"--a {HASHED} --lr 1", f"--a {OTHER} --lr 2"),
+     ("command", "--a hmac:? --lr 1", "--a hmac:? --lr 2")),
+    (("capture", "capture"), ("--lr 1", "--lr 1"), None),
+])  # fmt: skip
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
     before, after = (
         captured(run, command=command.split(), hash_key=key) for key, command in zip(keys, commands, strict=True)
@@ -259,14 +252,13 @@ def with_overhead(builder):
     builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
 
 
-@pytest.mark.parametrize(
-    ("steps", "options", "check", "words"),
-    [(STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
-        (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
-        (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-        (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
-        (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %"))],
-)  # fmt: skip
+@pytest.mark.parametrize(("steps", "options", "check", "words"), [
+    (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
+    (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
+    (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
+    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
+    (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
+])  # fmt: skip
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):
     found = checks(run, made(steps, steps, **options))
     assert found[check] == (False, *words)

@@ -37,19 +37,16 @@ def figures(table, name):
     return found if isinstance(found, str) else found.tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
-        ("compute", [100, 100, 100]), ("exposed_comm", [10, 20, 40]), ("exposed_memory", [4, 4, 4]),
-        ("idle", [36, 6, 6]), ("dtod", [4, 4, 4]),
-        # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
-        ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]), ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
-        ("idle_share", [42 / 260, 12 / 250, 12 / 280]), ("overlap_ratio", [0, 0, 0]),
-        # counts and bytes are means over ranks
-        ("collectives", [1, 1, 1]), ("dtod_bytes", [32, 32, 32]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "expected"), [
+    ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
+    ("compute", [100, 100, 100]), ("exposed_comm", [10, 20, 40]), ("exposed_memory", [4, 4, 4]),
+    ("idle", [36, 6, 6]), ("dtod", [4, 4, 4]),
+    # one over the longest window; ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
+    ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]), ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
+    ("idle_share", [42 / 260, 12 / 250, 12 / 280]), ("overlap_ratio", [0, 0, 0]),
+    # counts and bytes are means over ranks
+    ("collectives", [1, 1, 1]), ("dtod_bytes", [32, 32, 32]),
+])  # fmt: skip
 def test_a_figure_of_a_step_is_made_of_its_ranks(table, name, expected):
     assert figures(table, name) == pytest.approx(expected)
 
@@ -307,16 +304,13 @@ def test_kernels_appear_and_vanish_by_name_and_phase(run, made):
     assert [found[phase, "gemm"]["status"] for phase in ("backward", "forward")] == ["vanished", "appeared"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "status"),
-    [
-        # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
-        *((STEPS, [(compute, 100, 40, 60)] * 3, status) for compute, status in ((1010, "changed"), (1001, "same"))),
-        (STEPS, [(1030, 100, 40, 60)] * 3, "changed"),
-        # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
-        ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "status"), [
+    # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
+    *((STEPS, [(compute, 100, 40, 60)] * 3, status) for compute, status in ((1010, "changed"), (1001, "same"))),
+    (STEPS, [(1030, 100, 40, 60)] * 3, "changed"),
+    # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
+    ([(10_000, 100, 0, 300_000)] * 3, [(10_203, 100, 0, 500_000)] * 3, "changed"),
+])  # fmt: skip
 def test_little_change_is_none_unless_the_step_feels_it_whichever_side_comes_first(made, before, after, status):
     there, back = (rows(tables(one), tables(other)) for one, other in permutations((made(before), made(after))))
     for key, row in there.items():

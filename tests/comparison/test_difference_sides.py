@@ -52,11 +52,10 @@ def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_ar
             Side("x", runs)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [*({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
-        *({"confidence": value} for value in (0.5, 1.0)), {"metrics": ["speed"]}],
-)  # fmt: skip
+@pytest.mark.parametrize("options", [
+    *({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
+    *({"confidence": value} for value in (0.5, 1.0)), {"metrics": ["speed"]},
+])  # fmt: skip
 def test_options_out_of_range_are_refused(run, options):
     with pytest.raises(OptionError):
         diff(run, run, **options)
@@ -75,18 +74,15 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
     assert not forced.is_comparable
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        (["improvement", "no change"], "improvement"), (["no change", "no change"], "no change"),
-        (["improvement", "inconclusive", "no change"], "inconclusive"),
-        (["inconclusive", "regression", "improvement"], "regression"),
-        # What has no direction does not enter beside what has one, and alone it is never better nor worse.
-        (["neither change", "no change"], "no change"), (["neither inconclusive", "improvement"], "improvement"),
-        (["neither no change"], "no change"), (["neither change", "neither no change"], "inconclusive"),
-        (["neither inconclusive"], "inconclusive"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("verdicts", "expected"), [
+    (["improvement", "no change"], "improvement"), (["no change", "no change"], "no change"),
+    (["improvement", "inconclusive", "no change"], "inconclusive"),
+    (["inconclusive", "regression", "improvement"], "regression"),
+    # What has no direction does not enter beside what has one, and alone it is never better nor worse.
+    (["neither change", "no change"], "no change"), (["neither inconclusive", "improvement"], "improvement"),
+    (["neither no change"], "no change"), (["neither change", "neither no change"], "inconclusive"),
+    (["neither inconclusive"], "inconclusive"),
+])  # fmt: skip
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     rows = [
         {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}

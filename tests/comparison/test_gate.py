@@ -29,12 +29,11 @@ class Judged:
         ]
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "on_regression", "on_any_change"),
-    [(["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
-        (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
-        (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED)],
-)  # fmt: skip
+@pytest.mark.parametrize(("verdicts", "on_regression", "on_any_change"), [
+    (["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
+    (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
+    (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
+])  # fmt: skip
 def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
     judged = Judged(**{f"m{at}": verdict for at, verdict in enumerate(verdicts)})
     assert gate(judged, "regression").exit_code == on_regression
@@ -79,11 +78,10 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(text):
         assert parse_min_effect(answer) >= 0
 
 
-@pytest.mark.parametrize(
-    ("parse", "problem", "texts"),
-    [(parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-        (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"])],
-)  # fmt: skip
+@pytest.mark.parametrize(("parse", "problem", "texts"), [
+    (parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
+    (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
+])  # fmt: skip
 def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
     for text in texts:
         with pytest.raises(OptionError, match=problem):
@@ -105,25 +103,21 @@ ALL = 'fail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["i
 SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics": ("idle", "wait")}
 
 
-@pytest.mark.parametrize(
-    ("above", "here", "expected"),
-    [
-        # The nearest file wins; of one directory our own.
-        ({OURS: "[diff]\nmin-effect = 5"}, {OURS: "[diff]\nfail-on = 'regression'"}, {"fail_on": "regression"}),
-        ({}, {PROJECT: "[tool.nsyspipe.diff]\nmin-effect = 1", OURS: "[diff]\nmin-effect = 4"}, {"min_effect": 0.04}),
-        ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
-        ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
-        # What the table of the command says wins over the program's, in either spelling.
-        ({}, {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
-            {"min_effect": 0.02, "confidence": 0.8}),
-        ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
-        ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
-        # A project that is not ours is passed by, even if it is broken.
-        ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
-        *(({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
-            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("above", "here", "expected"), [
+    # The nearest file wins; of one directory our own.
+    ({OURS: "[diff]\nmin-effect = 5"}, {OURS: "[diff]\nfail-on = 'regression'"}, {"fail_on": "regression"}),
+    ({}, {PROJECT: "[tool.nsyspipe.diff]\nmin-effect = 1", OURS: "[diff]\nmin-effect = 4"}, {"min_effect": 0.04}),
+    ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
+    ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
+    # What the table of the command says wins over the program's, in either spelling.
+    ({}, {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"}, {"min_effect": 0.02, "confidence": 0.8}),
+    ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
+    ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
+    # A project that is not ours is passed by, even if it is broken.
+    ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
+    *(({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
+        for text in ("[tool.other", "\ud800", "= 3", "tool = 3")),
+])  # fmt: skip
 def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, here, expected):
     for folder, files in ((tmp_path, above), (tmp_path / "a", here)):
         folder.mkdir(exist_ok=True)
@@ -134,21 +128,18 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
     assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"), ("diff = 3", "no table of settings"),
-        *((f"[diff]\nmin-effect = {value}", "no percentage") for value in ("true", "-1", "[]", "0x" + "f" * 5000, "nan")),
-        ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
-        ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
-        ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
-        *((f"[diff]\nfail-on = {value}", "is no gate") for value in ("'slower'", "['regression']")),
-        *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in ("3", "[]")),
-        ("[diff]\nmetric = ['speed']", "no such metric"), ("#" * (2**20 + 1), "too large"),
-        # The last is a broken project that may be ours.
-        *((text, "is no TOML") for text in ("[diff", "# \ud800", "[tool.nsyspipe.diff]\nfail-on = regression\n")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "problem"), [
+    ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"), ("diff = 3", "no table of settings"),
+    *((f"[diff]\nmin-effect = {value}", "no percentage") for value in ("true", "-1", "[]", "0x" + "f" * 5000, "nan")),
+    ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
+    ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
+    ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
+    *((f"[diff]\nfail-on = {value}", "is no gate") for value in ("'slower'", "['regression']")),
+    *((f"[diff]\nmetric = {value}", "is no list of metrics") for value in ("3", "[]")),
+    ("[diff]\nmetric = ['speed']", "no such metric"), ("#" * (2**20 + 1), "too large"),
+    # The last is a broken project that may be ours.
+    *((text, "is no TOML") for text in ("[diff", "# \ud800", "[tool.nsyspipe.diff]\nfail-on = regression\n")),
+])  # fmt: skip
 def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
     path = tmp_path / (PROJECT if text.startswith("[tool.") else OURS)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -157,13 +148,10 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (OURS, "[diff]\nmin-effect = 'x'"), (OURS, "[diff]\nconfidence = 2"), (OURS, "[diff]\nmetric = 3"),
-        (OURS, "diff = 3"), (PROJECT, "tool.nsyspipe.diff = 3"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text"), [
+    (OURS, "[diff]\nmin-effect = 'x'"), (OURS, "[diff]\nconfidence = 2"), (OURS, "[diff]\nmetric = 3"),
+    (OURS, "diff = 3"), (PROJECT, "tool.nsyspipe.diff = 3"),
+])  # fmt: skip
 def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)

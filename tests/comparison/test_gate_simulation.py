@@ -169,10 +169,9 @@ def test_enough_steps_show_that_nothing_changed(name, n):
     assert same["passed"] >= 0.9
 
 
-@pytest.mark.parametrize(
-    ("name", "n", "least"),
-    [("ar0.0", 10, 0.54), ("ar0.0", 15, 0.9), ("ar0.0", 30, 0.98), ("ar0.3", 30, 0.9), ("fifth", 10, 0.9)],
-)
+@pytest.mark.parametrize(("name", "n", "least"), [
+    ("ar0.0", 10, 0.54), ("ar0.0", 15, 0.9), ("ar0.0", 30, 0.98), ("ar0.3", 30, 0.9), ("fifth", 10, 0.9),
+])  # fmt: skip
 def test_five_per_cent_are_found(name, n, least):
     assert rates(name, n, 1.05)["found"] >= least
 

@@ -44,14 +44,13 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert found["mean_step_time_ns"] == sum(parts) == 131 * MS
 
 
-@pytest.mark.parametrize(
-    ("first", "name", "options", "verdict"),
-    [("slow", "fast", {}, "improvement"), ("slow", "again", {}, "no change"), ("slow", "short", {}, "inconclusive"),
-        ("fast", "slow", {}, "regression"),
-        # Unless less than what counts; numbers of numpy are numbers.
-        ("fast", "slow", {"min_effect_pct": 50}, "no change"),
-        ("fast", "slow", {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}, "no change")],
-)  # fmt: skip
+@pytest.mark.parametrize(("first", "name", "options", "verdict"), [
+    ("slow", "fast", {}, "improvement"), ("slow", "again", {}, "no change"), ("slow", "short", {}, "inconclusive"),
+    ("fast", "slow", {}, "regression"),
+    # Unless less than what counts; numbers of numpy are numbers.
+    ("fast", "slow", {"min_effect_pct": 50}, "no change"),
+    ("fast", "slow", {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}, "no change"),
+])  # fmt: skip
 def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, options, verdict):
     found = rows(runs, first, name, **options)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
@@ -172,12 +171,11 @@ def test_equal_labels_are_told_apart(runs):
     assert board.table["label"].to_pylist() == ["x", "x (2)", "x (2) (2)"]
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "message"),
-    [([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
-        *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
-        *((None, {"confidence": value}, "between") for value in (1, "0.95"))],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "options", "message"), [
+    ([], {}, "has no run"), ("path", {}, "is one run"), (None, {"sort": "speed"}, "no such metric"),
+    *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
+    *((None, {"confidence": value}, "between") for value in (1, "0.95")),
+])  # fmt: skip
 def test_what_cannot_be_used_is_refused(runs, given, options, message):
     with pytest.raises(OptionError, match=message):
         compare([runs["slow"]] if given is None else given, **options)

@@ -67,23 +67,16 @@ ADDITIONS = {
             },
         },
     ),
-    "a table": (
-        2,
-        {
-            "model/schema.py": {
-                "FINDINGS = table(": STEP_TIMES,
-                "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
-                "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST",
-            },
-            "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
-        },
-    ),
-    "an output format of a run": (
-        2,
-        {"report/rows.py": {"": ROWS}, "report/export.py": {"FORMATS: dict[str, RunFormat] = {\n": MAKER}},
-    ),
+    "a table": (2,
+                {"model/schema.py": {"FINDINGS = table(": STEP_TIMES,
+                                     "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
+                                     "PHASES, IDLE_CALLS, HOST": "PHASES, IDLE_CALLS, STEP_TIMES, HOST"},
+                 "run/reports.py": {'            "timeline": self._timeline,\n': MADE}}),
+    "an output format of a run": (2,
+                                  {"report/rows.py": {"": ROWS},
+                                   "report/export.py": {"FORMATS: dict[str, RunFormat] = {\n": MAKER}}),
     "an export version": (1, {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}}),
-}
+}  # fmt: skip
 VERSION = "4.1.0"
 
 

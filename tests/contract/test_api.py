@@ -24,16 +24,8 @@ ORDERED_OTHERWISE = {"saving_ns_per_step", "blocked_ns_per_step", "lane", "name"
 
 def test_public_names_are_sorted_and_exist():
     assert nsyspipe.__all__ == [
-        "NsyspipeError",
-        "Run",
-        "Side",
-        "__version__",
-        "compare",
-        "diff",
-        "export",
-        "load",
-        "whatif",
-    ]
+        "NsyspipeError", "Run", "Side", "__version__", "compare", "diff", "export", "load", "whatif",
+    ]  # fmt: skip
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
     assert {name for name in dir(nsyspipe) if not name.startswith("_")} == {*nsyspipe.__all__} - {"__version__"}  # Tab
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -50,15 +50,12 @@ WALL, SHARE = {"wall_ns": "int64 in ns"}, {"comm_share": "double in ratio"}
 BEFORE = {"steps": WALL | SHARE}
 
 
-@pytest.mark.parametrize(
-    ("now", "lost"),
-    [
-        ({}, "steps.comm_share: double in ratio; steps.wall_ns: int64 in ns,"),
-        ({"steps": WALL}, "steps.comm_share: double in ratio,"),
-        ({"steps": SHARE | {"wall_ns": "double in ns"}}, "steps.wall_ns: int64 in ns,"),
-        ({"steps": SHARE | {"wall_ns": "int64 in us"}}, "steps.wall_ns: int64 in ns,"),
-    ],
-)
+@pytest.mark.parametrize(("now", "lost"), [
+    ({}, "steps.comm_share: double in ratio; steps.wall_ns: int64 in ns,"),
+    ({"steps": WALL}, "steps.comm_share: double in ratio,"),
+    ({"steps": SHARE | {"wall_ns": "double in ns"}}, "steps.wall_ns: int64 in ns,"),
+    ({"steps": SHARE | {"wall_ns": "int64 in us"}}, "steps.wall_ns: int64 in ns,"),
+])  # fmt: skip
 def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(tmp_path, now, lost):
     check(tmp_path, BEFORE, is_update=True)
     kept = (tmp_path / "schema_v1.json").read_text()

@@ -74,10 +74,9 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     assert problems == []
 
 
-@pytest.mark.parametrize(
-    ("saving", "severity"),
-    [(100.0, "high"), (99.9, "medium"), (30.0, "medium"), (29.9, "low"), (0.0, "low"), (None, "low")],
-)
+@pytest.mark.parametrize(("saving", "severity"), [
+    (100.0, "high"), (99.9, "medium"), (30.0, "medium"), (29.9, "low"), (0.0, "low"), (None, "low"),
+])  # fmt: skip
 def test_severity_is_the_share_of_step_time(monkeypatch, saving, severity):
     rules(monkeypatch, a=finding(saving))
     assert judge(evidence([step(wall=1000)]))[0]["severity"].to_pylist() == [severity]
@@ -120,11 +119,9 @@ def test_a_run_that_is_well_and_windows_without_length_have_no_findings():
         assert problems == []
 
 
-@pytest.mark.parametrize(
-    "given",
-    [evidence([]), evidence(steps(2, exposed=900, in_summary=False, **COPIES))],
-    ids=["no steps", "none in the figures"],
-)
+@pytest.mark.parametrize("given", [
+    evidence([]), evidence(steps(2, exposed=900, in_summary=False, **COPIES)),
+], ids=["no steps", "none in the figures"])  # fmt: skip
 def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
     rules(monkeypatch, a=NotJudged("never", "asked"), b=finding(1.0))
     table, problems = judge(given)

@@ -178,13 +178,11 @@ def test_advice_is_of_what_a_run_has(runs, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("accum-broken", {"no-sync"}), ("tp", {"tensor-comm"}), ("pp", {"pipeline-bubble"}), ("fsdp2", set()), ("hsdp", set()),
-        ("moe", set()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "expected"), [
+    ("accum-broken", {"no-sync"}), ("tp", {"tensor-comm"}), ("pp", {"pipeline-bubble"}), ("fsdp2", set()),
+    ("hsdp", set()),
+    ("moe", set()),
+])  # fmt: skip
 def test_advice_on_four_gpus_is_of_what_a_run_has(tmp_path, name, expected):
     for packed in (REAL / "4gpu").glob(f"{name}_?.sqlite.xz"):
         (tmp_path / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))

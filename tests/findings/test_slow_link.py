@@ -130,12 +130,11 @@ PAYLOAD = {"busbw_bytes_per_s": 25e9, "busbw_source": "payload"}
 COPIES = {"busbw_bytes_per_s": 25e9, "busbw_source": "gradient copies"}
 
 
-@pytest.mark.parametrize(
-    ("nominal", "reached", "said"),
-    [(63e9, PAYLOAD, "; bus bandwidth 25.00 GB/s of 63.00 GB/s nominal"),
-        (63e9, COPIES, "; bus bandwidth about 25.00 GB/s of 63.00 GB/s nominal"),
-        (None, COPIES, "; bus bandwidth about 25.00 GB/s"), (63e9, {}, "; nominal 63.00 GB/s"), (None, {}, "")],
-)  # fmt: skip
+@pytest.mark.parametrize(("nominal", "reached", "said"), [
+    (63e9, PAYLOAD, "; bus bandwidth 25.00 GB/s of 63.00 GB/s nominal"),
+    (63e9, COPIES, "; bus bandwidth about 25.00 GB/s of 63.00 GB/s nominal"),
+    (None, COPIES, "; bus bandwidth about 25.00 GB/s"), (63e9, {}, "; nominal 63.00 GB/s"), (None, {}, ""),
+])  # fmt: skip
 def test_what_is_measured_and_what_is_estimated(nominal, reached, said):
     line = link_text(verdict(nominal=nominal, **reached))
     assert line == f"link: SHM through host memory; 2 of 4 edges, rank 3 to 0 first{said}"

@@ -136,10 +136,9 @@ time.sleep(60)
 
 @pytest.mark.slow
 # To it alone, or to the whole group, as a terminal's Ctrl-C.
-@pytest.mark.parametrize(
-    ("sent", "whole_group"),
-    [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True)],
-)
+@pytest.mark.parametrize(("sent", "whole_group"), [
+    (signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True),
+])  # fmt: skip
 def test_a_sweep_that_is_ended_ends_what_it_runs_and_says_how_to_go_on(lab, sent, whole_group):
     program = lab.root / "launchers" / "train_vit.py"
     train = program.read_text()

@@ -100,17 +100,14 @@ def test_what_no_launcher_can_change_is_said_with_how_to_try_it(lab):
     assert (lab.work / "words").read_text().endswith("\n--view yes\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("--captures", "0"), "--captures 0: not a number of captures"),
-        (("--set", "NCCL"), "'NCCL': no NAME=VALUE"),
-        (("--finding", "grad-copy", "--with", "--view"), "--finding, and --set or --with"),
-        (("--with", "--name it's"), """"--name it's": No closing quotation"""),
-        (("--takes", "grad-copy='x"), """"'x": No closing quotation"""),
-        (("--nproc", "x"), "-n x: not a number of ranks"),
-    ],
-)
+@pytest.mark.parametrize(("words", "error"), [
+    (("--captures", "0"), "--captures 0: not a number of captures"),
+    (("--set", "NCCL"), "'NCCL': no NAME=VALUE"),
+    (("--finding", "grad-copy", "--with", "--view"), "--finding, and --set or --with"),
+    (("--with", "--name it's"), """"--name it's": No closing quotation"""),
+    (("--takes", "grad-copy='x"), """"'x": No closing quotation"""),
+    (("--nproc", "x"), "-n x: not a number of ranks"),
+])  # fmt: skip
 def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(lab, words, error):
     answer, order = trial(lab, "-n", "2", *words)
     assert (answer.status, order) == (2, [])

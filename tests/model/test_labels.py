@@ -8,8 +8,20 @@ import re
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import PHASE_PATTERNS, PHASES, holds_steps, phase_of, step_number
+from nsyspipe.model.names import (
+    COLLECTIVES,
+    PHASE_PATTERNS,
+    PHASES,
+    algorithm_of,
+    collective_of,
+    datatype_of,
+    holds_steps,
+    kernel_label,
+    phase_of,
+    step_number,
+)
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
+from tests.conftest import FROZEN
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 
@@ -78,3 +90,25 @@ def test_skip_first_is_nothing_else(value):
         parse_skip_first(value)
     assert caught.value.subject == f"--skip-first {value}"
     assert caught.value.lines()[-1] == "  fix: --skip-first auto"
+
+
+# --- names of kernels -----------------------------------------------------------------------------
+
+
+def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
+    lines = (FROZEN / "names/kernels.txt").read_text(encoding="utf-8").splitlines()
+    found = []
+    for name in (line for line in lines if not line.startswith("  ")):
+        found.append(name)
+        if name and not name.startswith("#"):
+            says = collective_of(name), datatype_of(name), algorithm_of(name)
+            found.append(f"  {', '.join(map(str, says))}; {kernel_label(name)}")
+    pinned("names/kernels.txt", "\n".join([*found, ""]))
+    assert (collective_of(""), kernel_label("")) == ("other", "")
+
+
+def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_is_a_whole_word():
+    found = map(collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
+    assert list(found) == ["reduce_scatter", "all_reduce"]
+    assert {*map(datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
+    assert len(set(COLLECTIVES)) == len(COLLECTIVES) == 8

@@ -92,11 +92,9 @@ def test_who_reads_what_was_written_hides_nothing_more(words):
     assert len(written) == len(words)
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["a" * 4000, "--" + "aA" * 2000, "a.-" * 1300, "=" * 4000, "a=" * 2000, "1," * 2000, "[" * 4000, "_1a" * 1300],
-    ids=lambda word: word[:10],
-)  # fmt: skip
+@pytest.mark.parametrize("word", [
+    "a" * 4000, "--" + "aA" * 2000, "a.-" * 1300, "=" * 4000, "a=" * 2000, "1," * 2000, "[" * 4000, "_1a" * 1300,
+], ids=lambda word: word[:10])  # fmt: skip
 def test_no_word_makes_it_slow(word):
     start = time.process_time()
     of(*[word] * 200, f"--{word}", f"--x={word}", "x" * 2_000_000)
@@ -122,20 +120,17 @@ def test_each_variable_stands_once_with_values_that_compile():
     assert list(found.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]
 
 
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [
-        ("NCCL_P2P_DISABLE", ["0", "1"], ["11", "x", ""]),
-        ("NCCL_P2P_LEVEL", ["NVL", "sys", "5"], ["NVLX", "55"]),
-        ("NCCL_ALGO", ["Ring", "Tree,Ring", "^NVLS,NVLSTree"], ["Ringo", "Ring;Tree", "allreduce:ring"]),
-        ("NCCL_IB_HCA", ["mlx5_0", "=mlx5_0:1,mlx5_1:1", "^mlx5_2"], ["secret_0", "mlx5_abc"]),
-        ("NCCL_SOCKET_IFNAME", ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"], ["me", "eth0;x"]),
-        ("NCCL_BUFFSIZE", ["4194304", "4M", "1048576"], ["41943041", "4X"]),
-        ("CUDA_VISIBLE_DEVICES", ["", "-1", "0,1,2,3"], ["GPU-1a2b", "0 1"]),
-        ("PYTORCH_CUDA_ALLOC_CONF", ["expandable_segments:True,max_split_size_mb:512"], ["a:b", "x"]),
-        ("TORCH_DISTRIBUTED_DEBUG", ["DETAIL"], ["DETAILS"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "good", "bad"), [
+    ("NCCL_P2P_DISABLE", ["0", "1"], ["11", "x", ""]),
+    ("NCCL_P2P_LEVEL", ["NVL", "sys", "5"], ["NVLX", "55"]),
+    ("NCCL_ALGO", ["Ring", "Tree,Ring", "^NVLS,NVLSTree"], ["Ringo", "Ring;Tree", "allreduce:ring"]),
+    ("NCCL_IB_HCA", ["mlx5_0", "=mlx5_0:1,mlx5_1:1", "^mlx5_2"], ["secret_0", "mlx5_abc"]),
+    ("NCCL_SOCKET_IFNAME", ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"], ["me", "eth0;x"]),
+    ("NCCL_BUFFSIZE", ["4194304", "4M", "1048576"], ["41943041", "4X"]),
+    ("CUDA_VISIBLE_DEVICES", ["", "-1", "0,1,2,3"], ["GPU-1a2b", "0 1"]),
+    ("PYTORCH_CUDA_ALLOC_CONF", ["expandable_segments:True,max_split_size_mb:512"], ["a:b", "x"]),
+    ("TORCH_DISTRIBUTED_DEBUG", ["DETAIL"], ["DETAILS"]),
+])  # fmt: skip
 def test_a_variable_has_its_own_values(name, good, bad):
     for text in good:
         assert recorded_environment({name: text}, Mask()) == {name: text}

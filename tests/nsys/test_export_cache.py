@@ -145,13 +145,10 @@ def test_where_the_cache_is(monkeypatch):
         monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "error", "problem", "fix"),
-    [
-        ("DIR", "/dev/null/x", OutputError, "cannot be used as the cache", "NSYSPIPE_CACHE_DIR=DIR"),
-        *(("BYTES", given, OptionError, "is no number of bytes", "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value", "error", "problem", "fix"), [
+    ("DIR", "/dev/null/x", OutputError, "cannot be used as the cache", "NSYSPIPE_CACHE_DIR=DIR"),
+    *(("BYTES", given, OptionError, "is no number of bytes", "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
+])  # fmt: skip
 def test_a_cache_that_cannot_be_used_is_told_with_the_way_out(
     reports, tool, monkeypatch, name, value, error, problem, fix
 ):

@@ -84,31 +84,28 @@ PARANOID = "proc/sys/kernel/perf_event_paranoid"
 NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
 
 
-@pytest.mark.parametrize(
-    ("programs", "files", "name", "status", "found"),
-    [
-        ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "nsys", "ok", "2024.2.3.38 on PATH"),
-        ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "trace_values", "warning", NO_NCCL),
-        ({"nsys": printing(version=VERSION, profile=WITH_NCCL)}, {}, "trace_values", "ok", NO_NCCL[9:].replace("osrt", "osrt, nccl")),
-        ({"nsys": printing(version=VERSION, profile="new")}, {}, "trace_values", "unknown", "nsys profile --help does not tell"),
-        ({"nsys": "exit 127"}, {}, "nsys", "unknown", "on PATH, but fails with status 127"),
-        ({"nsys": "echo hello"}, {}, "nsys", "unknown", "on PATH, but fails with status 0"),
-        ({"nsys": None}, {}, "nsys", "unknown", "on PATH, but cannot be started"),  # made for another processor
-        ({"nsys": printing(version=VERSION)}, {}, "importer", "unknown", "no QdstrmImporter beside nsys"),
-        # What nsys says of CPU sampling goes before the kernel's setting.
-        ({"nsys": printing(version=VERSION)}, {PARANOID: "2\n"}, "cpu_sampling", "ok", "perf_event_paranoid is 2"),
-        ({"nsys": printing(version=VERSION)}, {PARANOID: "4\n"}, "cpu_sampling", "warning", "perf_event_paranoid is 4"),
-        ({"nsys": printing(version=VERSION, status=STATUS)}, {PARANOID: "4\n"}, "cpu_sampling", "ok", "perf_event_paranoid is 4"),
-        ({"nsys": printing(version=VERSION, status=STATUS.replace("OK", "Fail"))}, {PARANOID: "-1\n"}, "cpu_sampling", "warning", "perf_event_paranoid is -1"),
-        ({"nvidia-smi": QUERIED}, {}, "cuda_driver", "ok", "580.159.04, 2 x NVIDIA H200"),
-        ({"nvidia-smi": QUERIED}, {}, "topology", "ok", "2 GPUs linked by NV18"),
-        ({"nvidia-smi": printing(topo=ALONE)}, {}, "topology", "ok", "one GPU, no links"),
-        # A loaded driver is named when nvidia-smi does not work.
-        ({"nvidia-smi": "echo failed; exit 9"}, {"proc/driver/nvidia/version": DRIVER_FILE}, "cuda_driver", "unknown", "580.159.04 is loaded"),
-        ({"nvidia-smi": "echo failed; exit 9"}, {"proc/driver/nvidia/version": DRIVER_FILE}, "topology", "unknown", ""),
-        ({}, {f"{NCCL}.2.9.6": "", f"{NCCL}.2.28.3": ""}, "nccl", "ok", "2.28.3"),  # the system's counts too
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("programs", "files", "name", "status", "found"), [
+    ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "nsys", "ok", "2024.2.3.38 on PATH"),
+    ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "trace_values", "warning", NO_NCCL),
+    ({"nsys": printing(version=VERSION, profile=WITH_NCCL)}, {}, "trace_values", "ok", NO_NCCL[9:].replace("osrt", "osrt, nccl")),
+    ({"nsys": printing(version=VERSION, profile="new")}, {}, "trace_values", "unknown", "nsys profile --help does not tell"),
+    ({"nsys": "exit 127"}, {}, "nsys", "unknown", "on PATH, but fails with status 127"),
+    ({"nsys": "echo hello"}, {}, "nsys", "unknown", "on PATH, but fails with status 0"),
+    ({"nsys": None}, {}, "nsys", "unknown", "on PATH, but cannot be started"),  # made for another processor
+    ({"nsys": printing(version=VERSION)}, {}, "importer", "unknown", "no QdstrmImporter beside nsys"),
+    # What nsys says of CPU sampling goes before the kernel's setting.
+    ({"nsys": printing(version=VERSION)}, {PARANOID: "2\n"}, "cpu_sampling", "ok", "perf_event_paranoid is 2"),
+    ({"nsys": printing(version=VERSION)}, {PARANOID: "4\n"}, "cpu_sampling", "warning", "perf_event_paranoid is 4"),
+    ({"nsys": printing(version=VERSION, status=STATUS)}, {PARANOID: "4\n"}, "cpu_sampling", "ok", "perf_event_paranoid is 4"),
+    ({"nsys": printing(version=VERSION, status=STATUS.replace("OK", "Fail"))}, {PARANOID: "-1\n"}, "cpu_sampling", "warning", "perf_event_paranoid is -1"),
+    ({"nvidia-smi": QUERIED}, {}, "cuda_driver", "ok", "580.159.04, 2 x NVIDIA H200"),
+    ({"nvidia-smi": QUERIED}, {}, "topology", "ok", "2 GPUs linked by NV18"),
+    ({"nvidia-smi": printing(topo=ALONE)}, {}, "topology", "ok", "one GPU, no links"),
+    # A loaded driver is named when nvidia-smi does not work.
+    ({"nvidia-smi": "echo failed; exit 9"}, {"proc/driver/nvidia/version": DRIVER_FILE}, "cuda_driver", "unknown", "580.159.04 is loaded"),
+    ({"nvidia-smi": "echo failed; exit 9"}, {"proc/driver/nvidia/version": DRIVER_FILE}, "topology", "unknown", ""),
+    ({}, {f"{NCCL}.2.9.6": "", f"{NCCL}.2.28.3": ""}, "nccl", "ok", "2.28.3"),  # the system's counts too
+])  # fmt: skip
 def test_a_check_is_what_programs_and_files_say(checks, place, programs, files, name, status, found):
     for tool, script in programs.items():
         path = program(place[1], tool, script or "")
@@ -171,15 +168,12 @@ def test_the_newest_nsys_of_the_usual_places_is_found_off_the_path(checks, place
 TORCH = "__version__ = '2.11.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\nhip = None\n"
 
 
-@pytest.mark.parametrize(
-    ("version_file", "versions", "torch", "nccl"),
-    [
-        (TORCH, {"nvidia_nccl_cu13": "2.28.9"}, ("ok", "2.11.0+cu130, CUDA 13.0"), ("ok", "2.28.9")),
-        ("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n", {}, ("warning", None), ("unknown", None)),
-        # Known by its package.
-        ("", {"torch": "2.4.0"}, ("warning", "2.4.0, which names no CUDA"), (None, None)),
-    ],
-)
+@pytest.mark.parametrize(("version_file", "versions", "torch", "nccl"), [
+    (TORCH, {"nvidia_nccl_cu13": "2.28.9"}, ("ok", "2.11.0+cu130, CUDA 13.0"), ("ok", "2.28.9")),
+    ("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n", {}, ("warning", None), ("unknown", None)),
+    # Known by its package.
+    ("", {"torch": "2.4.0"}, ("warning", "2.4.0, which names no CUDA"), (None, None)),
+])  # fmt: skip
 def test_torch_and_nccl_are_read_and_not_imported(checks, packages, version_file, versions, torch, nccl):
     packages(version_file, **versions)
     found = checks()
@@ -202,15 +196,12 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     assert "in a clone of nsyspipe: pip install '.[train]'" in found.fix
 
 
-@pytest.mark.parametrize(
-    ("driver", "torch", "says"),
-    [
-        ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
-        ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
-        ("missing", "missing", "This machine can analyze reports and convert .nsys-rep files; it cannot capture runs."),
-        ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("driver", "torch", "says"), [
+    ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
+    ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
+    ("missing", "missing", "This machine can analyze reports and convert .nsys-rep files; it cannot capture runs."),
+    ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
+])  # fmt: skip
 def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, says):
     facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
     found = [Check(*fact) for fact in facts]

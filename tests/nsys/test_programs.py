@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -58,30 +60,24 @@ def test_the_help_is_asked_for_once_and_one_that_fails_lists_nothing(tmp_path):
     assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
 
 
-@pytest.mark.parametrize(
-    ("said", "n", "told"),
-    [
-        ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
-        ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
-        ("\n[1/1] [0%   ]\n", 3, []),
-        ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
-        ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "n", "told"), [
+    ("Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n", 3, ["Error: no space left"]),
+    ("Generating 'a'\n[====100%] a\nbye\n", 1, ["bye"]),
+    ("\n[1/1] [0%   ]\n", 3, []),
+    ("cannot a\ncannot b\ncannot c\ncannot c\n", 3, ["cannot b", "cannot c"]),
+    ("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3, ["failed " + "x" * 193]),
+])  # fmt: skip
 def test_lines_that_tell_go_before_those_that_came_last_each_once_and_fit_to_print(said, n, told):
     assert telling_lines(said, n) == told
 
 
-@pytest.mark.parametrize(
-    ("nsys", "importer"),
-    [
-        ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
-        ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
-        ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
-        ("usr/local/cuda/bin/nsys", "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter"),
-        ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("nsys", "importer"), [
+    ("usr/bin/nsys", "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter"),
+    ("x/bin/nsys", "x/host-linux-x64/QdstrmImporter"),
+    ("x/target-linux-x64/nsys", "x/host-linux-x64/QdstrmImporter"),
+    ("usr/local/cuda/bin/nsys", "usr/local/cuda/nsight-systems-2024.6.2/host-linux-x64/QdstrmImporter"),
+    ("x/bin/nsys", "opt/nvidia/nsight-systems/2024.2.3/host-linux-x64/QdstrmImporter"),
+])  # fmt: skip
 def test_the_importer_lies_where_packages_put_it(tmp_path, nsys, importer):
     found = Program(program(tmp_path, nsys, ""), None)
     assert find_importer(found, tmp_path) is None
@@ -113,3 +109,48 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
     output = ask([str(command)], 0.3)
     assert output.status is None
     assert len(output.text) < 2**21
+
+
+# --- the script that installs nsys for tests ------------------------------------------------------
+
+SCRIPT = Path(__file__).parents[2] / ".ci" / "install-nsys"
+
+
+def run(folder, *words):
+    """Run it where nothing can be downloaded (it says so where it would begin to); return its status and streams."""
+    program(folder / "bin", "apt-get", "exit 1")
+    variables = os.environ | {"HOME": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    options = {"cwd": folder, "env": variables, "capture_output": True, "text": True, "timeout": 30}
+    done = subprocess.run([SCRIPT, *words], check=False, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--prefix=x"], ["-v"], ["a", "b"], [""], ["a", "-v"]])
+def test_help_and_unknown_words_make_nothing(tmp_path, words):
+    status, out, err = run(tmp_path, *words)
+    if words == ["--help"]:
+        assert (status, ".ci/install-nsys [PREFIX]" in out, err) == (0, True, "")
+    else:
+        assert (status, out, err.startswith("error: "), "fix: " in err) == (2, "", True, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+@pytest.mark.parametrize("name", ["mine", "mine/", "mine/thesis.txt"])
+def test_other_files_are_never_replaced(tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    status, _, err = run(tmp_path, name)
+    assert status == 2
+    assert "is there, and no nsys that this has installed" in err
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_what_is_new_empty_or_broken_goes_on_to_the_download_and_an_nsys_that_is_there_is_named(tmp_path):
+    for there in ("", "x", "x/usr/lib/nsight-systems"):
+        (tmp_path / there).mkdir(parents=True, exist_ok=True)
+        status, _, err = run(tmp_path, "x")
+        assert status == 1
+        assert "could not be downloaded" in err or "no apt-get" in err
+    program(tmp_path / "an nsys" / "bin", "nsys", "echo NVIDIA Nsight Systems version 2024.2.3")
+    err = f"to use it: export PATH={tmp_path}/an\\ nsys/bin:$PATH\n"
+    assert run(tmp_path, "an nsys") == (0, f"{tmp_path}/an nsys/bin/nsys\n", err)

@@ -158,17 +158,14 @@ def with_overhead(*spans):
     return builder
 
 
-@pytest.mark.parametrize(
-    ("version", "meta", "is_known"),
-    [
-        ("2.9.1 2022.1.3", {}, True),  # a lazy export leaves out what has no rows
-        ("3.25.0 2026.2.1 mfu", {"EXPORT_PARAM_LAZY": "true"}, True),
-        ("(none) martisu", {}, False),
-        (DEFAULT, {"EXPORT_PARAM_LAZY": "false"}, False),
-        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
-        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
-    ],
-)
+@pytest.mark.parametrize(("version", "meta", "is_known"), [
+    ("2.9.1 2022.1.3", {}, True),  # a lazy export leaves out what has no rows
+    ("3.25.0 2026.2.1 mfu", {"EXPORT_PARAM_LAZY": "true"}, True),
+    ("(none) martisu", {}, False),
+    (DEFAULT, {"EXPORT_PARAM_LAZY": "false"}, False),
+    (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
+    (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
+])  # fmt: skip
 def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, version, meta, is_known):
     path = steady_rank(0, world_size=1, version=version).meta(**meta).write(tmp_path / "a_0.sqlite")
     assert overhead(path) == ([] if is_known else None)

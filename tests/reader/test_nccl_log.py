@@ -313,10 +313,9 @@ def test_a_host_name_cannot_drive_a_terminal():
     assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "n_ranks", "n_channels", "transport"),
-    [("ddp-2gpu", 2, 24, "P2P/CUMEM"), ("ddp-4gpu", 4, 24, "P2P/CUMEM"), ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct")],
-)
+@pytest.mark.parametrize(("name", "n_ranks", "n_channels", "transport"), [
+    ("ddp-2gpu", 2, 24, "P2P/CUMEM"), ("ddp-4gpu", 4, 24, "P2P/CUMEM"), ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
+])  # fmt: skip
 def test_real_logs(name, n_ranks, n_channels, transport):
     log = read_nccl_logs([REAL / f"{name}.nccl.log"])
     comm = only(log)

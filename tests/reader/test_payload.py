@@ -100,21 +100,18 @@ NOT_NCCL = PayloadLayout(5, 8, (Entry("mine", UINT64, 0),))
 COUNT_AND_BYTES = PayloadLayout(5, 24, (Entry("count", SIZE, 0), Entry("Datatype", INT, 8), Entry("Bytes", SIZE, 16)))
 
 
-@pytest.mark.parametrize(
-    ("layout", "fields", "values"),
-    [
-        (nccl.NCCL_2_19, {BYTES: 4096}, {"message_bytes": 4096}),
-        (nccl.NCCL_2_19_SEND, {"Bytes": 7, "Peer rank": 3}, {"message_bytes": 7}),
-        (nccl.NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40}, {"comm_id": 5 - 2**63, "message_bytes": 2**40}),
-        (nccl.COMM_INIT, {COMM: 9, RANKS: 4, RANK: 3, "CUDA device": 1}, {"comm_id": 9, "n_ranks": 4, "rank": 3}),
-        (nccl.COMM_INIT, {COMM: 0, RANKS: -1, RANK: 0}, {"rank": 0}),  # what cannot be is unknown
-        (nccl.NCCL_2_21, {COMM: 1, BYTES: 2**63}, {"comm_id": 1}),
-        (NOT_NCCL, {"mine": 1}, {}),
-        (COUNT_AND_BYTES, {"count": 3, "Datatype": 2, "Bytes": 100}, {"message_bytes": 100, "count": 3, "datatype": 2}),
-        (nccl.IMPLICIT, {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
-         {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("layout", "fields", "values"), [
+    (nccl.NCCL_2_19, {BYTES: 4096}, {"message_bytes": 4096}),
+    (nccl.NCCL_2_19_SEND, {"Bytes": 7, "Peer rank": 3}, {"message_bytes": 7}),
+    (nccl.NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40}, {"comm_id": 5 - 2**63, "message_bytes": 2**40}),
+    (nccl.COMM_INIT, {COMM: 9, RANKS: 4, RANK: 3, "CUDA device": 1}, {"comm_id": 9, "n_ranks": 4, "rank": 3}),
+    (nccl.COMM_INIT, {COMM: 0, RANKS: -1, RANK: 0}, {"rank": 0}),  # what cannot be is unknown
+    (nccl.NCCL_2_21, {COMM: 1, BYTES: 2**63}, {"comm_id": 1}),
+    (NOT_NCCL, {"mine": 1}, {}),
+    (COUNT_AND_BYTES, {"count": 3, "Datatype": 2, "Bytes": 100}, {"message_bytes": 100, "count": 3, "datatype": 2}),
+    (nccl.IMPLICIT, {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
+     {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0}),
+])  # fmt: skip
 def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
     assert decoded(layout, blob(layout, fields)) == [values]
 

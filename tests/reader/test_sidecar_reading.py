@@ -149,37 +149,34 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
     assert facts.environment == {"NCCL_ALGO": "Ring", "NCCL_NET": "***"}
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        *((text, "no JSON") for text in ("", '{"name": "ddp"', "\udc80", "[" * 100_000, f'{{"world_size": {"9" * 10_000}}}')),
-        ("[]", "no JSON object"),
-        ({"capture_version": 2}, "of version 2, which only a later nsyspipe reads"),
-        ({"capture_version": 0}, "capture_version is no number from 1"),
-        ({"name": 7}, "name has another type"),
-        ({"name": "x" * 501}, "name has more than 500 characters"),
-        *(({"world_size": size}, "world_size has another type") for size in ("2", 2.0)),
-        *(({"world_size": size}, "world_size is no number from 1") for size in (True, 0, 2**40)),
-        ({"git_is_dirty": 1}, "git_is_dirty has another type"),
-        ({"git_commit": "--help"}, "git_commit is no commit"),
-        ({"hash_key": "0123"}, "hash_key is no name of a key"),
-        ({"captured_at_utc": "yesterday"}, "captured_at_utc is no time"),
-        *(({"captured_at_utc": one}, "captured_at_utc is no time in UTC")
-          for one in ("2026-11-21T12:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00")),
-        ({"command": "torchrun"}, "command has another type"),
-        ({"command": ["torchrun", 1]}, "command holds more than texts"),
-        ({"environment": []}, "environment has another type"),
-        ({"environment": {"NCCL_DEBUG": 1}}, "environment holds more than texts"),
-        ({"ranks": {}}, "ranks has another type"),
-        ({"ranks": [0]}, "ranks holds more than objects"),
-        ({"ranks": [{"report": "ddp_0"}]}, "ranks holds an entry without rank"),
-        ({"ranks": [{"rank": -1}]}, "rank is no number from 0"),
-        ({"ranks": [{"rank": 1}, {"rank": 1}]}, "ranks names one rank twice"),
-        ({"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]}, "ranks gives one process two ranks"),
-        ({"ranks": [{"rank": 0, "pid": 0}]}, "pid is no number from 1"),
-        ({"nccl_log_files": ["a"] * 5000}, "nccl_log_files has more than 4096 entries"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "reason"), [
+    *((text, "no JSON") for text in ("", '{"name": "ddp"', "\udc80", "[" * 100_000, f'{{"world_size": {"9" * 10_000}}}')),
+    ("[]", "no JSON object"),
+    ({"capture_version": 2}, "of version 2, which only a later nsyspipe reads"),
+    ({"capture_version": 0}, "capture_version is no number from 1"),
+    ({"name": 7}, "name has another type"),
+    ({"name": "x" * 501}, "name has more than 500 characters"),
+    *(({"world_size": size}, "world_size has another type") for size in ("2", 2.0)),
+    *(({"world_size": size}, "world_size is no number from 1") for size in (True, 0, 2**40)),
+    ({"git_is_dirty": 1}, "git_is_dirty has another type"),
+    ({"git_commit": "--help"}, "git_commit is no commit"),
+    ({"hash_key": "0123"}, "hash_key is no name of a key"),
+    ({"captured_at_utc": "yesterday"}, "captured_at_utc is no time"),
+    *(({"captured_at_utc": one}, "captured_at_utc is no time in UTC")
+      for one in ("2026-11-21T12:00:00", "0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00")),
+    ({"command": "torchrun"}, "command has another type"),
+    ({"command": ["torchrun", 1]}, "command holds more than texts"),
+    ({"environment": []}, "environment has another type"),
+    ({"environment": {"NCCL_DEBUG": 1}}, "environment holds more than texts"),
+    ({"ranks": {}}, "ranks has another type"),
+    ({"ranks": [0]}, "ranks holds more than objects"),
+    ({"ranks": [{"report": "ddp_0"}]}, "ranks holds an entry without rank"),
+    ({"ranks": [{"rank": -1}]}, "rank is no number from 0"),
+    ({"ranks": [{"rank": 1}, {"rank": 1}]}, "ranks names one rank twice"),
+    ({"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]}, "ranks gives one process two ranks"),
+    ({"ranks": [{"rank": 0, "pid": 0}]}, "pid is no number from 1"),
+    ({"nccl_log_files": ["a"] * 5000}, "nccl_log_files has more than 4096 entries"),
+])  # fmt: skip
 def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, content, reason):
     text = content if isinstance(content, str) else json.dumps(content)
     (tmp_path / "ddp.capture.json").write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -124,11 +124,9 @@ def hold(report):
 WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [("BEGIN EXCLUSIVE",), ("BEGIN IMMEDIATE", WRITE), ("BEGIN EXCLUSIVE", WRITE), ("PRAGMA journal_mode=WAL", WRITE)],
-    ids=["locked", "journal", "locked-journal", "wal"],
-)
+@pytest.mark.parametrize("statements", [
+    ("BEGIN EXCLUSIVE",), ("BEGIN IMMEDIATE", WRITE), ("BEGIN EXCLUSIVE", WRITE), ("PRAGMA journal_mode=WAL", WRITE),
+], ids=["locked", "journal", "locked-journal", "wal"])  # fmt: skip
 def test_a_report_that_is_being_written_is_refused_and_left_alone(report, hold, statements):
     hold(*statements)
     times = lambda: {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()}  # noqa: E731

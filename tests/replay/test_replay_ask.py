@@ -139,16 +139,13 @@ def test_each_micro_batch_waits_for_its_own_collectives(ask):
     assert only(found).step_time_ns == pytest.approx(found.limit_step_time_ns + 3 * (OVERHEAD + moved), abs=US)
 
 
-@pytest.mark.parametrize(
-    ("run", "changes", "words"),
-    [
-        (FOUR, {"bucket_mb": 25, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes per step as given"),
-        (FOUR.changed(has_copies=False), {"bucket_mb": 26, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes"),
-        (FOUR, {"bandwidth": BYTES / 0.08, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes per step as given"),
-        # 104 MiB in 4.4 ms are 24.8 GB/s; through host memory 25 are usual.
-        (SINGLE.changed(transfer=(4_400 * US,)), {"link": "shm"}, "shm: the captured 24.78 GB/s are what it gives"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("run", "changes", "words"), [
+    (FOUR, {"bucket_mb": 25, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes per step as given"),
+    (FOUR.changed(has_copies=False), {"bucket_mb": 26, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes"),
+    (FOUR, {"bandwidth": BYTES / 0.08, "gradient_bytes": BYTES}, "gradients of 109,051,904 bytes per step as given"),
+    # 104 MiB in 4.4 ms are 24.8 GB/s; through host memory 25 are usual.
+    (SINGLE.changed(transfer=(4_400 * US,)), {"link": "shm"}, "shm: the captured 24.78 GB/s are what it gives"),
+])  # fmt: skip
 def test_what_a_run_has_already_changes_nothing(ask, run, changes, words):
     found = ask(run, **changes)
     assert only(found).step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
@@ -163,10 +160,9 @@ def test_the_smallest_bucket_holds_one_gradient_and_very_many_are_refused(ask):
 
 
 # As bf16 they may have been halved by a hook: twice as many.
-@pytest.mark.parametrize(
-    ("datatype", "words"),
-    [("f32", ": 27,262,976 gradients of 4 bytes"), ("bf16", ": 54,525,952 gradients of 2 bytes"), ("any", "")],
-)
+@pytest.mark.parametrize(("datatype", "words"), [
+    ("f32", ": 27,262,976 gradients of 4 bytes"), ("bf16", ": 54,525,952 gradients of 2 bytes"), ("any", ""),
+])  # fmt: skip
 def test_given_bytes_are_told_with_the_type_that_is_known(ask, datatype, words):
     found = only(ask(VIEW.changed(datatype=datatype), no_wait=True, gradient_bytes=BYTES))
     of_type = words and f"{words}, as they are sent"
@@ -190,14 +186,11 @@ def test_bytes_that_no_link_carries_are_refused(ask):
     assert only(ask(run, no_wait=True, gradient_bytes=BYTES / 2)).step_time_ns
 
 
-@pytest.mark.parametrize(
-    ("run", "begin"),
-    [
-        (SINGLE.changed(scales_alike=False), 10 * MS),
-        # Not marked, backward is taken for the last two thirds of what leads up to it.
-        (SINGLE.changed(scales_alike=False, has_phases=False), 30_400 * US / 3),
-    ],
-)
+@pytest.mark.parametrize(("run", "begin"), [
+    (SINGLE.changed(scales_alike=False), 10 * MS),
+    # Not marked, backward is taken for the last two thirds of what leads up to it.
+    (SINGLE.changed(scales_alike=False, has_phases=False), 30_400 * US / 3),
+])  # fmt: skip
 def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
     # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
@@ -208,13 +201,10 @@ def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later
 
 
-@pytest.mark.parametrize(
-    ("run", "share", "is_refused"),
-    [
-        (SINGLE, 0.89, True), (SINGLE, 4, True), (VIEW.changed(has_payloads=True), 1.11, True),
-        (SINGLE, 0.91, False), (SINGLE, 1.09, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("run", "share", "is_refused"), [
+    (SINGLE, 0.89, True), (SINGLE, 4, True), (VIEW.changed(has_payloads=True), 1.11, True),
+    (SINGLE, 0.91, False), (SINGLE, 1.09, False),
+])  # fmt: skip
 def test_bytes_that_contradict_the_capture_are_refused_and_those_that_nearly_agree_taken(ask, run, share, is_refused):
     n_bytes = share * BYTES
     if not is_refused:

@@ -75,28 +75,24 @@ def tensor(written):
     return of_layers(written, layers(), layers())
 
 
-@pytest.mark.parametrize(
-    ("bandwidth", "expected"),
-    [("2x", 22 * MS + 2 * half(4 * MS)), ("tensor=2x", 22 * MS + 2 * half(4 * MS)), ("tensor=0.5x", 22 * MS + 16 * MS)],
-)
+@pytest.mark.parametrize(("bandwidth", "expected"), [
+    ("2x", 22 * MS + 2 * half(4 * MS)), ("tensor=2x", 22 * MS + 2 * half(4 * MS)), ("tensor=0.5x", 22 * MS + 16 * MS),
+])  # fmt: skip
 def test_layers_wait_for_all_of_their_communication(tensor, bandwidth, expected):
     found = whatif(tensor, bandwidth=bandwidth)
     assert only(found).step_time_ns == pytest.approx(expected, abs=US)
     assert (found.identity_error_pct, found.limit_step_time_ns) == (0.0, 22 * MS)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"bucket_mb": 25}, r"no all-reduces of gradients \(the communication is tensor\): there are no buckets"),
-        ({"gradient_dtype": "bf16"}, "no all-reduces of gradients"),
-        ({"no_grad_copy": True}, "no all-reduces of gradients"),
-        ({"no_sync": True}, "no all-reduces of gradients"),
-        ({"prefetch": True}, "no all-gathers of parameters"),
-        ({"bandwidth": "data=2x"}, "no data communication: that of the run is tensor"),
-        ({"bandwidth": "300GB/s"}, "message bytes were not recorded"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"bucket_mb": 25}, r"no all-reduces of gradients \(the communication is tensor\): there are no buckets"),
+    ({"gradient_dtype": "bf16"}, "no all-reduces of gradients"),
+    ({"no_grad_copy": True}, "no all-reduces of gradients"),
+    ({"no_sync": True}, "no all-reduces of gradients"),
+    ({"prefetch": True}, "no all-gathers of parameters"),
+    ({"bandwidth": "data=2x"}, "no data communication: that of the run is tensor"),
+    ({"bandwidth": "300GB/s"}, "message bytes were not recorded"),
+])  # fmt: skip
 def test_what_only_gradients_or_shards_have_is_refused_for_layers(tensor, changes, words):
     assert re.match(words, refusal(whatif(tensor, **changes)))
 
@@ -140,15 +136,12 @@ def of_both(rank):
     return rank_of(rank, rows, 41 * MS, n_ranks=4, communicator=numbers, backward=2)
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"bandwidth": "tensor=2x"}, 33 * MS + 2 * half(4 * MS)),
-        ({"bandwidth": "data=2x"}, 35 * MS + half(6 * MS)),
-        ({"bandwidth": "2x"}, 27 * MS + 2 * half(4 * MS) + half(6 * MS)),
-        ({"no_wait": True}, 36 * MS),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"bandwidth": "tensor=2x"}, 33 * MS + 2 * half(4 * MS)),
+    ({"bandwidth": "data=2x"}, 35 * MS + half(6 * MS)),
+    ({"bandwidth": "2x"}, 27 * MS + 2 * half(4 * MS) + half(6 * MS)),
+    ({"no_wait": True}, 36 * MS),
+])  # fmt: skip
 def test_a_late_rank_holds_up_its_own_groups_and_those_theirs(written, changes, expected):
     run = written(*map(of_both, range(4)))
     roles = {(row["ranks"], row["role"]) for row in run.traffic().to_pylist()}
@@ -174,16 +167,13 @@ EXPERTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bandwidth", "expected"),
-    [
-        # The second exchange is beside the gradients, whose end is what counts.
-        ("expert=2x", 10 * MS + half(2 * MS) + 10 * MS + 2 * MS),
-        # Gradients are there by 17.015 ms, before the second exchange ends.
-        ("data=2x", 21 * MS),
-        ("2x", 17 * MS + 2 * half(2 * MS)),
-    ],
-)
+@pytest.mark.parametrize(("bandwidth", "expected"), [
+    # The second exchange is beside the gradients, whose end is what counts.
+    ("expert=2x", 10 * MS + half(2 * MS) + 10 * MS + 2 * MS),
+    # Gradients are there by 17.015 ms, before the second exchange ends.
+    ("data=2x", 21 * MS),
+    ("2x", 17 * MS + 2 * half(2 * MS)),
+])  # fmt: skip
 def test_experts_and_gradients_are_scaled_apart(written, bandwidth, expected):
     run = written(*(rank_of(rank, EXPERTS, 24 * MS, backward=2) for rank in range(2)))
     found = whatif(run, bandwidth=bandwidth)
@@ -199,17 +189,14 @@ SHARDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"bandwidth": "2x"}, 7 * MS + 3 * half(2 * MS)),
-        ({"bandwidth": "sharded=2x"}, 7 * MS + 3 * half(2 * MS)),
-        # The second gather begins when the first has ended, beside the first layer.
-        ({"prefetch": True}, 11 * MS),
-        # It ends at 4.03 ms, before the layer does.
-        ({"prefetch": True, "bandwidth": "2x"}, 7 * MS + 2 * half(2 * MS)),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"bandwidth": "2x"}, 7 * MS + 3 * half(2 * MS)),
+    ({"bandwidth": "sharded=2x"}, 7 * MS + 3 * half(2 * MS)),
+    # The second gather begins when the first has ended, beside the first layer.
+    ({"prefetch": True}, 11 * MS),
+    # It ends at 4.03 ms, before the layer does.
+    ({"prefetch": True, "bandwidth": "2x"}, 7 * MS + 2 * half(2 * MS)),
+])  # fmt: skip
 def test_shards_gathered_earlier_and_faster(written, changes, expected):
     run = written(*(rank_of(rank, SHARDS, 13 * MS) for rank in range(2)))
     found = whatif(run, **changes)
@@ -242,16 +229,11 @@ def test_a_wait_that_one_rank_shows_is_that_of_the_other(written):
 
 # Rank 0 waits for each gather of 4 ms, copies between; rank 1 comes 3 ms late to each, and waits for the second alone.
 WAITING_ELSEWHERE = (
-    [
-        ("forward", 0, 5, IN_LINE), ("AllGather", 5, 12, BESIDE), ("copy", 5, 5.5, IN_LINE), ("copy", 5.5, 6, IN_LINE),
-        ("layer", 12, 17, IN_LINE), ("AllGather", 17, 24, BESIDE), ("layer", 24, 27, IN_LINE),
-        ("ReduceScatter", 27, 29, BESIDE), ("optimizer", 29, 31, IN_LINE),
-    ],
-    [
-        ("forward", 0, 8, IN_LINE), ("AllGather", 8, 12, BESIDE), ("other", 8, 20, IN_LINE),
-        ("AllGather", 20, 24, BESIDE), ("layer", 24, 27, IN_LINE), ("ReduceScatter", 27, 29, BESIDE),
-        ("optimizer", 29, 31, IN_LINE),
-    ],
+    [("forward", 0, 5, IN_LINE), ("AllGather", 5, 12, BESIDE), ("copy", 5, 5.5, IN_LINE), ("copy", 5.5, 6, IN_LINE),
+     ("layer", 12, 17, IN_LINE), ("AllGather", 17, 24, BESIDE), ("layer", 24, 27, IN_LINE),
+     ("ReduceScatter", 27, 29, BESIDE), ("optimizer", 29, 31, IN_LINE)],
+    [("forward", 0, 8, IN_LINE), ("AllGather", 8, 12, BESIDE), ("other", 8, 20, IN_LINE), ("AllGather", 20, 24, BESIDE),
+     ("layer", 24, 27, IN_LINE), ("ReduceScatter", 27, 29, BESIDE), ("optimizer", 29, 31, IN_LINE)],
 )  # fmt: skip
 
 

@@ -18,21 +18,18 @@ VIEW = SINGLE.changed(has_copies=False)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-@pytest.mark.parametrize(
-    ("run", "changes", "reason"),
-    [
-        (SINGLE.changed(n_ranks=1), {}, "the run has 1 rank: nothing is communicated"),
-        (SINGLE.changed(n_steps=2), {}, "no complete step after the first"),
-        (SINGLE.changed(n_steps=1), {}, "the run has no steps"),  # one range alone makes none
-        (SINGLE.changed(datatype="bf16"), {"gradient_dtype": "fp16"},
-         "gradients are sent as bf16: only f32 ones can be halved"),
-        (SINGLE.changed(n_micro_batches=3), {"bucket_mb": 25},
-         "gradients are all-reduced 3 times per step, with other work between"),
-        (VIEW, {"bucket_mb": 25}, "the bytes of the gradients were not recorded (--gradient-bytes N says them)"),
-        (VIEW, {"link": "shm"}, "message bytes were not recorded, so the captured bandwidth is not known (--gradient-bytes N"),
-        (VIEW, {"no_grad_copy": True}, "no copies between buckets and gradients"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("run", "changes", "reason"), [
+    (SINGLE.changed(n_ranks=1), {}, "the run has 1 rank: nothing is communicated"),
+    (SINGLE.changed(n_steps=2), {}, "no complete step after the first"),
+    (SINGLE.changed(n_steps=1), {}, "the run has no steps"),  # one range alone makes none
+    (SINGLE.changed(datatype="bf16"), {"gradient_dtype": "fp16"},
+     "gradients are sent as bf16: only f32 ones can be halved"),
+    (SINGLE.changed(n_micro_batches=3), {"bucket_mb": 25},
+     "gradients are all-reduced 3 times per step, with other work between"),
+    (VIEW, {"bucket_mb": 25}, "the bytes of the gradients were not recorded (--gradient-bytes N says them)"),
+    (VIEW, {"link": "shm"}, "message bytes were not recorded, so the captured bandwidth is not known (--gradient-bytes N"),
+    (VIEW, {"no_grad_copy": True}, "no copies between buckets and gradients"),
+])  # fmt: skip
 def test_what_cannot_be_answered_has_a_reason(ask, run, changes, reason):
     assert refusal(ask(run, **changes)).startswith(reason)
 
@@ -129,18 +126,15 @@ def unmatched(rank):
     return builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500) if rank else builder
 
 
-@pytest.mark.parametrize(
-    ("build", "changes", "words"),
-    [
-        (whole_graphs, {}, "7 CUDA graphs were captured as a whole: communication inside .*--cuda-graph-trace=node"),
-        (late_launcher, {"link": "shm"}, "rank 1 alone stands idle"),
-        (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
-        (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},
-         "compute kernels run on the stream of the communication"),
-        (lambda rank: early(rank, (NCCL, MS, 2 * MS, 500, 23)), {}, "several communicators"),
-        (unmatched, {}, "collectives could not be matched"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("build", "changes", "words"), [
+    (whole_graphs, {}, "7 CUDA graphs were captured as a whole: communication inside .*--cuda-graph-trace=node"),
+    (late_launcher, {"link": "shm"}, "rank 1 alone stands idle"),
+    (launch_bound, {}, "launch- or input-bound: GPUs stand idle"),
+    (lambda rank: early(rank, ("orthogonalise", 6 * MS, 7 * MS, 5 * MS, 19)), {},
+     "compute kernels run on the stream of the communication"),
+    (lambda rank: early(rank, (NCCL, MS, 2 * MS, 500, 23)), {}, "several communicators"),
+    (unmatched, {}, "collectives could not be matched"),
+])  # fmt: skip
 def test_a_run_that_the_model_does_not_cover_is_refused(written, build, changes, words):
     assert re.match(words, refusal(whatif(written(build(0), build(1)), **changes)))
 
@@ -152,17 +146,14 @@ def test_a_straggler_that_waits_for_launches_can_be_balanced(written):
     assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("forgotten", "reason"),
-    [
-        # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
-        ([(1, NCCL, 2)], "launches of collectives were not recorded (1 of 36)"),
-        ([(rank, *of) for rank in range(2) for of in ((NCCL, 20), ("layer_backward", 80))],
-         "launches were not recorded (capture with --trace=cuda,nvtx)"),
-        # One of the skipped step, and the next: 1 of 504 operations was launched with the one before it.
-        ([(0, "optimizer", 2)], None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("forgotten", "reason"), [
+    # Two of one rank: the first is of the step that is skipped. Steps 1 to 18 count: the last one is cut off.
+    ([(1, NCCL, 2)], "launches of collectives were not recorded (1 of 36)"),
+    ([(rank, *of) for rank in range(2) for of in ((NCCL, 20), ("layer_backward", 80))],
+     "launches were not recorded (capture with --trace=cuda,nvtx)"),
+    # One of the skipped step, and the next: 1 of 504 operations was launched with the one before it.
+    ([(0, "optimizer", 2)], None),
+])  # fmt: skip
 def test_launches_that_are_missing(ask, tmp_path, forgotten, reason):
     run = SINGLE.changed(n_steps=20)
     reports = run.write(tmp_path)

@@ -1,6 +1,8 @@
-"""What-if on real captures: what is the same, what is refused (pairs: `test_whatif_pairs`)."""
+"""What-if on real captures: what is the same, what is refused, and how far predictions are from what was measured."""
 
 from __future__ import annotations
+
+import statistics
 
 import pytest
 
@@ -8,6 +10,7 @@ import nsyspipe
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.scenarios import opened_replay
+from tests.pairs import MORE_CHANGES, ONE_CHANGE, measured
 
 
 @pytest.mark.slow
@@ -86,3 +89,29 @@ def test_waits_for_a_bucket_are_no_slow_work(runs):
     found = whatif(runs("2gpu-gpt-b25-shm"), link="nvlink4")
     compute = runs("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6
     assert found.limit_step_time_ns > compute
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_was_predicted_is_what_was_measured(captures):
+    chosen = [measured(one, captures) for one in ONE_CHANGE if one.knobs is not None]
+    more = [measured(one, captures) for one in MORE_CHANGES if one.knobs is not None]
+    for most, rows in ((0.05, chosen), (0.06, more)):
+        assert {one.pair.name: one.refused for one in rows if one.refused is not None} == {}
+        assert {one.pair.name: one.error for one in rows if abs(one.error) > most} == {}
+    for one in chosen + more:
+        assert one.low_ns <= one.predicted_ns <= one.high_ns, one.pair.name
+        # What no change of the communication can beat; balanced ranks and copies left out can.
+        if not {"no_wait", "no_grad_copy"} & set(one.pair.knobs):
+            assert one.low_ns >= one.limit_ns * (1 - 1e-9), one.pair.name
+    assert statistics.median(abs(one.error) for one in chosen) <= 0.01
+    assert statistics.median(abs(one.error) for one in more) <= 0.02
+    assert statistics.mean(one.is_inside for one in chosen) >= 0.9
+    assert statistics.mean(one.is_inside for one in chosen + more) >= 0.9
+    assert statistics.median(one.half_width for one in chosen) <= 0.03
+    # A limit is what the device computes without communication beside it, seen from either capture.
+    limits = {one.pair.name: one.limit_ns for one in chosen}
+    from_shm = limits["2gpu-gpt-b25-shm->2gpu-gpt-b25"]
+    assert from_shm == pytest.approx(limits["2gpu-gpt-b25->2gpu-gpt-b25-shm"], rel=0.04)

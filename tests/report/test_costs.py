@@ -86,10 +86,8 @@ def test_the_tables_are_told_only_where_they_are_asked_for_but_traffic_of_a_grid
     run = run_of(tmp_path, *(grid_rank(rank, 2, 8) for rank in range(8)))
     assert "tensor 2 \N{MULTIPLICATION SIGN} data 4: 78 % of exposed communication is tensor's" in markdown(run)
     assert ("| role |" in markdown(run), "| kernel |" in markdown(run), "| kernel |" in markdown(run, 1)) == (
-        True,
-        False,
-        True,
-    )
+        True, False, True,
+    )  # fmt: skip
     plain, shown = summary_text(run, Console(width=100)), summary_text(run, Console(width=100), n_top=1)
     assert [text in plain for text in ("\nkernel", "\ncollective  ", "\nrole")] == [False] * 3
     assert [text in shown for text in ("\nkernel", "\ncollective  ", "\nrole")] == [True] * 3

@@ -29,34 +29,28 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({}, "4 × H200"),
-        ({"gpu_names": "NVIDIA A100-SXM4-80GB, NVIDIA H200"}, "4 × A100-SXM4-80GB, H200"),
-        ({"gpu_names": "AMD MI300X"}, "4 × AMD MI300X"),
-        ({"gpu_names": ""}, "4 × GPU not recorded"),
-        ({"world_size": None}, "4 × H200, world size not recorded"),
-        ({"n_ranks": 3}, "3 of 4 ranks × H200"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "name"), [
+    ({}, "4 × H200"),
+    ({"gpu_names": "NVIDIA A100-SXM4-80GB, NVIDIA H200"}, "4 × A100-SXM4-80GB, H200"),
+    ({"gpu_names": "AMD MI300X"}, "4 × AMD MI300X"),
+    ({"gpu_names": ""}, "4 × GPU not recorded"),
+    ({"world_size": None}, "4 × H200, world size not recorded"),
+    ({"n_ranks": 3}, "3 of 4 ranks × H200"),
+])  # fmt: skip
 def test_a_group_is_the_world_size_and_the_gpu_model(changes, name):
     assert dashboard.group_name(run_row("a", **changes)) == name
 
 
-@pytest.mark.parametrize(
-    ("pairs", "labels"),
-    [
-        # A label that comes again is a series; those that are there once are none.
-        ([("a", 4), ("b", 4), ("a", 4), ("b", 4)], ["a", "b", "a", "b"]),
-        ([("a", 4), ("b", 4), ("c", 4)], [None] * 3),
-        # Two of four runs share theirs; then one more run has its own, and two of five is less than half.
-        ([("a", 4), ("a", 4), ("b", 4), ("c", 4)], ["a", "a", "b", "c"]),
-        ([("a", 4), ("a", 4), ("b", 4), ("c", 4), ("d", 4)], [None] * 5),
-        # Each group decides for itself.
-        ([("a", 4), ("a", 4), ("a", 8), ("b", 8)], ["a", "a", None, None]),
-    ],
-)
+@pytest.mark.parametrize(("pairs", "labels"), [
+    # A label that comes again is a series; those that are there once are none.
+    ([("a", 4), ("b", 4), ("a", 4), ("b", 4)], ["a", "b", "a", "b"]),
+    ([("a", 4), ("b", 4), ("c", 4)], [None] * 3),
+    # Two of four runs share theirs; then one more run has its own, and two of five is less than half.
+    ([("a", 4), ("a", 4), ("b", 4), ("c", 4)], ["a", "a", "b", "c"]),
+    ([("a", 4), ("a", 4), ("b", 4), ("c", 4), ("d", 4)], [None] * 5),
+    # Each group decides for itself.
+    ([("a", 4), ("a", 4), ("a", 8), ("b", 8)], ["a", "a", None, None]),
+])  # fmt: skip
 def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
     rows = [run_row("a", label=label, n_ranks=n, world_size=n) for label, n in pairs]
     assert [label for _, label in dashboard.series_of(rows)] == labels
@@ -78,35 +72,29 @@ def test_facets_hold_the_values_in_their_own_order():
     }
 
 
-@pytest.mark.parametrize(
-    ("figure", "changes", "text"),
-    [
-        ("step time", {}, "100.0 ms"),
-        ("throughput", {}, "10.00 steps/s"),
-        ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"),
-        ("step time", {"step_time_ns": None}, "not recorded"),
-        ("waits for others", {"wait_share": None}, "not recorded"),
-        ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
-        ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),
-        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
-        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
-        ("idle", {"idle_share": float("nan")}, "not recorded"),
-        ("comm in all", {"comm_share": float("inf")}, "not recorded"),
-    ],
-)
+@pytest.mark.parametrize(("figure", "changes", "text"), [
+    ("step time", {}, "100.0 ms"),
+    ("throughput", {}, "10.00 steps/s"),
+    ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"),
+    ("step time", {"step_time_ns": None}, "not recorded"),
+    ("waits for others", {"wait_share": None}, "not recorded"),
+    ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
+    ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),
+    ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
+    ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
+    ("idle", {"idle_share": float("nan")}, "not recorded"),
+    ("comm in all", {"comm_share": float("inf")}, "not recorded"),
+])  # fmt: skip
 def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
     assert dashboard._text(run_row("a", **changes), FIGURES[figure]) == text
 
 
-@pytest.mark.parametrize(
-    ("captured", "words"),
-    [
-        (datetime(2026, 3, 1, 4, 30, 59, tzinfo=UTC), "1 Mar 2026 04:30"),
-        (datetime(1970, 1, 1, tzinfo=UTC), "1 Jan 1970 00:00"),
-        (None, "not recorded"),
-        (datetime(1969, 12, 31, tzinfo=UTC), "not recorded"),  # no clock of a capture
-    ],
-)
+@pytest.mark.parametrize(("captured", "words"), [
+    (datetime(2026, 3, 1, 4, 30, 59, tzinfo=UTC), "1 Mar 2026 04:30"),
+    (datetime(1970, 1, 1, tzinfo=UTC), "1 Jan 1970 00:00"),
+    (None, "not recorded"),
+    (datetime(1969, 12, 31, tzinfo=UTC), "not recorded"),  # no clock of a capture
+])  # fmt: skip
 def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured, words):
     add_run(tmp_path, "a", captured_at_utc=captured)
     (run,) = dashboard.dashboard_runs(stored_runs(tmp_path), {})
@@ -114,15 +102,12 @@ def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured,
     assert run["captured_ms"] == (None if words == "not recorded" else int(captured.timestamp()) * 1000)
 
 
-@pytest.mark.parametrize(
-    ("findings", "text"),
-    [
-        ([], "none"),
-        ([finding_row()], "single-bucket, up to 12.30 ms"),
-        ([finding_row(saving_ns_per_step=None)], "single-bucket"),
-        ([finding_row(saving_ns_per_step=float("nan"))], "not recorded"),  # no finding has that: damaged
-    ],
-)
+@pytest.mark.parametrize(("findings", "text"), [
+    ([], "none"),
+    ([finding_row()], "single-bucket, up to 12.30 ms"),
+    ([finding_row(saving_ns_per_step=None)], "single-bucket"),
+    ([finding_row(saving_ns_per_step=float("nan"))], "not recorded"),  # no finding has that: damaged
+])  # fmt: skip
 def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):
     add_run(tmp_path, "a", findings=findings)
     assert data(page(tmp_path))["runs"]["finding"] == [text]

@@ -137,10 +137,9 @@ def test_hostile_names_stay_text(tmp_path):
     assert page.tags <= TAGS | {"h3"}
 
 
-@pytest.mark.parametrize(
-    "run_id",
-    ["r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "<!--", "%2D", "é\n\t", "\udce9", ""],
-)
+@pytest.mark.parametrize("run_id", [
+    "r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "<!--", "%2D", "é\n\t", "\udce9", "",
+])  # fmt: skip
 def test_a_run_id_is_found_again_and_cannot_end_its_comment(steady_run, tmp_path, run_id):
     text = markdown(Changed(steady_run, header=replace(steady_run.header, run_id=run_id)))
     marker = text.splitlines()[1]

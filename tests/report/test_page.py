@@ -101,15 +101,12 @@ def test_data_are_written_in_one_order_and_a_number_that_json_has_no_word_for_is
         as_json([float("nan")])
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        # NUL, escape, right-to-left override, zero-width joiner, a lone surrogate.
-        ("a\x00b\x1b[c\u202ed\u200de\udc80", "a\ufffdb\ufffd[c\ufffdd\ufffde\ufffd"),
-        ("x" * 10_000, "x" * (MOST_LETTERS - 1) + "…"),
-        ("x" * MOST_LETTERS, "x" * MOST_LETTERS),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    # NUL, escape, right-to-left override, zero-width joiner, a lone surrogate.
+    ("a\x00b\x1b[c\u202ed\u200de\udc80", "a\ufffdb\ufffd[c\ufffdd\ufffde\ufffd"),
+    ("x" * 10_000, "x" * (MOST_LETTERS - 1) + "…"),
+    ("x" * MOST_LETTERS, "x" * MOST_LETTERS),
+])  # fmt: skip
 def test_a_name_is_shown_without_what_directs_it_and_not_at_any_length(name, shown):
     assert cut(name) == shown
 
@@ -117,15 +114,12 @@ def test_a_name_is_shown_without_what_directs_it_and_not_at_any_length(name, sho
 HEAD = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
 
 
-@pytest.mark.parametrize(
-    ("content", "run_id", "store"),
-    [
-        (f'{HEAD}<meta name="{RUN_ID}" content="2026&#34;x">\n', '2026"x', None),
-        (f'{HEAD}<meta name="nsyspipe-store" content="s">\n', None, "s"),
-        (f'{HEAD}<title>x</title><meta name="{RUN_ID}" content="run-1">\n', None, None),
-        *((content, None, None) for content in ("", "\0\xff\xfe", "<html>", '{"run": {}}')),
-    ],
-)
+@pytest.mark.parametrize(("content", "run_id", "store"), [
+    (f'{HEAD}<meta name="{RUN_ID}" content="2026&#34;x">\n', '2026"x', None),
+    (f'{HEAD}<meta name="nsyspipe-store" content="s">\n', None, "s"),
+    (f'{HEAD}<title>x</title><meta name="{RUN_ID}" content="run-1">\n', None, None),
+    *((content, None, None) for content in ("", "\0\xff\xfe", "<html>", '{"run": {}}')),
+])  # fmt: skip
 def test_an_identity_is_read_from_the_head_of_a_page_and_of_no_other_file(tmp_path, content, run_id, store):
     path = tmp_path / "a.html"
     assert run_id_of_page(path) is None

@@ -33,60 +33,46 @@ ROWS = [
 # Operations, and the other tables.
 CASES = {
     # Processes of several hosts may have the same id: 77 of all of them here.
-    "ranks": (
-        [op(0, 1, rank=11), op(0, 1, rank=0)],
-        {"ranks": [rank_row(0), rank_row(2, host=None), rank_row(11, gpu=None, host=None)]},
-    ),
-    "what it is of": (
-        [op(100, 200)],
-        {"steps": [step_row(100, 200), step_row(200, 260, 1)],
-         "run": replace(header(), world_size=4, captured_at_utc="2026-11-01T00:00:00Z")},
-    ),
+    "ranks": ([op(0, 1, rank=11), op(0, 1, rank=0)],
+              {"ranks": [rank_row(0), rank_row(2, host=None), rank_row(11, gpu=None, host=None)]}),
+    "what it is of": ([op(100, 200)],
+                      {"steps": [step_row(100, 200), step_row(200, 260, 1)],
+                       "run": replace(header(), world_size=4, captured_at_utc="2026-11-01T00:00:00Z")}),
     "nothing": ([], {}),
-    "streams in order, those not known last": (
-        [
-            op(30, 40), op(0, 10, name="first"), op(2, 3, stream=1, device=1), op(0, 5, "memory", "memcpy DtoH", stream=13),
-            op(4, 5, stream=None), op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None),
-        ],
-        {},
-    ),
+    "streams in order, those not known last": ([op(30, 40), op(0, 10, name="first"), op(2, 3, stream=1, device=1),
+                                                op(0, 5, "memory", "memcpy DtoH", stream=13), op(4, 5, stream=None),
+                                                op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None)],
+                                               {}),
     "what overlaps stands on further threads": ([op(0, 10), op(5, 15), op(6, 7), op(20, 30), op(0, 1, stream=8)], {}),
-    "without length, in the order of their numbers": (
-        [op(5, 5, correlation_id=2), op(5, 5, correlation_id=1), op(5, 9, correlation_id=3)], {},
-    ),
+    "without length, in the order of their numbers": ([op(5, 5, correlation_id=2), op(5, 5, correlation_id=1),
+                                                       op(5, 9, correlation_id=3)], {}),
     "before all clocks, drawn from 0": ([op(-9, -5, correlation_id=1), op(-3, 4, correlation_id=2)], {}),
-    "what is known of an operation": (
-        [op(2**61, 2**61 + 1, step=4, phase="forward", launch_ns=2**61 - 7, correlation_id=12),
-         op(2**61 + 5, 2**61 + 6, "memory", "memset", bytes=64)],
-        {},
-    ),
+    "what is known of an operation": ([op(2**61, 2**61 + 1, step=4, phase="forward", launch_ns=2**61 - 7,
+                                          correlation_id=12), op(2**61 + 5, 2**61 + 6, "memory", "memset", bytes=64)],
+                                      {}),
     "arrows in order of arrival": (OPS, {"collectives": ROWS}),
     "the second is not matched": (OPS, {"collectives": [row | {"is_matched": row["seq"] == 0} for row in ROWS]}),
     "outside of steps": ([one | {"step": None, "seq": None} for one in OPS], {"collectives": ROWS}),
     "nobody came last": (OPS, {"collectives": [row | {"late_by_ns": 0} for row in ROWS]}),
     "a run without steps": ([], {"steps": [step_row(0, 9)], "family": None}),
     "steps": ([], {"steps": [step_row(100, 250, 4, exposed_comm_ns=7), step_row(250, 300, 5, is_complete=False)]}),
-    "phases stand in their step": (
-        [],
-        {"ranges": [host_range(10, 40, "forward"), host_range(0, 100), host_range(40, 90, "backward"),
-                    host_range(100, 200, step=1), host_range(100, 200, "forward", step=1)]},
-    ),
+    "phases stand in their step": ([],
+                                   {"ranges": [host_range(10, 40, "forward"), host_range(0, 100),
+                                               host_range(40, 90, "backward"), host_range(100, 200, step=1),
+                                               host_range(100, 200, "forward", step=1)]}),
     "ranges that cross stand on two tracks": (
         [], {"ranges": [host_range(0, 100), host_range(10, 50, "forward"), host_range(40, 90, "backward")]},
     ),
     # From their first operation to their last: a step has none, and the optimizer launched nothing.
-    "phases on the device": (
-        [],
-        {"ranges": [
-            host_range(0, 100, device=(20, 200)), host_range(10, 40, "forward", device=(20, 90)),
-            host_range(40, 90, "backward", device=(80, 200)), host_range(90, 95, "optimizer"),
-            host_range(100, 140, "forward", step=1, device=(200, 260)),
-        ]},
-    ),
+    "phases on the device": ([],
+                             {"ranges": [host_range(0, 100, device=(20, 200)),
+                                         host_range(10, 40, "forward", device=(20, 90)),
+                                         host_range(40, 90, "backward", device=(80, 200)),
+                                         host_range(90, 95, "optimizer"),
+                                         host_range(100, 140, "forward", step=1, device=(200, 260))]}),
     # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
-    "exposed communication": (
-        [comm(80, 130), op(90, 110)], {"steps": [step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)]},
-    ),
+    "exposed communication": ([comm(80, 130), op(90, 110)],
+                              {"steps": [step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)]}),
     "tracks below the steps": (
         [comm(0, 9)], {"steps": [step_row(0, 9, **KNOWN)], "ranges": [host_range(0, 9, "forward", device=(0, 9))]},
     ),
@@ -96,14 +82,11 @@ CASES = {
     # 400 ns in 200 bins of 2: compute in the first half and one ns of the bin behind it.
     "counters": ([op(0, 201)], {"steps": [step_row(0, 400, **KNOWN)]}),
     # All are shifted by 2 s.
-    "a clock that starts before 0": (
-        [op(7, 9), comm(-50, 20, rank=1)],
-        {"ranks": [rank_row(0, shift=0), rank_row(1, shift=-1_000_000_001)], "steps": [step_row(-50, 50, rank=1, **KNOWN)]},
-    ),
-    "names that hold anything": (
-        [op(0, 1, name=BAD, phase=BAD)],
-        {"ranks": [rank_row(0, gpu="<b>H200", host="n\nx")], "run": header(label="x\udcff")},
-    ),
+    "a clock that starts before 0": ([op(7, 9), comm(-50, 20, rank=1)],
+                                     {"ranks": [rank_row(0, shift=0), rank_row(1, shift=-1_000_000_001)],
+                                      "steps": [step_row(-50, 50, rank=1, **KNOWN)]}),
+    "names that hold anything": ([op(0, 1, name=BAD, phase=BAD)],
+                                 {"ranks": [rank_row(0, gpu="<b>H200", host="n\nx")], "run": header(label="x\udcff")}),
 }  # fmt: skip
 
 

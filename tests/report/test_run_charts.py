@@ -57,23 +57,17 @@ NO = {"in_summary": False}
 SHOWN = ("step", "rank", "wall_ns", "fastest_rank", "mark")
 
 
-@pytest.mark.parametrize(
-    ("rows", "skipped", "n_ranks", "shown"),
-    [
-        # A step is shown by its slowest rank, the fastest beside it; of equally long ones by the lowest, beside the highest.
-        ([step(0, 1, wall=100), step(1, 1, wall=120), step(2, 1, wall=90)], [], 3, [(1, 1, 120, 2, "")]),
-        ([step(1, 1), step(0, 1)], [], 2, [(1, 0, 100, 1, "")]),
-        # In the order of time, not of number.
-        ([step(0, 7, begin=0), step(0, 3, begin=500)], [], 1, [(7, 0, 100, 0, ""), (3, 0, 100, 0, "")]),
-        # Those that do not count say why.
-        (
-            [step(0, 0, **NO), step(1, 0, **NO), step(0, 1), step(1, 1), step(0, 2, **NO), step(0, 3, **NO), step(1, 3, **NO)],
-            [0],
-            2,
-            [(0, 0, 100, 1, "skipped"), (1, 0, 100, 1, ""), (2, 0, 100, 0, "not on every rank"), (3, 0, 100, 1, "cut off")],
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "skipped", "n_ranks", "shown"), [
+    # A step is shown by its slowest rank, the fastest beside it; of equally long ones by the lowest, beside the highest.
+    ([step(0, 1, wall=100), step(1, 1, wall=120), step(2, 1, wall=90)], [], 3, [(1, 1, 120, 2, "")]),
+    ([step(1, 1), step(0, 1)], [], 2, [(1, 0, 100, 1, "")]),
+    # In the order of time, not of number.
+    ([step(0, 7, begin=0), step(0, 3, begin=500)], [], 1, [(7, 0, 100, 0, ""), (3, 0, 100, 0, "")]),
+    # Those that do not count say why.
+    ([step(0, 0, **NO), step(1, 0, **NO), step(0, 1), step(1, 1), step(0, 2, **NO), step(0, 3, **NO), step(1, 3, **NO)],
+     [0], 2,
+     [(0, 0, 100, 1, "skipped"), (1, 0, 100, 1, ""), (2, 0, 100, 0, "not on every rank"), (3, 0, 100, 1, "cut off")]),
+])  # fmt: skip
 def test_a_step_is_one_row(rows, skipped, n_ranks, shown):
     assert [tuple(row[name] for name in SHOWN) for row in module.step_rows(steps(*rows), skipped, n_ranks)] == shown
 
@@ -116,22 +110,17 @@ def charts(*rows):
     return module.collective_charts(medians(*rows))
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        # Waits are medians over steps of each rank, transfer is one over ranks and steps.
-        (
-            [*(row(step, 0, 0, wait=wait) for step, wait in enumerate((10, 20, 90))), *(row(step, 0, 1) for step in range(3))],
-            [{"wait": {0: 20.0, 1: 0.0}}],
-        ),
-        ([row(0, 0, 0, transfer=10), row(0, 0, 1, transfer=30), row(1, 0, 0, transfer=50)], [{"transfer": 30.0}]),
-        # Two kinds at one place are two rows.
-        ([row(0, 0, 0), row(1, 0, 0, kind="broadcast")], [{"seq": 0, "collective": "all_reduce"}, {"seq": 0, "collective": "broadcast"}]),
-        # What is not matched has its duration only; what is outside of the figures does not count.
-        ([row(0, 0, 0, wait=None, length=70)], [{"duration": 70.0, "transfer": None, "wait": {0: None}}]),
-        ([row(0, 0, 0, in_summary=False)], []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "expected"), [
+    # Waits are medians over steps of each rank, transfer is one over ranks and steps.
+    ([*(row(step, 0, 0, wait=wait) for step, wait in enumerate((10, 20, 90))), *(row(step, 0, 1) for step in range(3))],
+     [{"wait": {0: 20.0, 1: 0.0}}]),
+    ([row(0, 0, 0, transfer=10), row(0, 0, 1, transfer=30), row(1, 0, 0, transfer=50)], [{"transfer": 30.0}]),
+    # Two kinds at one place are two rows.
+    ([row(0, 0, 0), row(1, 0, 0, kind="broadcast")], [{"seq": 0, "collective": "all_reduce"}, {"seq": 0, "collective": "broadcast"}]),
+    # What is not matched has its duration only; what is outside of the figures does not count.
+    ([row(0, 0, 0, wait=None, length=70)], [{"duration": 70.0, "transfer": None, "wait": {0: None}}]),
+    ([row(0, 0, 0, in_summary=False)], []),
+])  # fmt: skip
 def test_figures_of_a_collective_are_medians(rows, expected):
     found = medians(*rows)
     assert [{key: one[key] for key in want} for one, want in zip(found.rows, expected, strict=True)] == expected
@@ -163,15 +152,12 @@ def test_the_note_says_how_many_steps_could_be_matched():
         assert note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"
 
 
-@pytest.mark.parametrize(
-    ("rows", "cells", "wait"),
-    [
-        ([row(0, 0, 0, wait=2_000_000), row(0, 0, 3, wait=3_000_000)], ["3.000 ms", "3"], [[2_000_000.0, 3_000_000.0]]),
-        # In which nobody waits no rank is named.
-        ([row(0, 0, 0), row(0, 0, 1)], ["0 ms", "-"], [[0.0, 0.0]]),
-        ([row(0, 0, 0, wait=None, length=70)], ["-", "-"], [[None]]),
-    ],
-)
+@pytest.mark.parametrize(("rows", "cells", "wait"), [
+    ([row(0, 0, 0, wait=2_000_000), row(0, 0, 3, wait=3_000_000)], ["3.000 ms", "3"], [[2_000_000.0, 3_000_000.0]]),
+    # In which nobody waits no rank is named.
+    ([row(0, 0, 0), row(0, 0, 1)], ["0 ms", "-"], [[0.0, 0.0]]),
+    ([row(0, 0, 0, wait=None, length=70)], ["-", "-"], [[None]]),
+])  # fmt: skip
 def test_the_rank_that_waits_longest_is_named(rows, cells, wait):
     (chart,) = charts(*rows)
     assert chart.table.rows[0][4:6] == cells

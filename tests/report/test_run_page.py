@@ -114,34 +114,28 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
     pinned(f"run/{case}", text=terminal, markdown=markdown(run), page=shown(run_page(run)))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "rows"),
-    [
-        ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
-        ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
-        ("busbw_bytes_per_s", 25e9, [("busbw", "25.00 GB/s")]),
-        ("grad_copy_bytes_per_step", 2e6, [("grad copy per step", "2.00 MB")]),
-        ("n_arrived_last", 11, [("arrived last", "11")]),
-        ("link", "SHM", [("link", "SHM")]),
-        ("is_estimate", True, [("is estimate", "yes")]),
-        ("ranks", [0, 3], [("ranks", "0, 3")]),
-        ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
-        ("link", None, []),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "rows"), [
+    ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
+    ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
+    ("busbw_bytes_per_s", 25e9, [("busbw", "25.00 GB/s")]),
+    ("grad_copy_bytes_per_step", 2e6, [("grad copy per step", "2.00 MB")]),
+    ("n_arrived_last", 11, [("arrived last", "11")]),
+    ("link", "SHM", [("link", "SHM")]),
+    ("is_estimate", True, [("is estimate", "yes")]),
+    ("ranks", [0, 3], [("ranks", "0, 3")]),
+    ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
+    ("link", None, []),
+])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows
 
 
-@pytest.mark.parametrize(
-    ("text", "marked"),
-    [
-        ("unset NCCL_P2P_DISABLE <b>", "unset <code>NCCL_P2P_DISABLE</code> &lt;b&gt;"),
-        ("lower DDP(bucket_cap_mb=...)", "lower <code>DDP(bucket_cap_mb=...)</code>"),
-        ("or pass --ipc=host", "or pass <code>--ipc=host</code>"),
-        ("avoid .item(), set A_CONF=x_y:True.", "avoid <code>.item()</code>, set <code>A_CONF=x_y:True</code>."),
-    ],
-)
+@pytest.mark.parametrize(("text", "marked"), [
+    ("unset NCCL_P2P_DISABLE <b>", "unset <code>NCCL_P2P_DISABLE</code> &lt;b&gt;"),
+    ("lower DDP(bucket_cap_mb=...)", "lower <code>DDP(bucket_cap_mb=...)</code>"),
+    ("or pass --ipc=host", "or pass <code>--ipc=host</code>"),
+    ("avoid .item(), set A_CONF=x_y:True.", "avoid <code>.item()</code>, set <code>A_CONF=x_y:True</code>."),
+])  # fmt: skip
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
     # A number keeps its unit on its line.
@@ -154,18 +148,15 @@ def findings(*rows):
     return schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=True)) for row in rows])
 
 
-@pytest.mark.parametrize(
-    ("rows", "step_ns", "says"),
-    [
-        # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what is likely is never more than what is possible.
-        ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.1 %."),
-        ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.9 %."),
-        ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
-        ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
-        ([("a", None, None, "read with care")], 100e6, None),
-        ([], None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "step_ns", "says"), [
+    # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what is likely is never more than what is possible.
+    ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.1 %."),
+    ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.9 %."),
+    ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
+    ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
+    ([("a", None, None, "read with care")], 100e6, None),
+    ([], None, None),
+])  # fmt: skip
 def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
     assert gain_text(findings(*rows), step_ns, is_judged=True) == says
     assert gain_text(findings(*rows), step_ns, is_judged=False) is None

@@ -45,20 +45,17 @@ def test_times_count_from_the_first_start_of_the_step():
 SHOWN = {"start": [20], "length": [40], "name": [0]}
 
 
-@pytest.mark.parametrize(
-    ("bars", "lane", "columns"),
-    [
-        # Columns that say nothing are left out; a bar of several operations says how many, and how busy.
-        ([bar("compute", 1020, 1060)], "compute", SHOWN),
-        ([bar("compute", 1020, 1060, busy=25, n=7)], "compute", SHOWN | {"busy": [25], "n": [7]}),
-        # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
-        ([bar("compute", 1000, 1100, busy=60, n=9), bar("comm", 1020, 1060, exposed=7, wait=3)], "comm", SHOWN | {"exposed": [7], "wait": [3]}),
-        ([bar("exposed", 1020, 1060)], "exposed", SHOWN),
-        # Waiting that is not known is left out, and none at all is kept.
-        ([bar("comm", 1020, 1060, exposed=40)], "comm", SHOWN | {"exposed": [40]}),
-        ([bar("comm", 1020, 1060, exposed=40, wait=0)], "comm", SHOWN | {"exposed": [40], "wait": [0]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bars", "lane", "columns"), [
+    # Columns that say nothing are left out; a bar of several operations says how many, and how busy.
+    ([bar("compute", 1020, 1060)], "compute", SHOWN),
+    ([bar("compute", 1020, 1060, busy=25, n=7)], "compute", SHOWN | {"busy": [25], "n": [7]}),
+    # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
+    ([bar("compute", 1000, 1100, busy=60, n=9), bar("comm", 1020, 1060, exposed=7, wait=3)], "comm", SHOWN | {"exposed": [7], "wait": [3]}),
+    ([bar("exposed", 1020, 1060)], "exposed", SHOWN),
+    # Waiting that is not known is left out, and none at all is kept.
+    ([bar("comm", 1020, 1060, exposed=40)], "comm", SHOWN | {"exposed": [40]}),
+    ([bar("comm", 1020, 1060, exposed=40, wait=0)], "comm", SHOWN | {"exposed": [40], "wait": [0]}),
+])  # fmt: skip
 def test_a_lane_holds_what_is_known_of_its_bars(bars, lane, columns):
     assert drawn(*bars)["ranks"][0]["lanes"][lane] == columns
 

@@ -84,24 +84,21 @@ def with_memset():
     return rank().memset(1400, 1420, launch=1095)
 
 
-@pytest.mark.parametrize(
-    ("build", "options", "expected", "problems"),
-    [
-        (rank, {"without": (MEMCPY,)}, COPIES | MEMORY, ["no-memcpy"]),
-        (lambda: emptied(MEMCPY), {"lazy": False}, COPIES | MEMORY, ["no-memcpy"]),
-        (lambda: never_made(MEMCPY), {}, NO_COPIES, []),
-        (lambda: never_made(MEMCPY).meta(**WHOLE), {"lazy": False}, NO_COPIES, []),
-        (lambda: never_made(MEMSET).meta(**WHOLE), {"lazy": False}, {}, []),
-        # Copies are known where memsets are not.
-        (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
-        (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
-        # No memset was made, and the table would be there.
-        (lambda: rank().meta(EXPORT_PARAM_TABLES_TO_EXPORT=f"{STRINGS},{NVTX},{MEMCPY},{MEMSET}"), {}, {}, []),
-        # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
-        (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
-        (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
-    ],
-)
+@pytest.mark.parametrize(("build", "options", "expected", "problems"), [
+    (rank, {"without": (MEMCPY,)}, COPIES | MEMORY, ["no-memcpy"]),
+    (lambda: emptied(MEMCPY), {"lazy": False}, COPIES | MEMORY, ["no-memcpy"]),
+    (lambda: never_made(MEMCPY), {}, NO_COPIES, []),
+    (lambda: never_made(MEMCPY).meta(**WHOLE), {"lazy": False}, NO_COPIES, []),
+    (lambda: never_made(MEMSET).meta(**WHOLE), {"lazy": False}, {}, []),
+    # Copies are known where memsets are not.
+    (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
+    (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
+    # No memset was made, and the table would be there.
+    (lambda: rank().meta(EXPORT_PARAM_TABLES_TO_EXPORT=f"{STRINGS},{NVTX},{MEMCPY},{MEMSET}"), {}, {}, []),
+    # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
+    (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
+    (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
+])  # fmt: skip
 def test_what_was_made_and_not_exported_is_null_and_what_was_never_made_is_zero(
     tmp_path, build, options, expected, problems
 ):
@@ -157,11 +154,10 @@ def test_ranks_without_a_common_clock_are_not_aligned_at_all(tmp_path, missing):
     assert problem_of(run, "no-session-start")["report"] == f"a_{missing}.sqlite"
 
 
-@pytest.mark.parametrize(
-    ("table", "field", "empty"),
-    [("TARGET_INFO_SYSTEM_ENV", "hosts", []), (META, "nsys_versions", []), (META, "export_schema_versions", []),
-     ("META_DATA_CAPTURE", "world_size", None), ("TARGET_INFO_GPU", "gpu_names", [])],
-)  # fmt: skip
+@pytest.mark.parametrize(("table", "field", "empty"), [
+    ("TARGET_INFO_SYSTEM_ENV", "hosts", []), (META, "nsys_versions", []), (META, "export_schema_versions", []),
+    ("META_DATA_CAPTURE", "world_size", None), ("TARGET_INFO_GPU", "gpu_names", []),
+])  # fmt: skip
 def test_without_a_table_of_facts_only_its_facts_are_lost(tmp_path, table, field, empty):
     run = load(tmp_path, without=(table,))
     assert figures(run) == STEADY

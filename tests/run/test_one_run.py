@@ -186,10 +186,9 @@ def test_a_minute_without_any_activity_parts_two_runs(tmp_path, pause):
         assert "61 s apart" in conflict(tmp_path / "a_0.sqlite", tmp_path / "a_1.sqlite")
 
 
-@pytest.mark.parametrize(
-    ("name", "host", "pause", "is_one"),
-    [("b", "node0", 11, False), ("b", "node0", 9, True), ("a", "node0", 11, True), ("b", "node1", 11, True)],
-)
+@pytest.mark.parametrize(("name", "host", "pause", "is_one"), [
+    ("b", "node0", 11, False), ("b", "node0", 9, True), ("a", "node0", 11, True), ("b", "node1", 11, True),
+])  # fmt: skip
 def test_reports_of_two_names_on_one_host_are_of_one_run_only_if_they_work_at_once(tmp_path, name, host, pause, is_one):
     builder = shift(steady_rank(1), pause * SECOND)
     next(row for row in builder.rows["TARGET_INFO_SYSTEM_ENV"] if row["name"] == "Hostname")["value"] = host
@@ -252,12 +251,11 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
     assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
 
 
-@pytest.mark.parametrize(
-    ("present", "world_size", "missing"),
-    [((1, 2), 4, "2 of 4 ranks are not among the reports (0, 3)"),
-     # A rank beyond the world does not stand in for one that is missing.
-     ((0, 2), 2, "1 of 2 ranks are not among the reports (1)")],
-)  # fmt: skip
+@pytest.mark.parametrize(("present", "world_size", "missing"), [
+    ((1, 2), 4, "2 of 4 ranks are not among the reports (0, 3)"),
+    # A rank beyond the world does not stand in for one that is missing.
+    ((0, 2), 2, "1 of 2 ranks are not among the reports (1)"),
+])  # fmt: skip
 def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, world_size, missing):
     run = run_of(tmp_path, *(steady_rank(rank, world_size=world_size) for rank in present))
     row = problem_of(run, "ranks-missing")

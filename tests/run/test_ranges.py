@@ -43,14 +43,13 @@ def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
     assert figures(run) == figures(run, step=2) == STEADY
 
 
-@pytest.mark.parametrize(
-    ("add", "end"),
-    [(lambda builder: None, 3351),  # the last copy runs [3340, 3350)
-     (lambda builder: builder.range(3900, 4000, "checkpoint"), 4001),
-     (lambda builder: builder.launch(5000), 5002),  # [5000, 5001)
-     (lambda builder: builder.kernel(5900, 6000), 6001),
-     (lambda builder: builder.range(7000, None, "unclosed"), 7001)],
-)  # fmt: skip
+@pytest.mark.parametrize(("add", "end"), [
+    (lambda builder: None, 3351),  # the last copy runs [3340, 3350)
+    (lambda builder: builder.range(3900, 4000, "checkpoint"), 4001),
+    (lambda builder: builder.launch(5000), 5002),  # [5000, 5001)
+    (lambda builder: builder.kernel(5900, 6000), 6001),
+    (lambda builder: builder.range(7000, None, "unclosed"), 7001),
+])  # fmt: skip
 def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
     builder = steady_rank(0)
     add(builder)

@@ -129,19 +129,16 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
 BOTH = {"SLURM_PROCID": 0, "SLURM_NTASKS": 1, "OMPI_COMM_WORLD_SIZE": 8}
 
 
-@pytest.mark.parametrize(
-    ("environments", "ranks", "size", "source"),
-    [
-        *(([{rank: 6, size: 8}], [6], 8, rank) for rank, size in (
-            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "PMIX_SIZE"),
-            ("SLURM_PROCID", "SLURM_NTASKS"))),
-        # Variables that contradict each other are sources of their own.
-        ([BOTH | {"OMPI_COMM_WORLD_RANK": 6}, BOTH | {"OMPI_COMM_WORLD_RANK": 2}], [2, 6], 8, "OMPI_COMM_WORLD_RANK"),
-        # A size without room for the ranks, or of another source, is none.
-        ([{"SLURM_PROCID": 3, "SLURM_NTASKS": 1}], [3], None, "SLURM_PROCID"),
-        ([{"OMPI_COMM_WORLD_RANK": 3, "SLURM_NTASKS": 8}], [3], None, "OMPI_COMM_WORLD_RANK"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("environments", "ranks", "size", "source"), [
+    *(([{rank: 6, size: 8}], [6], 8, rank) for rank, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "PMIX_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"))),
+    # Variables that contradict each other are sources of their own.
+    ([BOTH | {"OMPI_COMM_WORLD_RANK": 6}, BOTH | {"OMPI_COMM_WORLD_RANK": 2}], [2, 6], 8, "OMPI_COMM_WORLD_RANK"),
+    # A size without room for the ranks, or of another source, is none.
+    ([{"SLURM_PROCID": 3, "SLURM_NTASKS": 1}], [3], None, "SLURM_PROCID"),
+    ([{"OMPI_COMM_WORLD_RANK": 3, "SLURM_NTASKS": 8}], [3], None, "OMPI_COMM_WORLD_RANK"),
+])  # fmt: skip
 def test_a_launchers_number_comes_with_its_own_size(tmp_path, environments, ranks, size, source):
     for at, environment in enumerate(environments):
         builder = TraceBuilder(pid=1000 + at).env(**environment).session(10**18 + at)

@@ -28,15 +28,12 @@ COLLECTIVES = {
 # and the gradients of what q, k, v and up take. Of a block DDP makes buckets of up, down and the four of attention.
 UNTOUCHED = {
     "fsdp2-keep": ("sharded", {"all_gather": 12 + 1, "reduce_scatter": 12 + 1}, [85.9, 87.3, 83.7]),
-    "tp-none": (
-        "tensor",
-        {"all_reduce": 12 * (2 + 4)},
-        [208.2, 179.9, 193.0, 232.6, 224.1, 191.5, 178.3, 194.3, 180.9],
-    ),
+    "tp-none": ("tensor", {"all_reduce": 12 * (2 + 4)},
+                [208.2, 179.9, 193.0, 232.6, 224.1, 191.5, 178.3, 194.3, 180.9]),
     "ddp-sync-big": ("data", {"all_reduce": 3 * (12 * 3 + 2)}, [281.1, 206.8]),
     "ddp-nosync-big": ("data", {"all_reduce": 12 * 3 + 2}, [190.1, 198.9]),
     "trainer": ("data", {"all_gather": 1}, []),
-}
+}  # fmt: skip
 
 
 def unpacked(pattern, folder):

@@ -71,21 +71,18 @@ def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_know
 IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "build", "options", "numbers", "source"),
-    [
-        (SWAPPED, bare, {}, REVERSED, "sidecar"),
-        (SWAPPED, lambda at: bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at), {}, REVERSED, "sidecar"),
-        # Without process ids a report of one rank is that rank.
-        ((rank(1, "ddp_0"), rank(0, "ddp_1")), bare, {}, REVERSED, "sidecar"),
-        # A report without its entry leaves ranks to the next source.
-        ((rank(7, "ddp_0", 1000),), bare, {}, IN_ORDER, "file_name"),
-        ((), bare, {}, IN_ORDER, "file_name"),
-        # What the report captured and options go before the sidecar.
-        (SWAPPED, lambda at: bare(at, RANK=at), {}, IN_ORDER, "env:RANK"),
-        (SWAPPED, lambda at: bare(at, RANK=at), {"rank_map": "ddp_0=8,ddp_1=9"}, {1000: 8, 1001: 9}, "rank_map"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ranks", "build", "options", "numbers", "source"), [
+    (SWAPPED, bare, {}, REVERSED, "sidecar"),
+    (SWAPPED, lambda at: bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at), {}, REVERSED, "sidecar"),
+    # Without process ids a report of one rank is that rank.
+    ((rank(1, "ddp_0"), rank(0, "ddp_1")), bare, {}, REVERSED, "sidecar"),
+    # A report without its entry leaves ranks to the next source.
+    ((rank(7, "ddp_0", 1000),), bare, {}, IN_ORDER, "file_name"),
+    ((), bare, {}, IN_ORDER, "file_name"),
+    # What the report captured and options go before the sidecar.
+    (SWAPPED, lambda at: bare(at, RANK=at), {}, IN_ORDER, "env:RANK"),
+    (SWAPPED, lambda at: bare(at, RANK=at), {"rank_map": "ddp_0=8,ddp_1=9"}, {1000: 8, 1001: 9}, "rank_map"),
+])  # fmt: skip
 def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, options, numbers, source):
     write(tmp_path, build(0), build(1))
     sidecar(tmp_path, *ranks)
@@ -160,15 +157,14 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, p
 OTHER_DAY = "written for {}, over a day from the report's session"
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [({"captured_at_utc": "2001-09-10T01:46:41Z"}, OTHER_DAY.format("2001-09-10T01:46:41Z")),
-     ({"captured_at_utc": "2001-09-08T01:46:39Z"}, OTHER_DAY.format("2001-09-08T01:46:39Z")),
-     ({"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]}, "rank 1 was process 77, which the report does not have"),
-     # A day between clocks is forgiven.
-     ({"captured_at_utc": "2001-09-10T01:46:39Z"}, None),
-     ({"captured_at_utc": "2001-09-08T01:46:41Z"}, None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"captured_at_utc": "2001-09-10T01:46:41Z"}, OTHER_DAY.format("2001-09-10T01:46:41Z")),
+    ({"captured_at_utc": "2001-09-08T01:46:39Z"}, OTHER_DAY.format("2001-09-08T01:46:39Z")),
+    ({"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]}, "rank 1 was process 77, which the report does not have"),
+    # A day between clocks is forgiven.
+    ({"captured_at_utc": "2001-09-10T01:46:39Z"}, None),
+    ({"captured_at_utc": "2001-09-08T01:46:41Z"}, None),
+])  # fmt: skip
 def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, reason):
     two(tmp_path)
     sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)

@@ -106,13 +106,10 @@ def test_64_ranks_are_8_tensor_groups_and_8_data_groups(tmp_path):
     assert {row["n_ranks"] for row in rows_of(run, None)} == {8}
 
 
-@pytest.mark.parametrize(
-    ("capture", "expected"),
-    [
-        ("ddp-2gpu-bucket100", {"all_reduce": "data"}),
-        ("fsdp-4gpu", {"all_gather": "sharded", "reduce_scatter": "sharded"}),
-    ],
-)
+@pytest.mark.parametrize(("capture", "expected"), [
+    ("ddp-2gpu-bucket100", {"all_reduce": "data"}),
+    ("fsdp-4gpu", {"all_gather": "sharded", "reduce_scatter": "sharded"}),
+])  # fmt: skip
 def test_real_runs_have_the_roles_of_their_programs(real, capture, expected):
     run = nsyspipe.load(real / f"{capture}_*.sqlite")
     assert {row["collective"]: row["role"] for row in rows_of(run, None)} == expected

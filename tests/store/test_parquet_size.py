@@ -23,26 +23,23 @@ def read(text, fields=_PAGE):
     return _Thrift(bytes.fromhex(text.replace(" ", "")), "it").struct(fields)
 
 
-@pytest.mark.parametrize(
-    ("text", "why", "fields"),
-    [
-        (f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}", "out of order", _PAGE),  # field 2 once more, by its number
-        (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order", _PAGE),  # field 3, as i64
-        (f"{TYPE} 16c801 {STORED} {STOP}", "another type", _PAGE),
-        (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large", _PAGE),  # more than 32 bits
-        (f"{TYPE} 15 01 {STORED} {STOP}", "negative", _PAGE),
-        (f"{TYPE} {PLAIN} {STOP}", "lacks a part", _PAGE),
-        (f"{TYPE} {PLAIN} {STORED}", "ends too early", _PAGE),
-        # Numbers beyond all that are known.
-        (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
-        (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
-        ("29 16 02 00", "list of another type", _CHUNK),  # encodings are a list of i32, not of i64
-        ("29 f5 ff ff ff ff 0f", "too large", _CHUNK),
-        ("29 f5 7f 00", "longer than it", _CHUNK),
-        ("28 02 61 62 00", "part of another type", _CHUNK),
-        ("8c 00 00", "encryption", _FILE),
-    ],
-)
+@pytest.mark.parametrize(("text", "why", "fields"), [
+    (f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}", "out of order", _PAGE),  # field 2 once more, by its number
+    (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order", _PAGE),  # field 3, as i64
+    (f"{TYPE} 16c801 {STORED} {STOP}", "another type", _PAGE),
+    (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large", _PAGE),  # more than 32 bits
+    (f"{TYPE} 15 01 {STORED} {STOP}", "negative", _PAGE),
+    (f"{TYPE} {PLAIN} {STOP}", "lacks a part", _PAGE),
+    (f"{TYPE} {PLAIN} {STORED}", "ends too early", _PAGE),
+    # Numbers beyond all that are known.
+    (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
+    (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
+    ("29 16 02 00", "list of another type", _CHUNK),  # encodings are a list of i32, not of i64
+    ("29 f5 ff ff ff ff 0f", "too large", _CHUNK),
+    ("29 f5 7f 00", "longer than it", _CHUNK),
+    ("28 02 61 62 00", "part of another type", _CHUNK),
+    ("8c 00 00", "encryption", _FILE),
+])  # fmt: skip
 def test_what_readers_take_in_two_ways_is_refused(text, why, fields):
     with pytest.raises(ValueError, match=why):
         read(text, fields)

@@ -71,15 +71,12 @@ def clear_up(store):
         pass
 
 
-@pytest.mark.parametrize(
-    ("runs_before", "before", "after", "states"),
-    [
-        pytest.param([], {}, {"events": True}, (None, "new"), id="first"),
-        pytest.param(["other"], {}, {"events": True}, (None, "new"), id="beside-another"),
-        pytest.param(["other", "old"], {}, {"events": True}, ("old", "new"), id="operations-added"),
-        pytest.param(["other", "old"], {"events": True}, {"force": True}, ("old", "new"), id="operations-dropped"),
-    ],
-)
+@pytest.mark.parametrize(("runs_before", "before", "after", "states"), [
+    pytest.param([], {}, {"events": True}, (None, "new"), id="first"),
+    pytest.param(["other"], {}, {"events": True}, (None, "new"), id="beside-another"),
+    pytest.param(["other", "old"], {}, {"events": True}, ("old", "new"), id="operations-added"),
+    pytest.param(["other", "old"], {"events": True}, {"force": True}, ("old", "new"), id="operations-dropped"),
+])  # fmt: skip
 def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_before, before, after, states):
     for name in runs_before:
         assert saver.save(name, tmp_path / "before", **before) == 0

@@ -57,11 +57,10 @@ def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_
     check_run_id(fix)
 
 
-@pytest.mark.parametrize(
-    ("table", "rank", "path"),
-    [("phase_summary", None, "phase_summary/run_id=a"), ("events", 0, "events/run_id=a/rank=0"),
-     ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12")],
-)  # fmt: skip
+@pytest.mark.parametrize(("table", "rank", "path"), [
+    ("phase_summary", None, "phase_summary/run_id=a"), ("events", 0, "events/run_id=a/rank=0"),
+    ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12"),
+])  # fmt: skip
 def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path):
     name = file_name(table, rank)
     assert published(name, "a") == Path(path, "part-0.parquet")

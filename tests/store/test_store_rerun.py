@@ -104,13 +104,10 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
     assert contents(store) == before
 
 
-@pytest.mark.parametrize(
-    ("events", "damage", "words"),
-    [
-        (True, lambda files: files["steps"].write_bytes(b"damaged"), "has events, phase_ranges"),
-        (False, lambda files: files["runs"].unlink(), "of run nightly, and no such run"),
-    ],
-)
+@pytest.mark.parametrize(("events", "damage", "words"), [
+    (True, lambda files: files["steps"].write_bytes(b"damaged"), "has events, phase_ranges"),
+    (False, lambda files: files["runs"].unlink(), "of run nightly, and no such run"),
+])  # fmt: skip
 def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(runs, tmp_path, events, damage, words):
     store = stored(tmp_path / "store", runs[0], events=events)
     damage(places(store))

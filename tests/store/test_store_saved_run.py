@@ -185,15 +185,12 @@ def test_other_paths_are_no_saved_run(tmp_path, saved):
     assert not is_saved(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "shown"),
-    [
-        ("step", "x", "--step"), ("backward", "x", "--backward"), ("forward", "x", "--forward"),
-        ("optimizer", "x", "--optimizer"), ("data", "x", "--data"), ("comm_kernel", "x", "--comm-kernel"),
-        ("skip_first", 0, "--skip-first"), ("rank_map", {"a": 0}, "--rank-map"), ("nccl_log", LOG, "--nccl-log"),
-        ("topology", TOPOLOGY, "--topology"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("option", "value", "shown"), [
+    ("step", "x", "--step"), ("backward", "x", "--backward"), ("forward", "x", "--forward"),
+    ("optimizer", "x", "--optimizer"), ("data", "x", "--data"), ("comm_kernel", "x", "--comm-kernel"),
+    ("skip_first", 0, "--skip-first"), ("rank_map", {"a": 0}, "--rank-map"), ("nccl_log", LOG, "--nccl-log"),
+    ("topology", TOPOLOGY, "--topology"),
+])  # fmt: skip
 def test_options_of_the_analysis_do_not_go_with_a_saved_run(store, option, value, shown):
     with pytest.raises(OptionError, match="whose figures are made") as caught:
         nsyspipe.load(store, run_id=RUN_ID, **{option: value})
