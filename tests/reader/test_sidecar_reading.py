@@ -84,7 +84,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     """The whole way: writer, file, reader."""
     versions = {"torch_version": "2.9.0", "cuda_version": "13.0", "nccl_version": "2.27.3", "python_version": "3.11.9"}
     same = versions | {"driver_version": "580.159.04", "git_commit": "a" * 40, "git_is_dirty": True}
-    around = Surroundings(host="node1", gpus=(Gpu(0, "NVIDIA H200", 10),), topology=None, **same)
+    around = Surroundings(host="node1", gpus=(Gpu(0, "NVIDIA H200"),), topology=None, **same)
     status = tmp_path / "status"
     status.mkdir()
     for rank in (0, 1):
