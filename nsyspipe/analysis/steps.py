@@ -89,8 +89,7 @@ class Candidate:
     # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
     # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
-    # families of as much time and with the same first start in whose members all of its members lie
-    holders: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()  # families of as much time and the same first start in whose members all of its lie
 
     @property
     def is_large(self) -> bool:
