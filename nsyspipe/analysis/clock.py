@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.table import Flags, Float64, Int64
 
-
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
 _SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12

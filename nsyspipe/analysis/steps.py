@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.table import Flags, Int64
 
-
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"
 # Name of the family of steps that no range marks: what a rank's launches repeat.

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-
 CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"
 

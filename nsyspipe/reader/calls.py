@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.report import Report
 
-
 # What is read of a call; without the first two there are none, without the third it launched nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 

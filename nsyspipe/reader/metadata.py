@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Int64
 
-
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
 LAUNCHER_SIZES = {
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",

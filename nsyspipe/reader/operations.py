@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Int64
     from nsyspipe.reader.report import Report
 
-
 # Canonical column -> nsys's.
 _COLUMNS = {
     "process_id": "globalPid", "start_ns": "start", "end_ns": "end",

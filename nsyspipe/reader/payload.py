@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     Key = tuple[int, int]
     Row = Mapping[str, Any]
 
-
 # nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
 _NUMBERS = {
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
