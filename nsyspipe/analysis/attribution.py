@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Flags, Int64
 
-
 NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
 UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low
 
@@ -108,17 +107,12 @@ def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
 
 
 def distinct(column: pa.ChunkedArray) -> Int64:
-    """Return a column's distinct values in order; most columns of processes hold one, which needs no sort."""
-    bounds = pc.min_max(column).as_py()
-    if bounds["min"] == bounds["max"]:
-        return np.array([] if bounds["min"] is None else [bounds["min"]], np.int64)
+    """Return a column's distinct values in order."""
     return np.sort(pc.unique(column).to_numpy())
 
 
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
-    if len(processes) == 1 and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py():
-        return [table]
     owner = table["process_id"].to_numpy()
     order = np.argsort(owner, kind="stable")
     if (order[1:] < order[:-1]).any():

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.table import Flags, Float64, Int64
 
-
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing
 _SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
@@ -42,10 +41,9 @@ class ClockOffset:
 def clock_offsets(
     matched: Sequence[Int64], ends: Int64, report: Int64, n_reports: int, *, is_one_clock: bool = False
 ) -> list[ClockOffset]:
-    """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
+    """Return each report's offset and its error, by the formulas of `schema.RANKS`, of matched collectives of `ALIGNING`.
 
-    The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
-    its clock: offset and error are 0. `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
+    `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
 
     Where communicators join different reports (tensor groups inside each node, data groups across), there is such a median
     for each set of reports that meet: most calls may be of one that says nothing of the other nodes. The offsets are those

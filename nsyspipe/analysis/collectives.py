@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     Messages = NDArray[np.void]
 
-
 UNGROUPED = -1
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.table import Flags, Int32, Int64
 
-
 # Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
 
@@ -125,11 +124,9 @@ def kernels_table(
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
     rows = np.flatnonzero(~operations.is_comm)
-    starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]
-    before = comm.counts_up_to(starts)  # intervals that began by the kernel's start
-    last_end, next_start = np.append(UNKNOWN, comm.ends)[before], np.append(comm.starts, NEVER)[before]
-    hit = np.flatnonzero((last_end > starts) | (next_start < ends))
-    return rows[hit], comm.lengths(starts[hit], ends[hit])
+    covered = comm.lengths(operations.kernel_start[rows], operations.kernel_end[rows])
+    hit = np.flatnonzero(covered)
+    return rows[hit], covered[hit]
 
 
 def _slowed(operations: ProcessOperations, beside: Int64, covered: Int64) -> tuple[Int64, Int64, Int64]:

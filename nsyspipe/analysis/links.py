@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.side_files import Communicator, NcclLog, Topology
-
+    from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
 
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
@@ -57,7 +56,16 @@ def links(
     logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
-    comm, seats = _seats(log, topology, gpu_names, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
+    comms = log.communicators if log else ()
+    ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
+    comm = max(ours or comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
+    if comm and n_ranks not in {None, comm.n_ranks}:
+        shared = set(gpu_names.values())
+        gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
+        local_ranks, hosts = {}, {}
+    members = comm.members if comm else ()
+    hosts = dict(hosts) | {member.rank: member.host for member in members}
+    seats = _Seats(topology, gpu_names, hosts, _gpus(members, local_ranks, hosts))
     absent = sorted(set(seats.gpus.values()) - set(topology.gpus)) if topology else []
     edges = comm.ring_edges() if comm else None
     if comm and edges is None:
@@ -113,32 +121,15 @@ class _Seats:
         return self.topology.link(first, second) if is_of_host else None
 
 
-def _seats(
-    log: NcclLog | None,
-    topology: Topology | None,
-    names: Mapping[int, str | None],
-    local_ranks: Mapping[int, int | None],
-    hosts: Mapping[int, str | None],
-    *,
-    n_ranks: int | None,
-    pids: Collection[int],
-) -> tuple[Communicator | None, _Seats]:
-    """Choose the communicator that counts, and say where its ranks sit."""
-    comms = log.communicators if log else ()
-    ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
-    comm = max(ours or comms, key=lambda one: (len({member.host for member in one.members}), one.n_ranks), default=None)
-    if comm and n_ranks not in {None, comm.n_ranks}:
-        shared = set(names.values())
-        names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
-        local_ranks, hosts = {}, {}
-    members = comm.members if comm else ()
-    hosts = dict(hosts) | {member.rank: member.host for member in members}
+def _gpus(
+    members: Sequence[CommMember], local_ranks: Mapping[int, int | None], hosts: Mapping[int, str | None]
+) -> dict[int, int]:
+    """Return the index of each rank's GPU among those of its host, as logged, else its local rank."""
     logged = [(member.rank, gpu) for member in members for gpu in (member.cuda_device, member.nvml_device)]
     gpus = {rank: gpu for rank, gpu in (*local_ranks.items(), *logged) if gpu is not None}
     # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
     taken = Counter((hosts.get(rank), gpu) for rank, gpu in gpus.items())
-    own = {rank: gpu for rank, gpu in sorted(gpus.items()) if taken[hosts.get(rank), gpu] == 1}
-    return comm, _Seats(topology, names, hosts, own)
+    return {rank: gpu for rank, gpu in sorted(gpus.items()) if taken[hosts.get(rank), gpu] == 1}
 
 
 def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.table import Flags, Int64
 
-
 CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
 COMM, _COMPUTE, _MEMORY = range(3)
 _NO_COLLECTIVE = -1

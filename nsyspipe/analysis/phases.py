@@ -118,8 +118,7 @@ class BetweenSteps:
     """What the host of one rank does after the end of a step range and before the start of the next; its own times."""
 
     data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
-    # the longest stretch between each two in which that thread is in no range and no CUDA call: probably the data loader
-    quiet: IntervalSet
+    quiet: IntervalSet  # the longest stretch between each two in which that thread is in no range and no CUDA call
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:
         """Return when the host is in the data phase, between steps and inside."""

@@ -1,8 +1,4 @@
-"""Steps of a program that names none: the smallest stretch of launches that repeats, and the backward pass in it.
-
-Training repeats itself. What a rank launches is a sequence of kernels' names and grids; a unit is the stretch that
-comes again and again, a step where it holds an optimizer's kernels or a backward pass of autograd's thread.
-"""
+"""Steps of a program that names none: the smallest stretch of launches that repeats, and the backward pass in it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.table import Flags, Int64
 
-
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"
 # Name of the family of steps that no range marks: what a rank's launches repeat.
@@ -89,8 +88,7 @@ class Candidate:
     # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
     # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
-    # families of as much time and with the same first start in whose members all of its members lie
-    holders: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()  # families of as much time and the same first start in whose members all of its lie
 
     @property
     def is_large(self) -> bool:

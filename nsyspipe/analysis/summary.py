@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Flags, Float64, Int64
 
-
 _NS_PER_S = 1e9
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Int64
 
-
 NO_SEQ = -1
 
 

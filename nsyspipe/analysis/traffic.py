@@ -1,7 +1,6 @@
 """What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts.
 
-NCCL does not say. Which collectives a communicator has, and where in the step they are launched, does: a program
-all-reduces gradients in backward alone, and what is split inside a layer in forward as well.
+NCCL does not say; which collectives there are does, and where in the step they are launched.
 """
 
 from __future__ import annotations

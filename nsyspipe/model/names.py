@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {
     "ReduceScatter": "reduce_scatter", "AllReduce": "all_reduce", "AllGather": "all_gather", "Broadcast": "broadcast",

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-
 CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"
 
@@ -34,8 +33,9 @@ class RunCapture:
 
     name: str | None = None
     captured_at_utc: str | None = None
-    # what is known to be harmless; other values are hashed (``hmac:``), or ``***`` where they were not by us
-    command: list[str] | None = None
+    command: list[str] | None = (
+        None  # what is known to be harmless; the rest hashed (``hmac:``), or ``***`` if not by us
+    )
     hash_key: str | None = None  # which key made the hashes: ``capture`` for one of this capture alone
     git_commit: str | None = None
     git_is_dirty: bool | None = None
@@ -60,10 +60,10 @@ class Sidecar:
     host: str | None = None
     world_size: int | None = None
     ranks: tuple[CapturedRank, ...] = ()
-    # what it says of the steps' texts, and the normalised text (``step #``) that this means; None when it is more
-    # than a text with numbers
-    step_pattern: str | None = None
-    family: str | None = None
+    step_pattern: str | None = None  # what it says of the steps' texts
+    family: str | None = (
+        None  # the normalised text (``step #``) that this means; None if it is more than one with numbers
+    )
     log_names: tuple[str, ...] = ()  # files of its directory, not looked at yet, as is the next
     topology_name: str | None = None
 
@@ -100,13 +100,15 @@ class Communicator:
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
     n_ranks: int
     members: tuple[CommMember, ...] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
-    # ranks in ring order by channel; rank 0 logs them. A ring that was cut is left out.
-    rings: dict[int, tuple[int, ...]] | None = None
+    rings: dict[int, tuple[int, ...]] | None = (
+        None  # ranks in ring order by channel, as rank 0 logs them; none that was cut
+    )
     n_channels: int | None = None  # channels of collectives
     is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
     edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
-    # ranks and their parents in the tree of each channel, as those ranks log them
-    trees: dict[int, tuple[tuple[int, int], ...]] | None = None
+    trees: dict[int, tuple[tuple[int, int], ...]] | None = (
+        None  # ranks and their parents by channel, as those ranks log
+    )
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""

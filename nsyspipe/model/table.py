@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 # Arrays by what they hold.
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]

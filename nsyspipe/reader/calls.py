@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.report import Report
 
-
 # What is read of a call; without the first two there are none, without the third it launched nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 
 # Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its name does not wait.
-_SYNCHRONISING = (
-    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaThreadSynchronize",
-    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
-)  # fmt: skip
+_OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
+_OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
+_SYNCHRONISING = (*_OF_DEVICE, *_OF_STREAM, "cudaEventSynchronize", "cuEventSynchronize")
 _MEMORY = (
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister", "cudaMemcpy", "cudaMemset",
     "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemUnmap",
@@ -43,9 +41,6 @@ _MEMORY = (
 _ASYNC = "Async"
 # Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
-# Which of them wait for a whole device, and which for one stream.
-_OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
-_OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
 _NO_STREAM = 0xFFFFFFFF
 # Copies to the host, and memory of the host that is not pinned.
 _DTOH_KIND, _PAGEABLE = 2, 0
@@ -71,8 +66,7 @@ class Calls:
     """The CUDA API calls of a report."""
 
     all: pa.Table | None  # `canonical.HOST_CALLS`; None as `read_launches` tells
-    # `canonical.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
-    blocking: pa.Table | None
+    blocking: pa.Table | None  # `canonical.BLOCKING_CALLS`; None also when calls have no end or name
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
     # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table

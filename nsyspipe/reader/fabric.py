@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-
 _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -345,10 +344,9 @@ _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file 
 def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | None = None) -> NcclLog:
     """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
-    What was not logged is None: with ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator
-    that never connected has no edges. NCCL names the communicator only where it is made and unmade. Its other lines
-    belong to the one that their thread makes at that time; since 2.22 connections follow later, and go to the youngest
-    communicator of the process that has these ranks on these GPUs and not yet this connection.
+    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that their thread makes
+    at that time; since 2.22 connections follow later, and go to the youngest communicator of the process that has these
+    ranks on these GPUs and not yet this connection.
 
     A file that cannot be read, or has no line of NCCL's, is an `InputError`, or goes into `unusable`.
     """

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Int64
 
-
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
 LAUNCHER_SIZES = {
     "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
@@ -50,8 +49,7 @@ class ReportFacts:
     schema_version: str | None = None
     session_start_utc_ns: int | None = None
     host: str | None = None
-    # Of the environment variables that are read, those that were captured with one value
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)  # of those that are read, what was captured with one value
     # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -199,11 +197,7 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
     dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
 
     def is_there(table: str, *calls: str) -> bool:
-        """Tell whether a table holds what happened: rows, or none since none happened.
-
-        A table that a lazy export left out, or that is empty, means "none happened", unless the program called the API
-        that makes such rows, or the export was limited to other tables.
-        """
+        """Tell whether a table holds what happened: rows, or none since nothing called what makes them."""
         if report.has_rows(table):
             return True
         is_telling = report.has(table) or facts.leaves_out_empty(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Int64
     from nsyspipe.reader.report import Report
-
 
 # Canonical column -> nsys's.
 _COLUMNS = {
@@ -140,14 +140,12 @@ def _kernels(
     """Return `canonical.KERNELS`: a kernel is communication if either of its names begins so, or matches the pattern."""
     if name_column is None:
         return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False))
-    is_comm = None
-    for name in (name for name in _NAMES if name in rows.column_names):
-        comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
-        if comm_pattern is not None:
-            used = pc.unique(rows[name]).drop_null().to_numpy()
-            comm_ids = np.union1d(comm_ids, strings.ids_matching(comm_pattern, used))
-        flags = pc.is_in(rows[name], value_set=pa.array(comm_ids))
-        is_comm = flags if is_comm is None else pc.or_(is_comm, flags)
+    of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
+    comm_ids = [strings.ids_beginning(_COMM_PREFIX, ignore_case=True)]
+    if comm_pattern is not None:
+        comm_ids += [strings.ids_matching(comm_pattern, pc.unique(one).drop_null().to_numpy()) for one in of_kernels]
+    value_set = pa.array(np.concatenate(comm_ids))
+    is_comm = functools.reduce(pc.or_, [pc.is_in(one, value_set=value_set) for one in of_kernels])
     return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
 
 
@@ -197,8 +195,7 @@ class Wanted:
     # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
     # and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
-    # Starts and ends of step ranges, host time: all ranges are read of each that touches such a call
-    steps: tuple[Int64, Int64]
+    steps: tuple[Int64, Int64]  # starts and ends of step ranges, host time: of one that touches such a call all is read
     host_span: tuple[int, int] | None  # host time of which the ranges are read in any case
     threads: tuple[int, ...]  # threads whose ranges are read
     # As the first reading found them: see `gather.ReportDigest`

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     Key = tuple[int, int]
     Row = Mapping[str, Any]
 
-
 # nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
 _NUMBERS = {
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
@@ -156,9 +155,8 @@ def _shape(entry: Row, enums: Mapping[int, int]) -> tuple[int, int, str | None]:
     return size, size or 1, code
 
 
-# Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
-# their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
-# unknown, so that it counts only for ids that need it.
+# Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were seen: so many payloads,
+# it seems. Whether the schema's high word is of its id or a flag is unknown: it counts only for ids that need it.
 HEADER = np.dtype(
     [("n_payloads", "<u8"), ("schema", "<u4"), ("schema_high", "<u4"), ("n_payload", "<u8"), ("n_total", "<u8")]
 )
@@ -278,8 +276,7 @@ class Payloads:
 
     table: pa.Table  # `canonical.PAYLOADS`
     comm_sizes: pa.Table  # `canonical.COMM_SIZES`
-    # By process, of its largest communicator, unless two of that size disagree
-    comm_ranks: dict[int, CommRank]
+    comm_ranks: dict[int, CommRank]  # by process, of its largest communicator, unless two of that size disagree
     n_undecoded: int  # payloads of NCCL that do not fit their description
     size_gap: str | None  # why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`
 

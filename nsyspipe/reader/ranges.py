@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 
-
 # NVTX_EVENTS.eventType
 THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75
 _WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.side_files import NcclLog, Topology
 
-
 _LONGEST_TEXT = 500
 _MOST_RANKS, _MOST_WORDS, _MOST_NAMES = 100_000, 10_000, 4096
 _LARGEST = 2**31 - 1

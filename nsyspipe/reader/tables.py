@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
 # Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not while a report is read.
 pa.array(np.empty(0))
 
