@@ -25,6 +25,7 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 # Exit codes of the contract.
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
+_GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
 
 
@@ -70,12 +71,7 @@ def check_gate(fail_on: object, name: str = "--fail-on") -> str:
     raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
 
 
-def check_can_fail(
-    fail_on: str,
-    judged: Mapping[str, Better],
-    given: str = f"--fail-on {REGRESSION}",
-    fix: str = f"--fail-on {ANY_CHANGE}",
-) -> None:
+def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX) -> None:
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:

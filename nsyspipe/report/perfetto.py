@@ -144,10 +144,7 @@ class _RankTracks:
     def write(
         self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray
     ) -> Iterator[int]:
-        """Write all tracks, and yield how many operations are written so far.
-
-        The collectives are those of this rank, as `_with_last_rank` returns them.
-        """
+        """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
         about = "windows on the device: from a step's first kernel to the next step's first"
         starts, ends = _times(self.steps, "start_ns", "end_ns")
