@@ -54,12 +54,9 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    is_sure = [
-        row["verdict"] == "no change"
-        or (fail_on == REGRESSION and (row["verdict"] == "improvement" or row.get("no_regression")))
-        for row in rows
-    ]
-    undecided = tuple(row for row, sure in zip(rows, is_sure, strict=True) if row not in failed and not sure)
+    fine = {"no change", "improvement"} if fail_on == REGRESSION else {"no change"}
+    unsure = (row for row in rows if row not in failed and row["verdict"] not in fine)
+    undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)
 
