@@ -442,10 +442,10 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     named = int(ranks[shares.argmax()])
     in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
     wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
-    is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
+    is_least = not wait_of_others.size or bool(2 * wait_of_named.mean() <= wait_of_others.mean())
+    is_waited_for = is_least and not evidence.is_pipeline
     judged = float(cause[waited_for].mean())
     saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
-    is_waited_for = bool(is_waited_for) and not evidence.is_pipeline
     return IdleOf(column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in)
 
 

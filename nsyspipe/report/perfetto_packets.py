@@ -276,10 +276,8 @@ class TraceWriter:
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     """Return a message of one event, and the event in it: both serve again for each event like it."""
-    message = protos().Trace()
-    packet = message.packet.add(
-        trusted_packet_sequence_id=sequence, sequence_flags=protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
-    )
+    message, flag = protos().Trace(), protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
     packet.track_event.type = kind
     return message, packet
 

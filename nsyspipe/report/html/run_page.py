@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -34,30 +34,26 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """What to change by cause, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
 
     by_cause: Sequence[tuple[str, Sequence[Finding]]]
     step_time: str
 
 
-@dataclass(frozen=True, slots=True)
-class MoreRanks:
+class MoreRanks(NamedTuple):
     """A button that shows the ranks of a timeline that are not drawn at first."""
 
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Steps that a timeline can show, each with its words, the one that is drawn first first."""
 
     steps: Sequence[tuple[int, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(NamedTuple):
     """A table under its name, to be opened."""
 
     name: str
