@@ -119,11 +119,9 @@ def settle(*, is_cut_off: bool = False, is_alone: bool = False) -> None:
     if not (is_cut_off or is_alone):
         torch.cuda.synchronize()
         return
+    deadline = time.monotonic() + (_SETTLE_S if is_cut_off else _SETTLE_ALONE_S)
     try:
-        event, deadline = (
-            torch.cuda.current_stream().record_event(),
-            time.monotonic() + (_SETTLE_S if is_cut_off else _SETTLE_ALONE_S),
-        )
+        event = torch.cuda.current_stream().record_event()
         while not event.query() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
     except RuntimeError:
@@ -310,14 +308,7 @@ def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_captur
 class MarkedSteps:
     """Steps of a loop that is somebody else's, by calls where they begin and end: ranges, and the capture of some.
 
-    Parameters
-    ----------
-    warmup, steps
-        As of `captured_steps`.
-    n_begun
-        How many have begun that nobody saw.
-    is_alone
-        As of `start_capture`.
+    Parameters are those of `captured_steps` and `start_capture`, and how many have begun that nobody saw.
     """
 
     def __init__(self, warmup: int, steps: int, *, n_begun: int = 0, is_alone: bool = False) -> None:

@@ -200,11 +200,11 @@ def output_of(nsys: Sequence[str]) -> str | None:
     return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
 
 
-def report_there(output: str) -> tuple[int, int] | None:
+def report_there(output: str) -> tuple[int, int, int] | None:
     """Return what tells the report that is there from another one of its name; None without one."""
     with contextlib.suppress(OSError):
         there = Path(f"{output}.nsys-rep").stat()
-        return there.st_ino, there.st_mtime_ns
+        return there.st_ino, there.st_mtime_ns, there.st_size
     return None
 
 
@@ -218,7 +218,7 @@ class NsysOutput:
     # Its own words and the program's, which its messages may quote.
     command: Sequence[str] = ()
     # As `report_there` said before it started; and when that was, since the epoch.
-    earlier: tuple[int, int] | None = None
+    earlier: tuple[int, int, int] | None = None
     started_ns: int = field(default_factory=time.time_ns)
     _looked_at: float = -_LOOK_S
     _seen: tuple[int, int, int] | None = None
@@ -234,17 +234,15 @@ class NsysOutput:
     def _look(self) -> tuple[int, int, int] | None:
         there = report_there(self.output)
         with contextlib.suppress(OSError):  # moved in between
-            size = Path(f"{self.output}.nsys-rep").stat().st_size
             # On its way from another file system it is there twice, and once not whole.
-            if there not in (None, self.earlier) and size and not self._has_others():
-                return (*there, size)
+            if there not in (None, self.earlier) and there[2] and not self._has_others():
+                return there
         return None
 
     def _has_others(self) -> bool:
         """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
-        place = Path(f"{self.output}.nsys-rep")
-        left = [one.stat().st_size for one in self._left(".nsys-rep")]
-        return bool(left) and (not place.exists() or any(size != place.stat().st_size for size in left))
+        there, left = report_there(self.output), self._left(".nsys-rep")
+        return any(there is None or one.stat().st_size != there[2] for one in left)
 
     def _left(self, suffix: str) -> list[Path]:
         return sorted(path for path in self.temporary.rglob(f"*{suffix}") if path.is_file() and path.stat().st_size)

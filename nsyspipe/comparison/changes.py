@@ -158,12 +158,8 @@ class StepTable:
     @classmethod
     def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
         """Return the captures of each side that is compared with the others."""
-        is_whole = [[has_whole_graphs(run) for run in side] for side in sides]
-        is_mixed = len({whole for side in is_whole for whole in side}) > 1
-        return tuple(
-            [cls(run, hides_idle=is_mixed and whole) for run, whole in zip(side, of_side, strict=True)]
-            for side, of_side in zip(sides, is_whole, strict=True)
-        )
+        is_mixed = len({has_whole_graphs(run) for side in sides for run in side}) > 1
+        return tuple([cls(run, hides_idle=is_mixed and has_whole_graphs(run)) for run in side] for side in sides)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -293,17 +289,15 @@ def _costs(table: StepTable) -> Costs:
     return {key: (ns / n_rows, n / n_rows, ns / n) for key, ns, n in sums if n > 0}
 
 
-def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
+def _estimated(table: StepTable) -> list[pa.Array]:
     """Return time and number in the summary steps for each row of kernels, from those of the whole capture."""
     kernels = table.run.kernels()
     ranks = kernels["rank"].to_numpy()
     is_comm = pc.starts_with(kernels["name"], "nccl", ignore_case=True).to_numpy().astype(np.bool_)
-    columns = ("compute_ns", "comm_ns", "n_collectives")
-    compute, comm, calls = (_share_in_summary(table, column, ranks) for column in columns)
-    return (
-        pa.array(kernels["total_ns"].to_numpy() * np.where(is_comm, comm, compute)),
-        pa.array(kernels["n_kernels"].to_numpy() * np.where(is_comm, calls, compute)),
-    )
+    compute = _share_in_summary(table, "compute_ns", ranks)
+    of_comm = {"total_ns": "comm_ns", "n_kernels": "n_collectives"}
+    shares = {name: np.where(is_comm, _share_in_summary(table, one, ranks), compute) for name, one in of_comm.items()}
+    return [pa.array(kernels[name].to_numpy() * share) for name, share in shares.items()]
 
 
 def _share_in_summary(table: StepTable, column: str, wanted: Int64) -> Float64:

@@ -25,6 +25,7 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 # Exit codes of the contract.
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
+_GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
 
 
@@ -53,12 +54,9 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    is_sure = [
-        row["verdict"] == "no change"
-        or (fail_on == REGRESSION and (row["verdict"] == "improvement" or row.get("no_regression")))
-        for row in rows
-    ]
-    undecided = tuple(row for row, sure in zip(rows, is_sure, strict=True) if row not in failed and not sure)
+    fine = {"no change", "improvement"} if fail_on == REGRESSION else {"no change"}
+    unsure = (row for row in rows if row not in failed and row["verdict"] not in fine)
+    undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)
 
@@ -70,12 +68,7 @@ def check_gate(fail_on: object, name: str = "--fail-on") -> str:
     raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
 
 
-def check_can_fail(
-    fail_on: str,
-    judged: Mapping[str, Better],
-    given: str = f"--fail-on {REGRESSION}",
-    fix: str = f"--fail-on {ANY_CHANGE}",
-) -> None:
+def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIVEN, fix: str = _FIX) -> None:
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:

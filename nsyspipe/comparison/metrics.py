@@ -204,10 +204,7 @@ def metric_rows(
 
 
 def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return one verdict for several rows: regression, inconclusive, improvement or no change, the first there is.
-
-    What is neither better lower nor higher does not enter. Of such alone it is inconclusive, unless none changed.
-    """
+    """Return one verdict for several rows, as `RunDifference.verdict` tells it."""
     verdicts = {row["verdict"] for row in rows if row["better"] != NEITHER}
     if not verdicts:
         return NO_CHANGE if all(row["verdict"] == NO_CHANGE for row in rows) else INCONCLUSIVE

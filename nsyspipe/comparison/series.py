@@ -155,7 +155,6 @@ class MeanSeries(Series):
         return np.asarray(inflation(n, correlations) / n)
 
 
-@dataclass(frozen=True, eq=False)
 class RegularSeries(MeanSeries):
     """The mean of steps with a `period`: deviations are from the mean of their kind, which takes a degree of freedom more."""
 

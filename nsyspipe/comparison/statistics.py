@@ -93,13 +93,11 @@ class Interval:
     @cached_property
     def _likely(self) -> tuple[Float64, Float64]:
         """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
-        correlations, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
-        one, other = (
-            sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1)) for side in self.sides
-        )
+        r, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
+        one, other = (sum((own.likelihood(r, self.longer) for own in side.varying), np.zeros(1)) for side in self.sides)
         likely = np.log(prior) + self.times * (one + other)  # both sides first: swapped, they sum to exactly the same
         weights = np.exp(likely - likely.max())
-        return correlations, weights / weights.sum()
+        return r, weights / weights.sum()
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
         """Return the variance of the difference for each correlation, and its sum of squares over freedom."""

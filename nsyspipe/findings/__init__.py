@@ -1,3 +1,1 @@
 """What to change, and what it could bring at most: one file per rule."""
-
-from __future__ import annotations

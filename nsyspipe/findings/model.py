@@ -109,8 +109,7 @@ class Evidence:
     @property
     def unknown_gradients(self) -> NotJudged | None:
         """Why it is not known whether there are `gradient_all_reduces`; None where it is."""
-        rows = [row for row in self._by_rank if (row["role"], row["collective"]) == (OTHER, "all_reduce")]
-        sizes = ((row["bytes_per_step"], row["calls_per_step"]) for row in rows)
+        sizes = ((row["bytes_per_step"], row["calls_per_step"]) for row in self.traffic_of(OTHER, "all_reduce"))
         is_large = any(n_bytes is None or n_bytes > SMALL_BYTES * (calls or 0) for n_bytes, calls in sizes)
         return NotJudged(*_UNKNOWN_ROLE) if is_large else None
 
@@ -127,13 +126,10 @@ class Evidence:
 
     def of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role, of all its collectives unless some are given."""
-        rows, chosen = self.collectives, pa.chunked_array([np.zeros(self.collectives.num_rows, np.bool_)])
-        uses = self.traffic_of(role, *collectives)
-        for kind in {row["collective"] for row in uses}:
-            names = pa.array({row["communicator"] for row in uses if row["collective"] == kind}, pa.string())
-            own = pc.is_in(rows["comm_id"].cast(pa.string()), value_set=names)
-            chosen = pc.or_(chosen, pc.and_(own, pc.equal(rows["collective"].cast(pa.string()), kind)))
-        return rows.filter(chosen)
+        uses = {f"{row['collective']} {row['communicator']}" for row in self.traffic_of(role, *collectives)}
+        parts = (self.collectives[name].cast(pa.string()) for name in ("collective", "comm_id"))
+        is_used = pc.is_in(pc.binary_join_element_wise(*parts, " "), value_set=pa.array(uses, pa.string()))
+        return self.collectives.filter(is_used)
 
     def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
         """Return the rows of `traffic` of a role and one rank each, of all its collectives unless some are given."""
@@ -442,10 +438,10 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     named = int(ranks[shares.argmax()])
     in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
     wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
-    is_waited_for = not wait_of_others.size or 2 * wait_of_named.mean() <= wait_of_others.mean()
+    is_least = not wait_of_others.size or bool(2 * wait_of_named.mean() <= wait_of_others.mean())
+    is_waited_for = is_least and not evidence.is_pipeline
     judged = float(cause[waited_for].mean())
     saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
-    is_waited_for = bool(is_waited_for) and not evidence.is_pipeline
     return IdleOf(column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in)
 
 

@@ -143,7 +143,6 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         link = _slow_inside(evidence, link, rows) or link
     if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
         link = replace(link, nominal_bytes_per_s=None)
-    rows = [row for row in rows if link and row["kind"] == link.kind]
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
     facts = {
@@ -166,19 +165,16 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
             text = "far less bandwidth than NVLink gives"
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
-    is_near = may_be_near and all(row["path"] in _NEAR for row in rows)
+    is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts)
 
 
 def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mapping[str, Any]]) -> SlowestLink | None:
     """Return the slow link inside hosts where the network between them, which there is no way around, is not slow."""
-    of_kind: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        of_kind.setdefault(row["kind"], []).append(row)
-    if evidence.links is None or _by_link("net", of_kind["net"]):
+    if evidence.links is None or _by_link("net", rows):
         return None
     inside = slowest(evidence.links.filter(pc.not_equal(evidence.links["kind"], "net")))
-    is_slow = inside is not None and _by_link(inside.kind, of_kind[inside.kind])
+    is_slow = inside is not None and _by_link(inside.kind, rows)
     return replace(inside, n_edges=network.n_edges) if inside and is_slow else None
 
 
@@ -190,6 +186,7 @@ def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
 
 def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
     """Judge by what NCCL or the topology says of the links of the slowest kind; None when that leaves it open."""
+    rows = [row for row in rows if row["kind"] == kind]
     has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
     if kind == "net":
         # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.

@@ -1,3 +1,1 @@
 """What a change of the communication would bring: a replay of the captured steps with other collectives."""
-
-from __future__ import annotations

@@ -146,29 +146,21 @@ def _rebuilt(
     collective = np.where(is_comm, program.which, 0)
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
     which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
-    keys, kinds, whiches, places = [rows], [program.kind[rows]], [which[rows]], [program.places[:, rows]]
-    passes = [program.passes[rows]]
+    # Of each part of the new order: what it is sorted by, kind, which, who passes it, places.
+    parts = [(rows, program.kind[rows], which[rows], program.passes[rows], program.places[:, rows])]
     n_kept = int(np.count_nonzero(~is_gone))
     counts = {READY: n_kept, JOIN: n_kept}
     for kind, chosen, found in markers:
         n_new = found.shape[1]
         at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()
-        keys.append(np.full(n_new, at))
-        kinds.append(np.full(n_new, kind))
-        whiches.append(counts[kind] + np.arange(n_new))
-        places.append(found)
-        passes.append(np.ones(found.shape[1:], np.bool_))
+        new_which, passes = counts[kind] + np.arange(n_new), np.ones(found.shape[1:], np.bool_)
+        parts.append((np.full(n_new, at), np.full(n_new, kind), new_which, passes, found))
         counts[kind] += n_new
-    of_all = np.concatenate(whiches)
-    order = np.lexsort((of_all, np.concatenate(keys)))
-    return replace(
-        program,
-        **columns,
-        kind=np.concatenate(kinds)[order],
-        which=of_all[order],
-        passes=np.concatenate(passes)[order],
-        places=np.concatenate(places, axis=1)[:, order],
-    )
+    *firsts, places = zip(*parts, strict=True)
+    key, kinds, which, passes = map(np.concatenate, firsts)
+    order = np.lexsort((which, key))
+    columns |= {"kind": kinds[order], "which": which[order], "passes": passes[order]}
+    return replace(program, **columns, places=np.concatenate(places, axis=1)[:, order])
 
 
 def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:

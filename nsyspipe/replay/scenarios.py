@@ -203,8 +203,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     first = timelines[0].collectives
     role_of = {(row["communicator"], row["collective"]): row["role"] for row in run.traffic().to_pylist()}
     uses, datatypes = _uses(run, first, role_of)
-    is_gradient = uses.is_gradient
-    sent = frozenset(one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own)
+    sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
     kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
     slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))

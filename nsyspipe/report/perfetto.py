@@ -119,13 +119,10 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
 def _process_track(place: int, rank: Mapping[str, object]) -> Track:
     """Describe the track of a rank. Its process in the trace is its place from 1: those of several hosts may be alike."""
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
-    about = (
-        f"report {rank['report']}, process {rank['pid']}, devices {rank['device_ids']}; report time "
-        f"+ {rank['clock_shift_ns']} ns = aligned time"
-        + ("" if rank["clock_offset_ns"] is None else f", of which clock offset {rank['clock_offset_ns']} ns")
-    )
+    about = "report {report}, process {pid}, devices {device_ids}; report time + {clock_shift_ns} ns = aligned time"
+    about += "" if rank["clock_offset_ns"] is None else ", of which clock offset {clock_offset_ns} ns"
     name = " · ".join(str(part) for part in parts if part is not None)
-    return Track(name, place=place, about=about, process=place + 1)
+    return Track(name, place=place, about=about.format_map(rank), process=place + 1)
 
 
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
@@ -144,10 +141,7 @@ class _RankTracks:
     def write(
         self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray
     ) -> Iterator[int]:
-        """Write all tracks, and yield how many operations are written so far.
-
-        The collectives are those of this rank, as `_with_last_rank` returns them.
-        """
+        """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
         about = "windows on the device: from a step's first kernel to the next step's first"
         starts, ends = _times(self.steps, "start_ns", "end_ns")
@@ -201,10 +195,8 @@ class _RankTracks:
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
         """Write exposed communication, waiting and the counters, each where it is known."""
-        compute, comm = (
-            union(*_times(events.filter(pc.equal(events["category"], category)), "start_ns", "end_ns"))
-            for category in ("compute", "comm")
-        )
+        of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
+        compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
             track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
             self._write_times(track, exposed_comm(comm.intersect(inside), compute))

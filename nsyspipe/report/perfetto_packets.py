@@ -218,8 +218,8 @@ class TraceWriter:
         self._write_events(number, columns, numbered)
         return number
 
-    def write_counter(self, track: Track, times: Int64, values: Int64) -> int:
-        """Write a counter and return its track's number: the value from each time on, times in order."""
+    def write_counter(self, track: Track, times: Int64, values: Int64) -> None:
+        """Write a counter: the value from each time on, times in order."""
         number = self.write_track(track)
         self._write_first(number)
         message, packet = _event(number, protos().TrackEvent.TYPE_COUNTER)
@@ -228,7 +228,6 @@ class TraceWriter:
             packet.timestamp, packet.track_event.counter_value = time, value
             packets.append(message.SerializeToString())
         self._file.write(b"".join(packets))
-        return number
 
     def _write_first(self, sequence: int, **fields: object) -> None:
         """Write the first packet of a sequence, whose events are on the track of the same number unless they say."""
@@ -277,10 +276,8 @@ class TraceWriter:
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     """Return a message of one event, and the event in it: both serve again for each event like it."""
-    message = protos().Trace()
-    packet = message.packet.add(
-        trusted_packet_sequence_id=sequence, sequence_flags=protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
-    )
+    message, flag = protos().Trace(), protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
     packet.track_event.type = kind
     return message, packet
 

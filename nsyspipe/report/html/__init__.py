@@ -1,3 +1,1 @@
 """Pages: one file each, offline, under a strict content security policy."""
-
-from __future__ import annotations

@@ -55,16 +55,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]
     In a group where most runs share their label with another, a label is a series (a nightly job). Where most
     labels are there once (a commit's id, the variants of a study), the group is, and the label None.
     """
-    groups = [group_name(run) for run in runs]
-    n_runs = Counter(groups)
-    pairs = Counter((group, run["label"]) for group, run in zip(groups, runs, strict=True))
-    n_sharing = Counter[str]()
-    for (group, _), n in pairs.items():
-        n_sharing[group] += n if n > 1 else 0
-    return [
-        (group, run["label"] if 2 * n_sharing[group] >= n_runs[group] else None)
-        for group, run in zip(groups, runs, strict=True)
-    ]
+    pairs = [(group_name(run), run["label"]) for run in runs]
+    n_alike, n_runs = Counter(pairs), Counter(group for group, _ in pairs)
+    n_sharing = Counter(group for group, label in pairs if n_alike[group, label] > 1)
+    return [(group, label if 2 * n_sharing[group] >= n_runs[group] else None) for group, label in pairs]
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

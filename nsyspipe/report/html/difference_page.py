@@ -39,12 +39,8 @@ _SCRIPTS = (
 def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    return blocks_page(
-        _blocks(difference, gate, settings_file),
-        f"{before} -> {after}: nsyspipe diff",
-        (report.DIFF_RUNS, report.identity_of(difference)),
-        scripts=_SCRIPTS,
-    )
+    blocks, identity = _blocks(difference, gate, settings_file), (report.DIFF_RUNS, report.identity_of(difference))
+    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS)
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:

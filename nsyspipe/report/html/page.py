@@ -144,16 +144,13 @@ def _environment() -> Environment:
 
 def _in_units(table: Table) -> list[tuple[Cell, ...]]:
     """Return the rows of a table, each column of times in one unit."""
-    columns = []
-    for cells in zip(*table.rows, strict=True):
-        texts = in_one_unit([words_of(cell) for cell in cells])
-        columns.append(
-            [
-                replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
-                for cell, text in zip(cells, texts, strict=True)
-            ]
-        )
-    return [*zip(*columns, strict=True)]
+
+    def saying(cell: Cell, text: str) -> Cell:
+        return replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
+
+    columns = zip(*table.rows, strict=True)
+    told = (map(saying, cells, in_one_unit([words_of(cell) for cell in cells])) for cells in columns)
+    return [*zip(*told, strict=True)]
 
 
 def _unbroken(text: str) -> Markup:

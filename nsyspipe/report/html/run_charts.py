@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,17 +81,14 @@ def rank_chart(
     def mean(total: int | None) -> str:
         return ms_text(None if total is None else total / n_steps)
 
-    def part(name: str) -> Callable[[Mapping[str, Any]], str]:
-        def cell(row: Mapping[str, Any]) -> str:
-            time, wall = (parts_of(row) or {}).get(name), row["wall_ns"]
-            return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
-
-        return cell
+    def part(name: str, row: Mapping[str, Any]) -> str:
+        time, wall = (parts_of(row) or {}).get(name), row["wall_ns"]
+        return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
 
     fields = [
         Field("rank", of("rank")),
         Field(whole, lambda row: mean(row["wall_ns"])),
-        *(Field(words, part(name), hint=hint) for name, words, hint in _PARTS),
+        *(Field(words, partial(part, name), hint=hint) for name, words, hint in _PARTS),
         Field("communication in all", lambda row: mean(row["comm_ns"])),
         Field("of it waiting", lambda row: mean(row["wait_ns"])),
         Field("of it transfer", lambda row: mean(row["transfer_ns"])),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -34,30 +34,26 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """What to change by cause, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
 
     by_cause: Sequence[tuple[str, Sequence[Finding]]]
     step_time: str
 
 
-@dataclass(frozen=True, slots=True)
-class MoreRanks:
+class MoreRanks(NamedTuple):
     """A button that shows the ranks of a timeline that are not drawn at first."""
 
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Steps that a timeline can show, each with its words, the one that is drawn first first."""
 
     steps: Sequence[tuple[int, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(NamedTuple):
     """A table under its name, to be opened."""
 
     name: str
@@ -97,9 +93,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
     yield Heading("What to change first")
     if findings := findings_of(run):
-        yield Sentence(
-            "By cause, and by the most that each could give back per step. Bounds overlap: they do not add up."
-        )
+        how = "By cause, and by the most that each could give back per step. Bounds overlap: they do not add up."
+        yield Sentence(how)
         yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
@@ -123,9 +118,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Kernels")
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
-    yield link_table(run.links()) or Sentence(
-        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
-    )
+    unknown = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    yield link_table(run.links()) or Sentence(unknown)
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", _nccl(run.nccl))
     yield Heading("Problems")
@@ -214,10 +208,8 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(ranks))
     if columns := charts.step_chart(steps, has_comm=has_comm):
         all_ranks = "; dots are the ranks, the line their median" if len(ranks) > 1 else ""
-        column = "the slowest of some consecutive steps" if columns.caption else "a step"
-        yield Sentence(
-            f"Each column is {column} on its slowest rank{all_ranks}. Striped columns are not in the figures."
-        )
+        one = "the slowest of some consecutive steps" if columns.caption else "a step"
+        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. Striped columns are not in the figures.")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."

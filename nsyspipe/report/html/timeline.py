@@ -88,15 +88,10 @@ def _stretch(timeline: pa.Table, windows: Mapping[int, tuple[int, int]], origin:
 
 
 def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int]) -> list[int]:
-    kept = [rank for rank in first if rank in counts]
-    room = MOST_BARS - sum(counts[rank] for rank in kept)
-    for rank in (rank for rank in others if rank not in first):
-        room -= counts.get(rank, 0)
-        if room < 0:
-            break
-        if rank in counts:
-            kept.append(rank)
-    return sorted(kept)
+    kept, more = [one for one in first if one in counts], [one for one in others if one in counts and one not in first]
+    n_bars_up_to = np.cumsum([counts[rank] for rank in (*kept, *more)])
+    n_fitting = int(np.searchsorted(n_bars_up_to, MOST_BARS, side="right"))
+    return sorted([*kept, *more][: max(n_fitting, len(kept))])
 
 
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
