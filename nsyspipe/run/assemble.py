@@ -66,7 +66,7 @@ def merge(
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
     size = world_size(digests, log, sidecars.world_size, launched)
     is_capture = bool(placed) and gathered.why_no_steps is not None
-    numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
+    numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
     across = comm.cross_rank(numbered, len(digests), is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
@@ -101,7 +101,7 @@ def merge(
         stragglers=comm.stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
-        host_steps=_host_steps(_numbered(hosts, numbers if hosts else []), names, is_numbered=source != "order"),
+        host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
             *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them

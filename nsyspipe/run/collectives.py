@@ -142,12 +142,9 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
         collective=collective,
         communicator=communicator,
         communicators=names,
-        seq_number=column("seq_number"),
         message_bytes=message_bytes,
-        launched_in=column("launched_in"),
-        micro_batch=column("micro_batch"),
-        n_before=column("n_before"),
         has_ids=has_ids,
+        **{name: column(name) for name in ("seq_number", "launched_in", "micro_batch", "n_before")},
     )
 
 
