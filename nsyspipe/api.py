@@ -293,7 +293,6 @@ def _as_side(side: AnySide) -> Side:
         return Side(run.header.label, (run,))
     runs = tuple(one for one in side if isinstance(one, Run))
     if len(runs) != len(side) or not runs:
-        raise OptionError(
-            "a list", "is not of runs", fix="load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
-        )
+        fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
+        raise OptionError("a list", "is not of runs", fix=fix)
     return Side(runs[0].header.label, runs)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import ask, nvtx_version, ranges_reach, torch_versions
+from nsyspipe.nsys.programs import ask, installed, ranges_reach, torch_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -334,7 +334,7 @@ def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
         yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
         return
     with contextlib.suppress(NsyspipeError):  # what is wrong with nsys is said next
-        version, found = nvtx_version(), nsys.find(options.nsys)
+        version, found = installed("nvtx"), nsys.find(options.nsys)
         if version is not None and not ranges_reach(found.version_text, version):
             problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
             fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"

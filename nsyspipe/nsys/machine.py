@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nsyspipe.model.names import printable
 from nsyspipe.nsys import programs
-from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, Run, ask, nvtx_version, torch_versions
+from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, Run, ask, torch_versions
 from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
@@ -211,7 +211,7 @@ def _nccl(root: Path) -> Check:
 
 def _nvtx(nsys_version: str | None) -> Check:
     uses = "labels of steps"
-    version = nvtx_version()
+    version = programs.installed("nvtx")
     if version is None:
         if torch_versions()[0] is None:
             return Check("nvtx", "missing", "neither nvtx nor torch, whose ranges label as well", uses, _INSTALL)

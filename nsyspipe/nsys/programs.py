@@ -203,20 +203,15 @@ def torch_versions() -> tuple[str | None, str | None]:
     except (ImportError, OSError, ValueError):
         text = ""
     version, cuda = _VERSION.search(text), _CUDA.search(text)
-    return version[1] if version else _installed("torch"), cuda[1] if cuda else None
+    return version[1] if version else installed("torch"), cuda[1] if cuda else None
 
 
 def nccl_version(root: Path) -> str | None:
     """Return the version of NCCL that torch brought, else of the system's library; None without either."""
-    if version := next(filter(None, map(_installed, _NCCL_PACKAGES)), None):
+    if version := next(filter(None, map(installed, _NCCL_PACKAGES)), None):
         return version
     names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
     return max((match[1] for name in names if (match := _LIBRARY_VERSION.search(name))), key=numbers, default=None)
-
-
-def nvtx_version() -> str | None:
-    """Return the version of the ``nvtx`` package of PyPI; torch's own ranges do without it."""
-    return _installed("nvtx")
 
 
 def ranges_reach(nsys_version: str, nvtx: str) -> bool:
@@ -224,12 +219,13 @@ def ranges_reach(nsys_version: str, nvtx: str) -> bool:
     return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """Return the version of a package of this Python environment; None where it is not there, or broken."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
 
     try:
         return metadata.version(package)
-    except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):  # also a broken one
+    except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):
         return None
 
 
@@ -256,11 +252,10 @@ def trace_values_in(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers: its version as it says it (``2024.2.3.38``), and what runs it with a time limit."""
+    """An nsys that answers, and its version as it says it (``2024.2.3.38``)."""
 
     path: Path
     version_text: str
-    run: Run = ask
     _helps: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -278,19 +273,19 @@ class Nsys:
 
     def _help(self, command: str) -> str:
         if command not in self._helps:
-            output = self.run([str(self.path), command, "--help"], _ANSWER_S)
+            output = ask([str(self.path), command, "--help"], _ANSWER_S)
             self._helps[command] = output.text if output is not None and output.status == 0 else ""
         return self._helps[command]
 
 
-def find(program: str | None = None, *, run: Run = ask) -> Nsys:
+def find(program: str | None = None) -> Nsys:
     """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed."""
     path = _path(program)
-    output = run([str(path), "--version"], _ANSWER_S)
+    output = ask([str(path), "--version"], _ANSWER_S)
     if output is None:
         problem = "cannot be started"
     elif (version := version_in(output.text)) is not None:
-        return Nsys(path, version, run)
+        return Nsys(path, version)
     elif output.status is None:
         problem = f"did not tell its version within {_ANSWER_S:.0f} s"
     elif output.status:

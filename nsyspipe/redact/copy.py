@@ -165,11 +165,6 @@ class Removed:
         """Count something."""
         self._numbers[kind, place, unit] += n
 
-    def update(self, other: Removed) -> None:
-        """Add what another one counted."""
-        self.n_named += other.n_named
-        self._numbers.update(other._numbers)
-
     def amounts(self) -> list[Amount]:
         """Return all amounts but zeros, sorted by class and place."""
         return sorted(Amount(kind, place, n, unit) for (kind, place, unit), n in self._numbers.items() if n)
@@ -193,7 +188,7 @@ class Copying:
     report: Report
     connection: sa.Connection
     on_rows: Callable[[], None]
-    removed: Removed = field(default_factory=Removed)
+    removed: Removed
 
     def tables(self, base: str) -> list[str]:
         """Return the tables of the report that are called so, with or without a version."""

@@ -103,9 +103,8 @@ def redact(
         for place, (host, _), file in zip(places, looks, files, strict=True):
             name = None if host is None else hosts.get(host, "")
             with open_report(place.report) as report, opened(place.report, file) as connection:
-                copying = Copying(report, connection, partial(lambda copy: show(copy.stat().st_size), file))
-                _copy(copying, name)
-            removed.update(copying.removed)
+                on_rows = partial(lambda copy: show(copy.stat().st_size), file)
+                _copy(Copying(report, connection, on_rows, removed), name)
             n_done += place.report.stat().st_size
             show(0)
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
@@ -163,9 +162,8 @@ def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Pl
         raise OutputError(str(out), "is a file, where a directory for several reports was needed", fix=_ANOTHER)
     if out.is_dir():
         if any(out.samefile(report.parent) for report in reports):
-            raise OutputError(
-                str(out), "is the directory of the reports, which are never replaced", fix="another directory"
-            )
+            problem = "is the directory of the reports, which are never replaced"
+            raise OutputError(str(out), problem, fix="another directory")
         if not force and any(out.iterdir()):
             problem = "is not empty: what lies in it would be taken for redacted too"
             raise OutputError(str(out), problem, fix="a new directory, or --force")
@@ -241,6 +239,5 @@ def _writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            decoded(str(out)), f"cannot be written ({error.strerror})", fix="another directory"
-        ) from error
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError(decoded(str(out)), problem, fix="another directory") from error

@@ -204,9 +204,8 @@ def copy_ranges(copying: Copying) -> None:
         has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
         left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
         n_removed = copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
-        copying.removed.add(
-            "NVTX names of threads, marks, categories and domains", f"{table}.text", n_removed, "values"
-        )
+        kind = "NVTX names of threads, marks, categories and domains"
+        copying.removed.add(kind, f"{table}.text", n_removed, "values")
 
 
 def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
@@ -288,9 +287,8 @@ def copy_strings(copying: Copying) -> None:
             where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
             copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
             n_kept = copying.count(table, of="main")
-        copying.removed.add(
-            "strings that no kernel, range or CUDA call is named by", table, copying.count(table) - n_kept
-        )
+        kind = "strings that no kernel, range or CUDA call is named by"
+        copying.removed.add(kind, table, copying.count(table) - n_kept)
 
 
 def count_named(copying: Copying) -> None:

@@ -66,7 +66,7 @@ def merge(
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
     size = world_size(digests, log, sidecars.world_size, launched)
     is_capture = bool(placed) and gathered.why_no_steps is not None
-    numbered = _numbered(placed, numbers if placed else [], is_capture=is_capture)
+    numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
     across = comm.cross_rank(numbered, len(digests), is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
@@ -101,7 +101,7 @@ def merge(
         stragglers=comm.stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
-        host_steps=_host_steps(_numbered(hosts, numbers if hosts else []), names, is_numbered=source != "order"),
+        host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
             *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
@@ -328,24 +328,20 @@ def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDi
         yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
         return
     gaps = {digest.size_gap for digest in digests}
-    reasons = [
-        (why, "nsyspipe doctor REPORTS says what records them") for gap, (why, _) in SIZE_GAPS.items() if gap in gaps
-    ]
-    why, how = [*reasons, _UNMATCHED][0]
+    reasons = [why for gap, (why, _) in SIZE_GAPS.items() if gap in gaps]
+    why, how = (reasons[0], "nsyspipe doctor REPORTS says what records them") if reasons else _UNMATCHED
     yield problem("no-message-size", why=why, how=how)
 
 
-def _of_steps(
-    table: pa.Table, ranks: Sequence[int], selection: Selection, why_no_steps: str | None
-) -> Iterator[Problem]:
+def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None) -> Iterator[Problem]:
     """State what is wrong with the steps as a whole."""
     if not ranks:
         return
-    if why_no_steps is not None:
-        yield problem("no-steps", why=why_no_steps)
+    if why is not None:
+        yield problem("no-steps", why=why)
         return
-    for missing, steps in _missing(table, ranks).items():
-        yield problem("step-missing", step=_shown(steps, len(steps)), missing=_shown(missing, len(missing)))
+    for missing, numbers in _missing(steps, ranks).items():
+        yield problem("step-missing", step=_shown(numbers, len(numbers)), missing=_shown(missing, len(missing)))
     n_steps = selection.steps.size
     if not n_steps:
         yield problem("no-common-step")
@@ -353,11 +349,11 @@ def _of_steps(
         yield problem("no-complete-step")
         if n_steps == 1:
             yield problem("few-steps", n=1)
-    elif len(ranks) > 1 and table["step"][int(np.argmin(table["start_ns"].to_numpy()))].as_py() in selection.steps:
+    elif len(ranks) > 1 and steps["in_summary"][int(np.argmin(steps["start_ns"].to_numpy()))].as_py():
         yield problem("capture-start-in-figures")
     elif n_steps < _FEW_STEPS:
         yield problem("few-steps", n=n_steps)
-    above = _above_any_rank(table)
+    above = _above_any_rank(steps)
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None
         yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")

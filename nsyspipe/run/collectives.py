@@ -104,9 +104,8 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
 
     kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
     codes_of_kinds = [np.array([kinds.index(kind) for kind in rank.process.comm.kinds], np.int64) for rank in ranks]
-    kind = _joined(
-        codes[table["kind"].to_numpy()] for codes, table in zip(codes_of_kinds, tables, strict=True) if table.num_rows
-    )
+    pairs = zip(codes_of_kinds, tables, strict=True)
+    kind = _joined(codes[table["kind"].to_numpy()] for codes, table in pairs if table.num_rows)
     collectives = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     collective = collectives[kind] if kinds else kind
     in_step, comm_id = column("member") != NO_MEMBER, column("comm_id")
@@ -142,12 +141,9 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
         collective=collective,
         communicator=communicator,
         communicators=names,
-        seq_number=column("seq_number"),
         message_bytes=message_bytes,
-        launched_in=column("launched_in"),
-        micro_batch=column("micro_batch"),
-        n_before=column("n_before"),
         has_ids=has_ids,
+        **{name: column(name) for name in ("seq_number", "launched_in", "micro_batch", "n_before")},
     )
 
 
@@ -176,9 +172,7 @@ class CrossRank:
     """A run's ranks on one clock, and its communication operations on it."""
 
     placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
-    offsets: (
-        tuple[ClockOffset, ...] | None
-    )  # one per report; None where some meet no others, and of those none are known
+    offsets: tuple[ClockOffset, ...] | None  # one per report; None where some meet no others, whose are not known
     rows: CommRows  # all communication operations, times aligned
     waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
@@ -244,10 +238,8 @@ def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: b
         else:
             yield problem("unmatched-collectives", n=n_unmatched, total=total)
     # A send may end before its receiver comes: NCCL has room for what it sends.
-    is_early = (
-        known.is_matched & (rows.end_ns < known.last_start_ns) & (rows.collective != COLLECTIVES.index("send_recv"))
-    )
-    if n_early := int(np.count_nonzero(is_early)):
+    is_send = rows.collective == COLLECTIVES.index("send_recv")
+    if n_early := int(np.count_nonzero(known.is_matched & ~is_send & (rows.end_ns < known.last_start_ns))):
         yield problem("ended-before-last-arrived", n=n_early)
 
 
@@ -403,9 +395,7 @@ def places_in_steps(across: CrossRank) -> Int64:
     return seq
 
 
-def stragglers_table(
-    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
-) -> pa.Table:
+def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched, lateness without steps."""
     chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
@@ -417,9 +407,8 @@ def stragglers_table(
     late = np.flatnonzero(late_by)
     order = late[np.lexsort((late, -late_by[late], step[late]))]
     largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
-    sums = in_figures.group_by("rank", use_threads=False).aggregate(
-        [("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
-    )
+    of_all = pc.ScalarAggregateOptions(skip_nulls=False)
+    sums = in_figures.group_by("rank", use_threads=False).aggregate([("wait_ns", "sum", of_all)])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])

@@ -104,10 +104,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     capture = capture.without_events()  # most of the memory, not needed any more
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
-    digested = [
-        digest_process(one, context, own.candidates, own.members, host, unmarked_backward=own.backward)
-        for one, own, host in zip(events, steps, between, strict=True)
-    ]
+    digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
     return ReportDigest(
@@ -128,11 +125,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(
-            *capture.problems,
-            *(one for own in steps for one in own.problems),
-            *(one for _, problems in digested for one in problems),
-        ),
+        problems=(*capture.problems, *(one for _, problems in digested for one in problems)),
     )
 
 
@@ -189,9 +182,8 @@ def _agreed(
     family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
-    if reading.step is None and (
-        family is None or is_part_of_step(family)
-    ):  # each rank may repeat something that is no family of ranges of all
+    # Each rank may repeat something that is no family of ranges of all.
+    if reading.step is None and (family is None or is_part_of_step(family)):
         again = _redo(running, digests, reading, REPETITION)
         ranks = place(again)
         family = choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])

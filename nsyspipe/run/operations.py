@@ -168,10 +168,8 @@ def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] |
     """Return what the first reading says of a rank; `seqs`: the place in its step of each communication operation."""
     process, family = rank.process, rank.report.family
     windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
-    tables = process.members, process.comm.table
-    (starts, ends), (comm_starts, comm_ends) = (
-        (table["start_ns"].to_numpy(), table["end_ns"].to_numpy()) for table in tables
-    )
+    starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
+    comm_starts, comm_ends = (process.comm.table[name].to_numpy() for name in ("start_ns", "end_ns"))
     span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.steps import TextFamilies, Windows
     from nsyspipe.model.table import Flags, Int64
     from nsyspipe.reader.metadata import Capture
+    from nsyspipe.run.step_sources import ProcessSteps
 
 # A larger error of figures that compare device and host is told.
 _LARGE_SPAN_NS = 1_000_000
@@ -161,16 +162,11 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 
 
 def digest_process(
-    events: ProcessEvents,
-    context: ReportContext,
-    own: Sequence[Candidate],
-    members: Members,
-    between: BetweenSteps,
-    *,
-    unmarked_backward: PhaseRanges | None = None,
+    events: ProcessEvents, steps: ProcessSteps, between: BetweenSteps, context: ReportContext
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
+    members, unmarked_backward = steps.members, steps.backward
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
     if unmarked_backward is not None:
@@ -184,7 +180,7 @@ def digest_process(
     launched = {name: pa.array(values, mask=counts == 0) for name, values in launched.items()}
     digest = ProcessDigest(
         events.process_id,
-        tuple(own),
+        tuple(steps.candidates),
         pa.table(_member_columns(events.ranges, members) | launched),
         device_id=events.devices[0] if events.devices else None,
         device_ids=tuple(sorted(events.devices)),
@@ -205,7 +201,7 @@ def digest_process(
         backward=unmarked_backward,
         **_measured(events, context, windows, phases, members, between=between),
     )
-    problems = list(_problems(events))
+    problems = [*steps.problems, *_problems(events)]
     if is_one_window:
         return digest, problems
     if not members.starts.size:
@@ -280,11 +276,9 @@ def _measured(
     phase_of_gaps = np.concatenate((kernel_phase, copy_phase))[gaps.operation]
     idle = phase_idle(gaps, windows, phase_of_gaps, len(PHASES))
     costs = {}
-    for code, (phase, ranges) in enumerate(phases.items()):
+    for code, (name, own) in enumerate(phases.items()):
         belongs = kernel_phase == code, copy_phase == code
-        costs[phase] = phase_costs(
-            ranges, members, operations, windows, belongs=belongs, device=device, idle_ns=idle[code]
-        )
+        costs[name] = phase_costs(own, members, operations, windows, belongs=belongs, device=device, idle_ns=idle[code])
     kernels, by_window = kernels_table(operations, context.names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,14 +45,12 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
         return
     is_told = is_surely_one_run(digests, sidecars)
     in_order = sorted(ranks, key=lambda rank: rank.span[0])
-    latest = in_order[0] if in_order else None
-    for rank in in_order:
-        if latest and (gap_ns := rank.span[0] - latest.span[1]) > (
-            _ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)
-        ):
+    last_to_end = itertools.accumulate(in_order, lambda *pair: max(*pair, key=lambda rank: rank.span[1]))
+    for latest, rank in zip(last_to_end, in_order[1:], strict=False):
+        gap_ns = rank.span[0] - latest.span[1]
+        if gap_ns > (_ONE_RUN_NS if is_told else _most_apart_ns(latest.report, rank.report)):
             what = f"active {gap_ns / 1e9:.3g} s apart"
             raise _conflict(digests, latest.report, rank.report, _DIFFERENT.format(what))
-        latest = max(latest or rank, rank, key=lambda one: one.span[1])
 
 
 def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
@@ -104,10 +103,8 @@ def _text(digest: ReportDigest, variable: str) -> str:
     return digest.facts.variables.get(variable, "").strip()
 
 
-def _conflict(
-    digests: Sequence[ReportDigest], first: ReportDigest, second: ReportDigest, what: str
-) -> RankConflictError:
-    names = " and ".join(decoded(str(source_of(Path(one.path)))) for one in (first, second))
+def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
+    names = " and ".join(decoded(str(source_of(Path(digest.path)))) for digest in (one, other))
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
     groups = words_of_runs(digest.path for digest in digests)
     has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
@@ -174,8 +171,8 @@ def number_ranks(
     check_one_run(digests, ranks, sidecars)
     if (named := named_ranks(ranks, sidecars)) is not None:
         return *named, []
-    devices = [-1 if rank.process.device_id is None else rank.process.device_id for rank in ranks]
-    keys = [(rank.argument, device, rank.process.process_id) for rank, device in zip(ranks, devices, strict=True)]
+    places = [(rank.argument, rank.process.device_id, rank.process.process_id) for rank in ranks]
+    keys = [(argument, -1 if device is None else device, process) for argument, device, process in places]
     by_order = {key: number for number, key in enumerate(sorted(keys))}
     unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
     return [by_order[key] for key in keys], "order", [unnamed] if keys else []

@@ -156,9 +156,8 @@ def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -
     family = families.pop()
     why = "these differ" if families else "that is more than a text with numbers"
     if not families and family is not None:
-        has_ranks = any(digest.processes for digest in digests)
         own = [process.candidates for digest in digests for process in digest.processes]
-        if not has_ranks:  # of these, only some may be ranks
+        if not own:  # of these, only some may be ranks
             own = [tuple(one for host in digest.hosts for one in host.candidates) for digest in digests if digest.hosts]
         named = ([one for one in candidates if one.name == family] for candidates in own)
         is_there = [any(one.n_launched_inside > 0 or not one.n_launched for one in candidates) for candidates in named]

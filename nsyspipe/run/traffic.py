@@ -133,13 +133,11 @@ def _sized(across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized
     return {name: one.item() for name, one in zip(_SIZED, sums, strict=True)}
 
 
-def _use(
-    code: int, communicator: str, ranks: tuple[int, ...], cells: Sequence[_Cell], before: tuple[float, ...]
-) -> CommUse:
-    calls, n_bytes, forward, backward = (_total(cells, name) for name in ("calls", "bytes", "forward", "backward"))
+def _use(code: int, name: str, ranks: tuple[int, ...], cells: Sequence[_Cell], before: tuple[float, ...]) -> CommUse:
+    calls, n_bytes, forward, backward = (_total(cells, of) for of in ("calls", "bytes", "forward", "backward"))
     n_steps = _total(cells, "n_steps")
     return CommUse(
-        communicator=communicator,
+        communicator=name,
         collective=COLLECTIVES[code % len(COLLECTIVES)],
         ranks=ranks,
         calls_per_step=(calls or 0) / n_steps if n_steps else 0.0,

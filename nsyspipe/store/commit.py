@@ -141,7 +141,6 @@ class Locked:
 class Staged:
     """Where the files of a run are made before it is replaced."""
 
-    store: Path
     run_id: str
     own: Directory
     tables: Directory  # where new files are made, by their `layout.file_name`
@@ -193,7 +192,7 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
             alive = living.enter_context(own.create(_ALIVE))
             fcntl.flock(alive, fcntl.LOCK_EX)
         tables = living.enter_context(own.enter(_TABLES, make=True))
-        yield Staged(store, run_id, own, tables)
+        yield Staged(run_id, own, tables)
 
 
 @contextlib.contextmanager

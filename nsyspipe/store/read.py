@@ -109,9 +109,8 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
                     contents[name] = _not_of_this_save(store / layout.published(name, run_id))
             break
     else:
-        contents = dict.fromkeys(
-            files, DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
-        )
+        error = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
+        contents = dict.fromkeys(files, error)
     return RunFiles(store, run_id, listed, {**contents, layout.RUNS_FILE: runs}, row)
 
 

@@ -195,11 +195,11 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
         first = unreadable[0]
         what = f"none of its {len(ids)} saved runs can be read"
         raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
-    runs = _joined("runs", rows["runs"])
-    # Ids in a dictionary sort by their codes in older Arrow.
-    keys = runs.set_column(0, "run_id", runs["run_id"].cast(pa.string()))
-    runs = runs.take(pc.sort_indices(keys, _BY_TIME))
-    return StoredRuns(runs, _joined("findings", rows["findings"]), tuple(unreadable))
+    runs = pa.concat_tables(rows["runs"]).combine_chunks()
+    runs = conform(runs.take(pc.sort_indices(runs, _BY_TIME)), schema.RUNS)
+    found, wanted = rows["findings"], DATASET["findings"]
+    findings = conform(pa.concat_tables(found).combine_chunks(), wanted) if found else wanted.empty()
+    return StoredRuns(runs, findings, tuple(unreadable))
 
 
 def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
@@ -216,10 +216,6 @@ def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
     except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
         return Unreadable(shown, name, "is not what nsyspipe writes", AGAIN)
     return table.add_column(0, "run_id", ids)
-
-
-def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
-    return conform(pa.concat_tables(rows).combine_chunks(), DATASET[name]) if rows else DATASET[name].empty()
 
 
 # --- what no column of a run holds, as JSON in its row ---

@@ -135,7 +135,7 @@ def save(
                     files[file] = _write(_saved(name, table, run_id), staged, file)
                 if on_progress:
                     on_progress(n_done, run.ranks.num_rows)
-        with locked(staged.store) as opened:
+        with locked(store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)

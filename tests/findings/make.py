@@ -137,7 +137,7 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
         phases=schema.PHASES.from_rows(list(phases)),
         all_collectives=met.append_column("micro_batch", micro_batch),
         traffic=schema.TRAFFIC.from_rows(served(collectives) if traffic is None else traffic),
-        stragglers=stragglers_table(met, table, ranks),
+        stragglers=stragglers_table(met, table, ranks, is_capture=False),
         kernels=schema.KERNEL_COSTS.from_rows(list(kernels)),
         links=None if links is None else schema.LINKS.from_rows(list(links)),
         **more,
