@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from fnmatch import fnmatchcase
@@ -118,8 +119,22 @@ def served(collectives):
     return [row for use, role in rows for row in traffic(role, use.collective, *costs, comm_id=use.communicator)]
 
 
-def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more):
-    """Build what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
+class Later:
+    """Evidence that is built when something of it is asked for: most cases are only collected, by every worker."""
+
+    def __init__(self, *rows, **more):
+        self._made = functools.cache(lambda: _evidence(*rows, **more))
+
+    def __getattr__(self, name):
+        return getattr(self._made(), name)
+
+
+def evidence(step_rows, collectives=(), **more):
+    """Return what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
+    return Later(step_rows, collectives, **more)
+
+
+def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more):
     table = schema.STEPS.from_rows(step_rows)
     met = schema.COLLECTIVES.from_rows(list(collectives))
     micro_batch = pa.array([row.get("micro_batch") for row in collectives], pa.int64())
