@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import gc
+import hashlib
 import lzma
 import os
 import shutil
@@ -17,6 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from nsyspipe.store import read
+from nsyspipe.store.parquet_size import check_size
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
@@ -92,10 +95,25 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+def remembered_size():
+    """Return `check_size`, which asks once of the same bytes: tests read each saved run many times."""
+    sizes = {}
+
+    def size_of(file):
+        content = hashlib.blake2b(file.read()).digest()
+        if content not in sizes:
+            sizes[content] = check_size(file)
+        file.seek(0)
+        return sizes[content]
+
+    return size_of
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _shared(tmp_path_factory):
-    """Keep the user's own state directory out of the tests, where captures make a key; make the commands' options once."""
+    """Keep the user's own state directory out of the tests, where captures make a key; do once what is always the same."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "check_size", remembered_size())
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
