@@ -34,8 +34,6 @@ _COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_c
 
 
 # --- rows -----------------------------------------------------------------------------------------
-
-
 def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):
     """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
     idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
@@ -160,8 +158,6 @@ def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, worl
 
 
 # --- answers --------------------------------------------------------------------------------------
-
-
 def case(what, given, expected=None, **fields):
     """Return what a rule says of a run, for `of`.
 

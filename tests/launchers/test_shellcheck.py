@@ -99,7 +99,6 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
 
 
 # --- the training program's options ---------------------------------------------------------------
-
 TRAIN = LAUNCHERS / "train_vit.py"
 
 

@@ -111,8 +111,6 @@ def test_of_many_processes_the_slowest_are_shown_in_their_order():
 
 
 # --- which family --------------------------------------------------------------------------------
-
-
 def family(name, union=100, *, first=0, n_members=2):
     return Candidate(name, 1, union, first, n_members, 0, 0)
 
@@ -163,7 +161,6 @@ def test_time_between_steps_is_probably_the_loaders():
 
 
 # --- why the devices idle, in one line ---------------------------------------------------------------
-
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 LATE = ", launched in time but started late"
 CALLS = ["cudaMalloc", "cudaFree"]
