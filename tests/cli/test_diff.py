@@ -81,12 +81,9 @@ def test_reports_and_the_saved_runs_give_the_same_json(diff):
 
 
 @pytest.mark.parametrize(("arguments", "code"), [
-    ("slow fast --fail-on regression", 0),
-    ("slow fast --fail-on any-change", 3),
-    ("fast slow --fail-on regression", 3),
-    ("slow slow --fail-on any-change", 0),
-    ("short fast --fail-on regression", 4),
-    ("slow wide --fail-on regression", 4),
+    ("slow fast --fail-on regression", 0), ("slow fast --fail-on any-change", 3),
+    ("fast slow --fail-on regression", 3), ("slow slow --fail-on any-change", 0),
+    ("short fast --fail-on regression", 4), ("slow wide --fail-on regression", 4),
     ("slow wide --fail-on regression --force", 0),
     ("fast slow --fail-on regression --min-effect 50%", 0),
     ("fast slow --fail-on regression --metric exposed_comm", 0),

@@ -23,9 +23,7 @@ BLOCKS = [
     kinds.Troubles([("not comparable", "sizes", "", None)], is_close=True),
     kinds.Table("Figures", COLUMNS, [["a|b", "1 ms", kinds.Word("improvement", "it is less"), "x_y"], ["c", "2 ms", "", ""]], "3 rest.", n_shown=1),
     kinds.Table("Kernels", COLUMNS, [], "none changed"),
-    kinds.Heading("This rests on:", "dim"),
-    kinds.Items(["--link shm"]),
-    kinds.Sentence("More.", is_close=False),
+    kinds.Heading("This rests on:", "dim"), kinds.Items(["--link shm"]), kinds.Sentence("More.", is_close=False),
     kinds.Troubles([("warning", "clock is *off*", "rank 1", "--rank-map"), ("info", "b", "", None)], 1),
     kinds.Notes(["Read it."]),
 ]  # fmt: skip
@@ -42,9 +40,7 @@ def test_they_stand_apart_and_a_narrow_terminal_says_which_columns_it_goes_witho
 
 @pytest.mark.parametrize(("width", "line"), [
     (80, "kkkkkkkkkkkkkkkkkkkk-end  1 ms  improvement"),
-    (35, "kkkkkkk..kkk-end  1 ms  improvement"),
-    (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"),
-    (18, "kkkkk..k-end  1 ms"),
+    (35, "kkkkkkk..kkk-end  1 ms  improvement"), (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"), (18, "kkkkk..k-end  1 ms"),
 ])  # fmt: skip
 def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width, line):
     table = kinds.Table("x", COLUMNS[:3], [["k" * 20 + "-end", "1 ms", "improvement"]])

@@ -48,13 +48,9 @@ def test_figures_are_of_the_steps_that_were_closed(rows, expected):
 
 @pytest.mark.parametrize(("rows", "pair"), [
     ([(0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 5, 1), (3, 0, 9, 1)], (0, 1)),
-    ([(0, 0, 5, 1), (1, 0, 5, 1)], None),
-    ([(0, 0, 5, 1)], None),
-    ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
-    ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
-    ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
-    ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
-    ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
+    ([(0, 0, 5, 1), (1, 0, 5, 1)], None), ([(0, 0, 5, 1)], None), ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
+    ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)), ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
+    ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)), ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
 ], ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"])  # fmt: skip
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
