@@ -20,7 +20,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.store import read
 from nsyspipe.store.parquet_size import check_size
-from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
 
@@ -201,7 +201,7 @@ def without_gpu(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def board_runs(tmp_path_factory):
-    """Return the runs of `tests.build.scoreboard_runs`."""
+    """Return the runs of `tests.build.plain_steps`."""
     return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 

@@ -17,9 +17,8 @@ from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.units import delta_text
-from tests.build.changed_run import Changed
-from tests.build.plain_steps import plain_rank, plain_run, write_run
-from tests.build.scoreboard_runs import MS, steps
+from tests.build.plain_steps import MS, plain_rank, plain_run, steps, write_run
+from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder
 
 

@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.model.names import printable
 from nsyspipe.report.markdown import escaped, markdown, prose, run_id_of_markdown
 from tests.build.across import every_step, load, reports
-from tests.build.changed_run import Changed, finding
+from tests.build.tools import Changed, finding
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.markdown_page import Page
