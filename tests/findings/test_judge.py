@@ -136,10 +136,8 @@ def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     table, problems = judge(evidence([step()]))
     assert table.num_rows == 0
     assert [(one.message, one.fix) for one in problems] == [
-        ("not judged: a, c (why)", "how"),
-        ("not judged: b (else)", "how"),
-        ("not judged: d (why)", "other"),
-    ]
+        ("not judged: a, c (why)", "how"), ("not judged: b (else)", "how"), ("not judged: d (why)", "other"),
+    ]  # fmt: skip
     assert {(one.code, one.severity) for one in problems} == {("not-judged", "info")}
     assert "not-judged" in CATALOGUE
 
