@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import gc
+import hashlib
 import lzma
 import os
 import shutil
@@ -17,7 +18,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 import nsyspipe
 from nsyspipe.cli.app import app
-from tests.build.scoreboard_runs import scoreboard_runs
+from nsyspipe.store import read
+from nsyspipe.store.parquet_size import check_size
+from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.pairs import Captures
 
@@ -26,9 +29,9 @@ SAMPLES = Path(__file__).parent.parent / "sample_reports"
 FROZEN = Path(__file__).with_name("golden") / "frozen"
 
 
-if "CI" not in os.environ:
-    settings.register_profile("desk", max_examples=25, deadline=None)
-    settings.load_profile("desk")
+# In CI they are the same each time: what more of them would find they have found.
+settings.register_profile("fewer", max_examples=50 if "CI" in os.environ else 25, deadline=None)
+settings.load_profile("fewer")
 
 
 def examples(number):
@@ -89,13 +92,35 @@ def pytest_xdist_make_scheduler(config, log):
             # Several nsys at once on two cores lose their agents.
             return "nsys" if path.startswith("tests/with_nsys/") else path
 
+        def _assign_work_unit(self, node):
+            # One worker begins with what waits for programs: at the end the others would wait with it.
+            waiting = [scope for scope in self.workqueue if scope.startswith("tests/launchers/")]
+            if waiting and node is next(iter(self.nodes)):
+                self.workqueue.move_to_end(waiting[0], last=False)
+            super()._assign_work_unit(node)
+
     return ByFile(config, log)
+
+
+def remembered_size():
+    """Return `check_size`, which asks once of the same bytes: tests read each saved run many times."""
+    sizes = {}
+
+    def size_of(file):
+        content = hashlib.blake2b(file.read()).digest()
+        if content not in sizes:
+            sizes[content] = check_size(file)
+        file.seek(0)
+        return sizes[content]
+
+    return size_of
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared(tmp_path_factory):
-    """Keep the user's own state directory out of the tests, where captures make a key; make the commands' options once."""
+    """Keep the user's own state directory out of the tests, where captures make a key; do once what is always the same."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "check_size", remembered_size())
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
@@ -176,7 +201,7 @@ def without_gpu(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def board_runs(tmp_path_factory):
-    """Return the runs of `tests.build.scoreboard_runs`."""
+    """Return the runs of `tests.build.plain_steps`."""
     return scoreboard_runs(tmp_path_factory.mktemp("board"))
 
 

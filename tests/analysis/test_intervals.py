@@ -100,7 +100,6 @@ def test_lengths_of_groups_equal_counting_each_group(groups, far):
 
 
 # --- operations side by side, and the span of ranges to read --------------------------------------
-
 TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}
 NAMES = ("process_id", "start_ns", "end_ns", "device_id", "stream_id", "correlation_id")
 

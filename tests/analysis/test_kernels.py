@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.analysis import kernels as module
+from nsyspipe.analysis import kernels as costs, kernels as module
 from nsyspipe.analysis.intervals import EMPTY, union
-from nsyspipe.analysis.kernels import (
-    comm_delays,
-    compared_share,
-    costliest,
-    kernel_slowdown,
-    kernels_table,
-    most_assumed,
-    window_sums,
-)
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from tests.build.make import comm, compute, dtod, ints, operations, windows
@@ -31,7 +22,7 @@ def table_of(*ops, texts=(), phase=None, under=(), spans=()):
     n_kernels = sum(op.category != "copy" for op in ops)
     phase = np.full(n_kernels, NO_PHASE) if phase is None else np.array(phase, np.int8)
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
-    return kernels_table(operations(*ops), dict(texts), phase, covered, windows(*spans))
+    return costs.kernels_table(operations(*ops), dict(texts), phase, covered, windows(*spans))
 
 
 def names(*name_ids, texts):
@@ -99,7 +90,7 @@ def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_
             for name, time in zip("abc", times, strict=True)]  # fmt: skip
     keys = ("rank", "phase", "name", "total_ns")
     rows = [dict(zip(keys, row, strict=True)) for row in (*rows, (1, "backward", "z", 1))]
-    kept = costliest(schema.KERNEL_COSTS.from_rows(rows), n_kept)
+    kept = costs.costliest(schema.KERNEL_COSTS.from_rows(rows), n_kept)
     assert kept.schema == schema.KERNEL_COSTS.arrow
     assert [f"{row['rank']}{row['phase']}{row['name']}" for row in kept.to_pylist()] == expected
 
@@ -110,7 +101,7 @@ KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers
 def sums(kernels, spans, n_rows=3):
     """Sum kernels (start, duration, row) over windows."""
     columns = (ints(*(one[at] for one in kernels)) for at in range(3))
-    return window_sums(*columns, n_rows, windows(*spans))
+    return costs.window_sums(*columns, n_rows, windows(*spans))
 
 
 @pytest.mark.parametrize("most", [1, 30, 2**18])
@@ -162,7 +153,7 @@ def slowdown(*kernels, grid=None, block=None):
     """Compare kernels (name, duration, covered); return {kernel: (covered, what that takes free)}."""
     columns = [ints(*(kernel[at] for kernel in kernels)) for at in range(3)]
     shapes = [ints(*([8] * len(kernels) if one is None else one)) for one in (grid, block)]
-    kernel, covered, free = (one.tolist() for one in kernel_slowdown(columns[0], *shapes, *columns[1:]))
+    kernel, covered, free = (one.tolist() for one in costs.kernel_slowdown(columns[0], *shapes, *columns[1:]))
     return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
 
 
@@ -244,7 +235,7 @@ def delays(n, beside, ahead=None):
     late = [compute(at, at + 10, 0 if ahead is None else at - beside - ahead) for at in starts]
     nccl = begin + 20, begin + 60 + every * n
     ops, spans = operations(*free, *late, comm(*nccl, 0)), windows((0, begin), (begin, begin + 10**8))
-    found = comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
+    found = costs.comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
     return None if found is None else found.tolist()
 
 
@@ -258,7 +249,7 @@ def delays(n, beside, ahead=None):
 ])  # fmt: skip
 def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
     assert delays(n, beside, ahead) == expected
-    assert comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
+    assert costs.comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
 
 
 @pytest.mark.parametrize(("rows", "share"), [
@@ -269,7 +260,10 @@ def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
 ])  # fmt: skip
 def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
-    assert compared_share(schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows])) == share
+    assert (
+        costs.compared_share(schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows]))
+        == share
+    )
 
 
 @pytest.mark.parametrize(("bytes_per_s", "most"), [
@@ -277,4 +271,4 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     (3e9, 0.048), (30e9, 0.048), (30e9 * 10**0.5, 0.424), (300e9, 0.8), (3e12, 0.8), (None, 0.8),
 ])  # fmt: skip
 def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
-    assert most_assumed(bytes_per_s) == pytest.approx(most)
+    assert costs.most_assumed(bytes_per_s) == pytest.approx(most)

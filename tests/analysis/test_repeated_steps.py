@@ -95,8 +95,6 @@ def test_operators_of_autograds_engine_say_when_backward_runs():
 
 
 # --- how alike two sequences are ------------------------------------------------------------------
-
-
 def longest_common(one, other):
     """Return the length of the longest common subsequence, by its recurrence."""
     row = [0] * (len(one) + 1)

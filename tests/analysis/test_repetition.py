@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from nsyspipe.analysis import repetition
 from nsyspipe.analysis.repeated_steps import RepeatedSteps, backward_of_thread
-from nsyspipe.analysis.repetition import (
-    COMM,
-    NAMES,
-    SHAPES,
-    LaunchSequence,
-    Repetition,
-    find_repetition,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,13 +44,13 @@ def step(n_layers: int = 6, name: str = "AdamFunctor", grid: int = 1) -> list[La
     return [(*first[:3], _PAUSE_NS), *rest]
 
 
-def sequence(parts: Iterable[Sequence[Launch]]) -> LaunchSequence:
+def sequence(parts: Iterable[Sequence[Launch]]) -> repetition.LaunchSequence:
     rows = list(chain.from_iterable(parts))
     names = [row[0] for row in rows]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     shapes = {row[:2]: number for number, row in enumerate(dict.fromkeys(row[:2] for row in rows))}
     shape_of = {key: number for number, key in enumerate(shapes)}
-    return LaunchSequence(
+    return repetition.LaunchSequence(
         time_ns=np.cumsum([row[3] for row in rows]),
         thread_id=np.array([row[2] for row in rows], np.int64),
         name=np.array([numbers[name] for name in names], np.int64),
@@ -67,8 +60,8 @@ def sequence(parts: Iterable[Sequence[Launch]]) -> LaunchSequence:
     )
 
 
-def units(parts: Sequence[Sequence[Launch]]) -> Repetition:
-    found = find_repetition(sequence(parts))
+def units(parts: Sequence[Sequence[Launch]]) -> repetition.Repetition:
+    found = repetition.find_repetition(sequence(parts))
     assert found is not None
     return found
 
@@ -108,7 +101,7 @@ def every(n: int, parts: Sequence[Sequence[Launch]], block: Sequence[Launch]) ->
 def test_steps_of_equal_launches_begin_behind_the_optimizer() -> None:
     found = units([step()] * 5)
     assert found.edges.tolist() == edges(*[_STEP] * 5)
-    assert (found.key, found.agreement, found.is_step, found.n_launches) == (SHAPES, 1.0, True, _STEP)
+    assert (found.key, found.agreement, found.is_step, found.n_launches) == (repetition.SHAPES, 1.0, True, _STEP)
     assert (found.thread_id, found.backward_threads) == (LOOP, (AUTOGRAD,))
 
 
@@ -119,7 +112,7 @@ def test_a_capture_that_begins_and_ends_inside_a_step_has_whole_steps_only() -> 
 
 def test_three_steps_are_enough_and_two_are_not() -> None:
     assert units([step()] * 3).edges.size == 4
-    assert find_repetition(sequence([step()] * 2)) is None
+    assert repetition.find_repetition(sequence([step()] * 2)) is None
 
 
 @pytest.mark.parametrize(("parts", "sizes"), [
@@ -169,7 +162,7 @@ def test_an_evaluation_every_few_steps_counts_in_the_step_before(optimizer_name:
 
 def test_lengths_that_differ_from_step_to_step_change_grids_and_not_names() -> None:
     found = units([step(grid=int(grid)) for grid in np.random.default_rng(1).integers(2, 900, 8)])
-    assert (found.key, np.diff(found.edges).tolist()) == (NAMES, [_STEP] * 8)
+    assert (found.key, np.diff(found.edges).tolist()) == (repetition.NAMES, [_STEP] * 8)
 
 
 @pytest.mark.parametrize("comm", [3, 0])
@@ -177,7 +170,7 @@ def test_kernels_that_differ_from_step_to_step_leave_collectives_and_optimizer(c
     roll = np.random.default_rng(1)
     parts = [dynamic(roll, comm=comm) for _ in range(10)]
     found = units(parts)
-    assert found.key == COMM
+    assert found.key == repetition.COMM
     assert found.edges.tolist() == edges(*map(len, parts))
 
 
@@ -194,7 +187,7 @@ def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_
     roll = np.random.default_rng(seed)
     parts = every(n, [noisy(step(60), roll) for _ in range(20)], _EVALUATION)
     found = units(parts)
-    assert (found.key, found.edges.size - 1) == (SHAPES, 20)
+    assert (found.key, found.edges.size - 1) == (repetition.SHAPES, 20)
     assert 0.95 <= found.agreement < 1
     # The optimizer ends a step to the launch; where an evaluation ends, is known by what follows.
     off = found.edges - edges(*map(len, parts))
@@ -205,12 +198,12 @@ def test_some_launches_more_or_less_in_each_step_are_noise_and_an_evaluation_is_
 @pytest.mark.parametrize("seed", range(4))
 def test_micro_batches_are_no_steps_where_noise_hides_what_else_is_in_each_fourth(seed: int) -> None:
     roll = np.random.default_rng(seed)
-    found = find_repetition(sequence([noisy([*_MICRO * 4, *_UNKNOWN], roll) for _ in range(8)]))
+    found = repetition.find_repetition(sequence([noisy([*_MICRO * 4, *_UNKNOWN], roll) for _ in range(8)]))
     assert found is None or found.edges.size - 1 == 8
 
 
 def test_two_steps_of_many_micro_batches_are_too_few() -> None:
-    assert find_repetition(sequence([*[[*_MICRO * 8, *_UNKNOWN]] * 2, _MICRO * 4])) is None
+    assert repetition.find_repetition(sequence([*[[*_MICRO * 8, *_UNKNOWN]] * 2, _MICRO * 4])) is None
 
 
 def test_of_two_stretches_around_a_recompilation_the_longer_counts() -> None:
@@ -250,7 +243,7 @@ def test_inference_of_equal_layers_has_units_and_no_steps() -> None:
                  id="requests of other lengths"),
 ])  # fmt: skip
 def test_what_does_not_repeat_has_no_units(parts: list[list[Launch]]) -> None:
-    assert find_repetition(sequence(parts)) is None
+    assert repetition.find_repetition(sequence(parts)) is None
 
 
 def test_where_no_optimizer_is_known_a_unit_begins_behind_the_longest_pause() -> None:

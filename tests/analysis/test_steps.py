@@ -9,17 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.steps import (
-    STEP_OPTION,
-    Candidate,
-    TextFamilies,
-    candidates,
-    capture_window,
-    choose,
-    normalise,
-    select_steps,
-    step_windows,
-)
+from nsyspipe.analysis import steps as module
 from nsyspipe.errors import OptionError
 from tests.build.make import comm, compute, dtod, htod, ints, members, memset, operations, ranges, texts_of
 
@@ -27,14 +17,16 @@ NO_OPERATIONS = operations()
 
 
 def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
-    return Candidate(name, 1, union, first, members, inside, launched)
+    return module.Candidate(name, 1, union, first, members, inside, launched)
 
 
 def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
     texts = texts_of(table)
-    families = TextFamilies.by_option(texts, re.compile(pattern)) if pattern else TextFamilies.by_text(texts)
+    families = (
+        module.TextFamilies.by_option(texts, re.compile(pattern)) if pattern else module.TextFamilies.by_text(texts)
+    )
     launches = None if updates is None else np.array(updates, np.int64)
-    return candidates(table, families, ops, launches)
+    return module.candidates(table, families, ops, launches)
 
 
 def facts(found):
@@ -45,18 +37,18 @@ def test_texts_that_differ_in_digits_only_are_a_family_and_suffixes_are_dropped(
     texts = ["Batch 10", "aten::mm, seq = 7, op_id = 12", "a1b22c333", "step, seq 4", "", None, "Batch 9, seq = 4"]
     texts = pa.array([*texts, "batch 10"], pa.string())
     expected = ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", None, "Batch #", "batch #"]
-    assert normalise(texts).to_pylist() == expected
-    families = TextFamilies.by_text(texts)
+    assert module.normalise(texts).to_pylist() == expected
+    families = module.TextFamilies.by_text(texts)
     assert [None if at < 0 else families.names[at] for at in families.of_text.tolist()] == expected
     assert families.names == ["Batch #", "aten::mm", "a#b#c#", "step, seq #", "", "batch #"]
-    assert TextFamilies.by_text(pa.array([], pa.string())).names == []
+    assert module.TextFamilies.by_text(pa.array([], pa.string())).names == []
 
 
 def test_an_option_makes_one_family_of_what_it_matches_anywhere_in_the_text_as_it_is():
     texts = pa.array(["train 1", "my train 2, seq = 5", None, "eval 5", "TRAIN 3"])
-    families = TextFamilies.by_option(texts, re.compile(r"train|= 5$"))
-    assert (families.names, families.of_text.tolist()) == ([STEP_OPTION], [0, 0, -1, -1, -1])
-    assert TextFamilies.by_option(pa.array([], pa.string()), re.compile("a")).of_text.tolist() == []
+    families = module.TextFamilies.by_option(texts, re.compile(r"train|= 5$"))
+    assert (families.names, families.of_text.tolist()) == ([module.STEP_OPTION], [0, 0, -1, -1, -1])
+    assert module.TextFamilies.by_option(pa.array([], pa.string()), re.compile("a")).of_text.tolist() == []
 
 
 @pytest.mark.parametrize(("rows", "best"), [
@@ -71,7 +63,7 @@ def test_a_family_is_measured_on_the_thread_with_its_largest_union(rows, best):
 
 
 def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
-    assert candidates(ranges(), TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
+    assert module.candidates(ranges(), module.TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
     assert measured(ranges((1, 0, 10, "s 1")), pattern="train") == []
 
 
@@ -85,7 +77,11 @@ def test_a_family_needs_two_members_and_half_of_the_launches(candidate, qualifie
     assert candidate.qualifies is qualifies
 
 
-STEP, EPOCH, MATCHED = one(union=10), one("Epoch #", union=1000), one(STEP_OPTION, members=1, inside=0, launched=9)
+STEP, EPOCH, MATCHED = (
+    one(union=10),
+    one("Epoch #", union=1000),
+    one(module.STEP_OPTION, members=1, inside=0, launched=9),
+)
 # First ranges: a at 5 and 9, b at 7 and 8; with rank 1 shifted by -4: a 5 and 5, b 7 and 4.
 FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", first=8)]]
 
@@ -104,13 +100,13 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
         for rank, family in (([[one(name, union=1000), STEP]], "step #"), ([[one(name, union=1000)]], name))
     ),
     # What the option matches on any rank needs no vote; a range named like it, which was not asked for, does.
-    ([[MATCHED], []], [0, 0], STEP_OPTION),
-    ([[], [MATCHED]], [0, 0], STEP_OPTION),
+    ([[MATCHED], []], [0, 0], module.STEP_OPTION),
+    ([[], [MATCHED]], [0, 0], module.STEP_OPTION),
     ([measured(ranges((1, 0, 10, "--step")))], [0], None),
     ([[], []], [0, 0], None),
 ])  # fmt: skip
 def test_which_family_is_chosen(ranks, shifts, family):
-    assert choose(ranks, shifts) == family
+    assert module.choose(ranks, shifts) == family
 
 
 OPERATORS = ["aten::to, seq = 4, op_id = 5", "{'mod': 'torch', 'op': 'conv2d'}", "c10d::allreduce_"]
@@ -120,7 +116,7 @@ OPERATORS = ["aten::to, seq = 4, op_id = 5", "{'mod': 'torch', 'op': 'conv2d'}",
 def test_operators_and_ranges_of_a_librarys_domain_are_steps_only_by_option(text, libraries):
     table = ranges((1, 0, 50, text), (1, 50, 90, text), (1, 5, 6, "s 1"), libraries=libraries)
     assert [found.name for found in measured(table)] == ["s #"]
-    assert facts(measured(table, pattern=re.escape(text))) == [(STEP_OPTION, 1, 90, 0, 2, 0, 0)]
+    assert facts(measured(table, pattern=re.escape(text))) == [(module.STEP_OPTION, 1, 90, 0, 2, 0, 0)]
 
 
 @pytest.mark.parametrize("text", ["Trainer::step 1", "{step 1}", "step aten::to"])
@@ -164,7 +160,7 @@ def test_a_family_inside_anothers_ranges_loses_to_it_where_both_take_as_long():
     layers = [(1, at, at + 10, f"layer {at}") for at in (0, 10, 20, 30)]
     found = measured(ranges(*steps, *layers))
     assert [one.holders for one in found] == [("step #",), ()]
-    assert choose([found], [0]) == "step #"
+    assert module.choose([found], [0]) == "step #"
 
 
 THREE = members((0, 100), (100, 200), (200, 300))
@@ -178,7 +174,7 @@ def rows(windows):
 
 def test_a_capture_is_one_cut_off_window_from_first_start_to_last_end():
     ops = operations(compute(20, 60, 10), comm(50, 55), dtod(5, 9), memset(58, 70))
-    assert rows(capture_window(ops)) == [(0, 5, 70, False)]
+    assert rows(module.capture_window(ops)) == [(0, 5, 70, False)]
 
 
 KERNELS = compute(20, 30, 10), compute(120, 150, 110)
@@ -223,14 +219,14 @@ FAR = 2**60
      [(0, 50, 70, True), (3, 70, 80, False)]),
 ])  # fmt: skip
 def test_windows_follow_the_kernels_that_steps_launch(step_ranges, ops, expected):
-    assert rows(step_windows(step_ranges, operations(*ops))) == expected
+    assert rows(module.step_windows(step_ranges, operations(*ops))) == expected
 
 
 def selected(rows, n_ranks, skip_first=None):
     """Select among (step, start, is complete), one per (rank, step) with a window."""
     step, start = ints(*(row[0] for row in rows)), ints(*(row[1] for row in rows))
     complete = np.array([row[2] for row in rows], np.bool_)
-    found = select_steps(step, start, complete, n_ranks, skip_first)
+    found = module.select_steps(step, start, complete, n_ranks, skip_first)
     return found.steps.tolist(), found.skipped.tolist(), found.is_fallback
 
 

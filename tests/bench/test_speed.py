@@ -35,8 +35,8 @@ from nsyspipe.reader.report import Report, open_report
 from nsyspipe.reader.tables import fetch_rows
 from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
 from nsyspipe.store.write import save
-from tests.build.changed_run import Changed
 from tests.build.synthetic import clock_errors, generate
+from tests.build.tools import STEADY, Changed
 from tests.build.trace import steady_rank
 from tests.conftest import SAMPLES
 from tests.store.store_tools import old_run, stored
@@ -49,10 +49,6 @@ KINDS = tuple(CommKind(name, "f32", "RING_LL") for name in COLLECTIVES[:4])
 SIZES = (500, 5000)
 PROCESS_BITS = 24  # of a globalTid, above those of the thread
 HERE = Path(__file__).parent
-PARTS = (
-    "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "dtod_ns", "dtod_bytes",
-    "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
-)  # fmt: skip
 _LENGTH = 'sum(length("{}"))'
 _SUMS = {"int": 'sum("{}" & 16777215)', "sql": "sum(({}) & 16777215)", "text": _LENGTH, "blob": _LENGTH}
 
@@ -344,4 +340,6 @@ def _children(pid: int) -> list[int]:
 
 def _totals(found: dict) -> list[dict[str, int]]:
     ranks = [row["rank"] for row in found["ranks"]]
-    return [{name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in PARTS} for rank in ranks]
+    return [
+        {name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in STEADY} for rank in ranks
+    ]

@@ -16,8 +16,7 @@ from nsyspipe.report.scoreboard import scoreboard_page
 from nsyspipe.store.saved_run import StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
-from tests.build.plain_steps import plain_run
-from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.plain_steps import plain_run, scoreboard_runs
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.dashboard_store import add_run, add_series, days, finding_row, run_row, series_day

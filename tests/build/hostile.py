@@ -14,15 +14,12 @@ HOSTILE = (
     "<script>window.attacked=1;alert(1)</script>",
     "<img src=x onerror=window.attacked=2>",
     "</script><script>window.attacked=3</script>",
-    '"><svg onload=window.attacked=4>',
-    "' autofocus onfocus='window.attacked=5",
-    "{{7*7}}{% raw %}${7*7}",
-    "<!--<script>",
-    "javascript:window.attacked=6",
+    '"><svg onload=window.attacked=4>', "' autofocus onfocus='window.attacked=5", "{{7*7}}{% raw %}${7*7}",
+    "<!--<script>", "javascript:window.attacked=6",
     "\u202eesrever\u202c zero\u200bwidth\u2028line\u2029",
     "a\x07b\x1b[31mc\x7f",
     "&lt;b&gt;&amp;&#39;",
-)
+)  # fmt: skip
 # Names of kernels lose what looks like template arguments or comes before a space: these stay as they are.
 HOSTILE_KERNELS = ('"onload=window.attacked=7', "'onerror=window.attacked=8", "{{7*7}}", "&lt;script&gt;")
 LONG = "long_name_" * 1000

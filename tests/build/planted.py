@@ -193,10 +193,6 @@ def _free_pages(database: sqlite3.Connection, secrets: dict[str, str]) -> None:
     rows = [(10_000 + n, secrets["deleted row"]) for n in range(300)]
     database.executemany(f"INSERT INTO {STRINGS} VALUES (?, ?)", rows)
     for statement in (
-        "COMMIT",
-        "BEGIN",
-        f"DELETE FROM {STRINGS} WHERE id >= 10000",
-        "COMMIT",
-        "PRAGMA wal_checkpoint(TRUNCATE)",
-    ):
+        "COMMIT", "BEGIN", f"DELETE FROM {STRINGS} WHERE id >= 10000", "COMMIT", "PRAGMA wal_checkpoint(TRUNCATE)",
+    ):  # fmt: skip
         database.execute(statement)

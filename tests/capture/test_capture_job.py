@@ -30,11 +30,8 @@ def run(name, *words, command=("true",)):
 
 def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys):
     for words, status in (
-        (("true",), 0),
-        (("sh", "-c", "exit 9"), 9),
-        (("sh", "-c", "kill -6 $$"), 134),
-        (("/no/such",), 2),
-    ):
+        (("true",), 0), (("sh", "-c", "exit 9"), 9), (("sh", "-c", "kill -6 $$"), 134), (("/no/such",), 2),
+    ):  # fmt: skip
         assert run(tmp_path / "x", command=words) == status
     assert "error: /no/such: cannot be started: No such file" in capsys.readouterr().err
 

@@ -84,8 +84,6 @@ def test_the_status_is_the_programs_or_says_whose_fault_it_is_and_the_words_are_
 
 
 # --- what an nsys has left ------------------------------------------------------------------------
-
-
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "tmp" / "nvidia").mkdir(parents=True)

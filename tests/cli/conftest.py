@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.store.write import save
-from tests.build.scoreboard_runs import scoreboard_runs
+from tests.build.plain_steps import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import write_sick
 from tests.report.conftest import pinned as pinned_report  # noqa: F401 - a fixture
@@ -31,7 +31,7 @@ def invoke(call):
 def made(tmp_path_factory):
     """Return a directory of runs, which tests read only.
 
-    Saved each alone (`slow` and others, see `tests.build.scoreboard_runs`) and together in `store`; their reports in
+    Saved each alone (`slow` and others, see `tests.build.plain_steps`) and together in `store`; their reports in
     `reports`; reports of a run without GPU activity, `empty`, and of one in which much could be better, `sick`;
     files that are neither.
     """

@@ -39,11 +39,8 @@ def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
 
 def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
     for label, run_id, run in [
-        ("main", "m1", "slow"),
-        ("main", "m2", "again"),
-        ("a=b/c", "f1", "fast"),
-        ("run-3", "s1", "short"),
-    ]:
+        ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short"),
+    ]:  # fmt: skip
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
     refused(
         diff("--against", "main", "labels"),
@@ -81,12 +78,9 @@ def test_reports_and_the_saved_runs_give_the_same_json(diff):
 
 
 @pytest.mark.parametrize(("arguments", "code"), [
-    ("slow fast --fail-on regression", 0),
-    ("slow fast --fail-on any-change", 3),
-    ("fast slow --fail-on regression", 3),
-    ("slow slow --fail-on any-change", 0),
-    ("short fast --fail-on regression", 4),
-    ("slow wide --fail-on regression", 4),
+    ("slow fast --fail-on regression", 0), ("slow fast --fail-on any-change", 3),
+    ("fast slow --fail-on regression", 3), ("slow slow --fail-on any-change", 0),
+    ("short fast --fail-on regression", 4), ("slow wide --fail-on regression", 4),
     ("slow wide --fail-on regression --force", 0),
     ("fast slow --fail-on regression --min-effect 50%", 0),
     ("fast slow --fail-on regression --metric exposed_comm", 0),

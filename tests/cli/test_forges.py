@@ -13,8 +13,7 @@ import yaml
 from typer.main import get_command
 
 from nsyspipe.cli.app import app
-from tests.build.plain_steps import write_run
-from tests.build.scoreboard_runs import steps
+from tests.build.plain_steps import steps, write_run
 
 ROOT = Path(__file__).parents[2]
 FORGES = ("github", "gitlab")

@@ -46,14 +46,10 @@ def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(t
     (tmp_path / "lr=3").mkdir()
     (tmp_path / "lr=4_0.sqlite").touch()
     for argument, label, place in [
-        ("base=runs/a=b", "base", "runs/a=b"),
-        ("runs/*.sqlite", None, "runs/*.sqlite"),
-        ("./x=y", None, "./x=y"),
-        ("store/runs/run_id=7", None, "store/runs/run_id=7"),
-        ("lr=3", None, "lr=3"),
-        ("lr=4_*.sqlite", None, "lr=4_*.sqlite"),
-        ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
-    ]:
+        ("base=runs/a=b", "base", "runs/a=b"), ("runs/*.sqlite", None, "runs/*.sqlite"), ("./x=y", None, "./x=y"),
+        ("store/runs/run_id=7", None, "store/runs/run_id=7"), ("lr=3", None, "lr=3"),
+        ("lr=4_*.sqlite", None, "lr=4_*.sqlite"), ("lr=5_*.sqlite", "lr", "5_*.sqlite"),
+    ]:  # fmt: skip
         assert split_label(argument) == (label, place)
     for argument in ("=x", "a\x1b=x", "x" * 101 + "=y", "a="):
         with pytest.raises(OptionError, match="label"):

@@ -14,8 +14,8 @@ from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side, _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
-from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
+from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.comparison.conftest import STEPS
 

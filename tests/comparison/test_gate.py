@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.comparison.gate import (
-    FAILED,
-    PASSED,
-    UNDECIDED,
-    check_can_fail,
-    gate,
-    parse_confidence,
-    parse_metrics,
-    parse_min_effect,
-    read_settings,
-)
+from nsyspipe.comparison import gate as module
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS
 
@@ -30,57 +20,57 @@ class Judged:
 
 
 @pytest.mark.parametrize(("verdicts", "on_regression", "on_any_change"), [
-    (["no change"], PASSED, PASSED), (["improvement"], PASSED, FAILED), (["regression"], FAILED, FAILED),
-    (["inconclusive"], UNDECIDED, UNDECIDED), (["inconclusive", "regression"], FAILED, FAILED),
-    (["inconclusive", "improvement"], UNDECIDED, FAILED), (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
+    (["no change"], module.PASSED, module.PASSED), (["improvement"], module.PASSED, module.FAILED), (["regression"], module.FAILED, module.FAILED),
+    (["inconclusive"], module.UNDECIDED, module.UNDECIDED), (["inconclusive", "regression"], module.FAILED, module.FAILED),
+    (["inconclusive", "improvement"], module.UNDECIDED, module.FAILED), (["no change", "inconclusive"], module.UNDECIDED, module.UNDECIDED),
 ])  # fmt: skip
 def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
     judged = Judged(**{f"m{at}": verdict for at, verdict in enumerate(verdicts)})
-    assert gate(judged, "regression").exit_code == on_regression
-    assert gate(judged, "any-change").exit_code == on_any_change
+    assert module.gate(judged, "regression").exit_code == on_regression
+    assert module.gate(judged, "any-change").exit_code == on_any_change
 
 
 def test_a_metric_without_direction_fails_only_where_any_change_does():
     judged = Judged(step_time="no change", comm="change")
-    assert gate(judged, "any-change").exit_code == FAILED
+    assert module.gate(judged, "any-change").exit_code == module.FAILED
     with pytest.raises(OptionError, match="comm is neither better lower nor higher") as caught:
-        gate(judged, "regression")
+        module.gate(judged, "regression")
     assert caught.value.fix == "--fail-on any-change"
-    check_can_fail("any-change", {"comm": "neither"})
-    check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
+    module.check_can_fail("any-change", {"comm": "neither"})
+    module.check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
     better = {"comm": "neither", "idle": "lower", "collectives": "neither"}
     with pytest.raises(OptionError, match="comm, collectives are neither") as caught:
-        check_can_fail("regression", better, "x.toml: fail-on", 'fail-on = "any-change"')
+        module.check_can_fail("regression", better, "x.toml: fail-on", 'fail-on = "any-change"')
     assert (caught.value.subject, caught.value.fix) == ("x.toml: fail-on", 'fail-on = "any-change"')
 
 
 def test_a_gate_says_which_metrics_failed_and_which_are_open():
-    found = gate(Judged(a="regression", b="inconclusive", c="no change"), "regression")
+    found = module.gate(Judged(a="regression", b="inconclusive", c="no change"), "regression")
     assert [row["metric"] for row in found.failed] == ["a"]
     assert [row["metric"] for row in found.undecided] == ["b"]
     assert found.outcome == "failed"
     with pytest.raises(OptionError, match="is no gate"):
-        gate(Judged(a="no change"), "slower")
+        module.gate(Judged(a="no change"), "slower")
 
 
 @pytest.mark.parametrize(
     ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02%", 0.0002), (".5%", 0.005), ("1e-5 %", 1e-7), ("2E+0%", 0.02)]
 )  # fmt: skip
 def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
-    assert parse_min_effect(text) == pytest.approx(ratio)
+    assert module.parse_min_effect(text) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("text", ["0.02", ".5", "1e-5"])
 def test_a_number_that_may_be_a_ratio_is_asked_about(text):
     with pytest.raises(OptionError, match="may mean") as caught:
-        parse_min_effect(text)
+        module.parse_min_effect(text)
     for answer in caught.value.fix.removeprefix("write ").split(" or "):
-        assert parse_min_effect(answer) >= 0
+        assert module.parse_min_effect(answer) >= 0
 
 
 @pytest.mark.parametrize(("parse", "problem", "texts"), [
-    (parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-    (parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
+    (module.parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
+    (module.parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
 ])  # fmt: skip
 def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
     for text in texts:
@@ -89,15 +79,13 @@ def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, 
 
 
 def test_metrics_are_names_separated_by_commas():
-    assert parse_metrics("step_time, idle,step_time") == ("step_time", "idle")
+    assert module.parse_metrics("step_time, idle,step_time") == ("step_time", "idle")
     with pytest.raises(OptionError) as caught:
-        parse_metrics("step_time,speed")
+        module.parse_metrics("step_time,speed")
     assert caught.value.found == ", ".join(METRICS)
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
 OURS, PROJECT = "nsyspipe.toml", "pyproject.toml"
 ALL = 'fail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["idle", "wait"]\n'
 SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics": ("idle", "wait")}
@@ -123,7 +111,7 @@ def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, 
         folder.mkdir(exist_ok=True)
         for name, text in files.items():
             (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
-    found = read_settings(tmp_path / "a" / "b")
+    found = module.read_settings(tmp_path / "a" / "b")
     assert {name: value for name, value in vars(found).items() if value is not None and name != "path"} == expected
     assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
 
@@ -144,7 +132,7 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
     path = tmp_path / (PROJECT if text.startswith("[tool.") else OURS)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(OptionError, match=problem) as caught:
-        read_settings(tmp_path)
+        module.read_settings(tmp_path)
     assert str(path) in str(caught.value)
 
 
@@ -156,8 +144,8 @@ def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(OptionError) as caught:
-        read_settings(tmp_path)
+        module.read_settings(tmp_path)
     fix = caught.value.fix
     table = "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if name == PROJECT else "[diff]\n"
     path.write_text(table + fix)
-    assert read_settings(tmp_path).path == path
+    assert module.read_settings(tmp_path).path == path

@@ -14,7 +14,7 @@ from nsyspipe.model.schema import SUMMARY
 from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
-from tests.build.scoreboard_runs import MS, scoreboard_runs
+from tests.build.plain_steps import MS, scoreboard_runs
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from fnmatch import fnmatchcase
@@ -33,8 +34,6 @@ _COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_c
 
 
 # --- rows -----------------------------------------------------------------------------------------
-
-
 def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):
     """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
     idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
@@ -118,8 +117,22 @@ def served(collectives):
     return [row for use, role in rows for row in traffic(role, use.collective, *costs, comm_id=use.communicator)]
 
 
-def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more):
-    """Build what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
+class Later:
+    """Evidence that is built when something of it is asked for: most cases are only collected, by every worker."""
+
+    def __init__(self, *rows, **more):
+        self._made = functools.cache(lambda: _evidence(*rows, **more))
+
+    def __getattr__(self, name):
+        return getattr(self._made(), name)
+
+
+def evidence(step_rows, collectives=(), **more):
+    """Return what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
+    return Later(step_rows, collectives, **more)
+
+
+def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, world_size=0, traffic=None, **more):
     table = schema.STEPS.from_rows(step_rows)
     met = schema.COLLECTIVES.from_rows(list(collectives))
     micro_batch = pa.array([row.get("micro_batch") for row in collectives], pa.int64())
@@ -145,8 +158,6 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
 
 
 # --- answers --------------------------------------------------------------------------------------
-
-
 def case(what, given, expected=None, **fields):
     """Return what a rule says of a run, for `of`.
 

@@ -249,7 +249,6 @@ FLAT_ALL_REDUCE = of(
 )
 
 # --- rules that are older than roles: each says whose traffic it is, and nothing of what a run does not have ---
-
 OF_TENSOR, OF_EXPERTS = using("tensor", "all_reduce"), using("expert", "all_to_all")
 UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]

@@ -47,8 +47,6 @@ def savings(run):
 
 
 # --- idle time ------------------------------------------------------------------------------------
-
-
 def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     # Idle from 300 to 1100, when the next step's kernel starts (launched at 1080, it could not sooner).
     # The host is in the data phase from 560 to 1060 of that: 500, and from 450, where the step's range ends,
@@ -99,8 +97,6 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
 
 
 # --- communication --------------------------------------------------------------------------------
-
-
 def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     # 20 of 15 ns, one after the other, from 500 on, all exposed: 300 of 1000.
     builders = [rank(number, 2) for number in range(2)]
@@ -121,8 +117,6 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
 
 
 # --- the capture itself ---------------------------------------------------------------------------
-
-
 def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
     load(tmp_path, rank())
@@ -145,8 +139,6 @@ def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
 
 
 # --- a loop that waits for its next batch outside every range: the loader is named, whatever the device's clock says
-
-
 MS, US = 1_000_000, 1_000
 CAUSES = [f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")]
 
@@ -215,8 +207,6 @@ def test_a_range_between_steps_is_what_it_says(tmp_path, text, inputs):
 
 
 # --- the device's clock ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shift", [325 * MS, 823 * MS, -156 * MS])
 def test_a_device_on_another_clock_idles_for_the_same_causes(tmp_path, shift):
     run, usual = report(tmp_path, shift=shift), report(tmp_path)

@@ -96,7 +96,6 @@ def test_a_pipelines_bubble_is_its_own_and_nobodys_lateness(tmp_path, has_norm):
 
 
 # --- a host that the others wait for --------------------------------------------------------------
-
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 WORLD = [row for number in (1, 2) for row in collective(number, (0, 10, 100, 103), 400)]
 # Rank 2 is late in its group, rank 3 is not in its own.

@@ -35,8 +35,6 @@ def finding(saving, **more):
 
 
 # --- rules ----------------------------------------------------------------------------------------
-
-
 def test_every_rule_is_in_its_own_file_under_its_own_id():
     names = sorted(f"nsyspipe.findings.{name.replace('-', '_')}" for name in IDS)
     assert sorted(rule.__module__ for rule in RULES) == names
@@ -64,8 +62,6 @@ def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
 
 
 # --- order and severity ---------------------------------------------------------------------------
-
-
 def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypatch):
     savings = {"b": 5.0, "d": None, "a": 5.0, "c": None, "e": 7.0, "f": 0.0}
     rules(monkeypatch, **{name: finding(saving) for name, saving in savings.items()})
@@ -97,8 +93,6 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
 
 
 # --- a whole run ----------------------------------------------------------------------------------
-
-
 def test_a_run_gets_all_that_its_figures_say():
     # Exposed 300 of 1000, in one all-reduce; 50 copy gradients. The link is not known.
     rows = steps(2, 1, 2, exposed=300, **COPIES)
@@ -136,18 +130,14 @@ def test_every_rule_has_a_cause_to_stand_under():
 
 
 # --- not judged -----------------------------------------------------------------------------------
-
-
 def test_rules_that_lack_the_same_share_a_row(monkeypatch):
     alike, other, fix = (NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other")))
     rules(monkeypatch, a=alike, b=other, none=None, c=alike, d=fix)
     table, problems = judge(evidence([step()]))
     assert table.num_rows == 0
     assert [(one.message, one.fix) for one in problems] == [
-        ("not judged: a, c (why)", "how"),
-        ("not judged: b (else)", "how"),
-        ("not judged: d (why)", "other"),
-    ]
+        ("not judged: a, c (why)", "how"), ("not judged: b (else)", "how"), ("not judged: d (why)", "other"),
+    ]  # fmt: skip
     assert {(one.code, one.severity) for one in problems} == {("not-judged", "info")}
     assert "not-judged" in CATALOGUE
 

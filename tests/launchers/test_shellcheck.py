@@ -99,7 +99,6 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
 
 
 # --- the training program's options ---------------------------------------------------------------
-
 TRAIN = LAUNCHERS / "train_vit.py"
 
 
@@ -141,9 +140,7 @@ NO_GROUP = "needs a process group: start with 'torchrun --standalone"
     ("--json no/such/place.json", "--json no/such/place.json: no such directory"),
     ("--bucket-cap-mb -1", "-1 is not a size in MB"),
     ("--bucket-cap-mb nan", "nan is not a size in MB"),
-    ("--steps 0", "0 is less than 1"),
-    ("--warmup -1", "-1 is negative"),
-    ("--slow-ms inf", "inf is no duration"),
+    ("--steps 0", "0 is less than 1"), ("--warmup -1", "-1 is negative"), ("--slow-ms inf", "inf is no duration"),
     ("--accumulate two", "invalid number value: 'two'"),
     ("--fsdp", NO_GROUP), ("--gradient-as-bucket-view", NO_GROUP), ("--bucket-cap-mb=50", NO_GROUP),
 ])  # fmt: skip

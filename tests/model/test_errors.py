@@ -91,7 +91,6 @@ def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
 
 
 # --- tables ---------------------------------------------------------------------------------------
-
 TEXT = r"""steps by rank, start_ns: One row per (rank, step): where the time
         of a step goes.
     wall_ns   ns            |C \ M|: without

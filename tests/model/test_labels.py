@@ -93,8 +93,6 @@ def test_skip_first_is_nothing_else(value):
 
 
 # --- names of kernels -----------------------------------------------------------------------------
-
-
 def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     lines = (FROZEN / "names/kernels.txt").read_text(encoding="utf-8").splitlines()
     found = []

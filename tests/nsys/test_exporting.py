@@ -239,8 +239,6 @@ def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
 
 
 # --- new files, and who claims a place ------------------------------------------------------------
-
-
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     path = tmp_path / "a"
     path.touch(mode=0o600)

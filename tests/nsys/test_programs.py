@@ -112,7 +112,6 @@ def test_a_program_is_asked_and_not_its_children_and_one_that_prints_without_end
 
 
 # --- the script that installs nsys for tests ------------------------------------------------------
-
 SCRIPT = Path(__file__).parents[2] / ".ci" / "install-nsys"
 
 

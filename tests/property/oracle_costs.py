@@ -8,19 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from tests.property.oracle import (
-    ROLES,
-    Op,
-    Process,
-    is_kernel,
-    kernels,
-    median,
-    members_on,
-    phase_ranges,
-    role_of,
-    ticks,
-    windows,
-)
+from tests.property import oracle
 
 LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
 # Built runs are of some hundred ns: a pause is as short there.
@@ -32,22 +20,22 @@ def holds(spans, time: int | None) -> bool:
     return time is not None and any(start <= time < end for start, end in spans)
 
 
-def roles(process: Process, family: str | None) -> dict[str, list[tuple[int, int]]]:
-    return {role: [span[1:] for span in phase_ranges(process, family, role)] for role in ROLES}
+def roles(process: oracle.Process, family: str | None) -> dict[str, list[tuple[int, int]]]:
+    return {role: [span[1:] for span in oracle.phase_ranges(process, family, role)] for role in oracle.ROLES}
 
 
-def phase_of(op: Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
-    return next((role for role in ROLES if holds(spans[role], op.launch)), None)
+def phase_of(op: oracle.Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
+    return next((role for role in oracle.ROLES if holds(spans[role], op.launch)), None)
 
 
 @dataclass(frozen=True)
 class Gap:
     start: int
     end: int
-    ending: Op  # of unified memory, which nothing launches, the next that something does
+    ending: oracle.Op  # of unified memory, which nothing launches, the next that something does
 
 
-def gap_at(process: Process, tick: int) -> Gap | None:
+def gap_at(process: oracle.Process, tick: int) -> Gap | None:
     """Return the gap between two operations that an idle nanosecond lies in."""
     before = [op.end for op in process.ops if op.start <= tick]
     after = [op for op in process.ops if op.start > tick]
@@ -55,19 +43,19 @@ def gap_at(process: Process, tick: int) -> Gap | None:
         return None
     first = min(op.start for op in after)
 
-    def order(op: Op):
-        return op.start, not is_kernel(op), op.launch is None, op.launch or 0
+    def order(op: oracle.Op):
+        return op.start, not oracle.is_kernel(op), op.launch is None, op.launch or 0
 
     ending = min(after, key=order)
     launched = [op for op in after if order(op) >= order(ending) and op.category != "unified"]
     return Gap(max(before), first, min(launched, key=order) if launched else ending)
 
 
-def latency(process: Process) -> int:
-    return max(min((op.start - op.launch for op in kernels(process) if op.launch is not None), default=0), 0)
+def latency(process: oracle.Process) -> int:
+    return max(min((op.start - op.launch for op in oracle.kernels(process) if op.launch is not None), default=0), 0)
 
 
-def cause(process: Process, tick: int, data: list[tuple[int, int]]) -> str:
+def cause(process: oracle.Process, tick: int, data: list[tuple[int, int]]) -> str:
     gap = gap_at(process, tick)
     if gap is None or gap.ending.launch is None:
         return "unknown"
@@ -80,15 +68,17 @@ def cause(process: Process, tick: int, data: list[tuple[int, int]]) -> str:
     return "blocked" if holds(calls, gap.start) or holds(calls, tick) else "launch"
 
 
-def between_steps(process: Process, family: str | None) -> tuple[list, list]:
+def between_steps(process: oracle.Process, family: str | None) -> tuple[list, list]:
     """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap."""
-    members = members_on(process, family) if family else []
+    members = oracle.members_on(process, family) if family else []
     data, quiet = [], []
     for before, after in itertools.pairwise(members):
         own = [one for one in process.ranges if one.thread == before.thread]
         own = [one for one in own if not any(one.start <= m.start and m.end <= one.end for m in members)]
         gap = range(before.end, after.start)
-        data += [(max(one.start, before.end), min(one.end, after.start)) for one in own if role_of(one) == "data"]
+        data += [
+            (max(one.start, before.end), min(one.end, after.start)) for one in own if oracle.role_of(one) == "data"
+        ]
         calls = [(one.start, one.end) for one in process.calls]
         calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
         spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])
@@ -104,12 +94,12 @@ def between_steps(process: Process, family: str | None) -> tuple[list, list]:
     return data, quiet
 
 
-def _can_block(process: Process) -> bool:
+def _can_block(process: oracle.Process) -> bool:
     """Tell whether any call of the API was recorded."""
     return bool(process.calls) or any(op.launch is not None for op in process.ops)
 
 
-def _pauses(process: Process, data: list[tuple[int, int]]) -> list[int]:
+def _pauses(process: oracle.Process, data: list[tuple[int, int]]) -> list[int]:
     """Return the ticks of long stretches in which a launch is late and nothing else is to blame, each of one gap."""
     if not process.ops:
         return []
@@ -125,18 +115,18 @@ def _pauses(process: Process, data: list[tuple[int, int]]) -> list[int]:
     return [tick for one in stretches if len(one) >= PAUSE for tick in one]
 
 
-def idle_ticks(process: Process, start: int, end: int) -> set[int]:
-    return set(range(start, end)) - ticks((op.start, op.end) for op in process.ops)
+def idle_ticks(process: oracle.Process, start: int, end: int) -> set[int]:
+    return set(range(start, end)) - oracle.ticks((op.start, op.end) for op in process.ops)
 
 
-def idle_causes(process: Process, family: str | None) -> list[dict[str, int | None]]:
+def idle_causes(process: oracle.Process, family: str | None) -> list[dict[str, int | None]]:
     """Return the five causes of each window, and what of them lies between two steps."""
     more, quiet = between_steps(process, family)
     data = roles(process, family)["data"] + more + quiet
     can_block = _can_block(process)
     pauses = _pauses(process, data)
     rows = []
-    for _, start, end, _ in windows(process, family):
+    for _, start, end, _ in oracle.windows(process, family):
         idle = idle_ticks(process, start, end)
         causes = [cause(process, tick, data) for tick in idle]
         names = ("input", "launch", "blocked", "dependency", "unknown")
@@ -150,13 +140,13 @@ def idle_causes(process: Process, family: str | None) -> list[dict[str, int | No
     return rows
 
 
-def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
+def grad_copies(process: oracle.Process, family: str | None) -> list[dict[str, int]]:
     """Return the figures of the copies of gradients in each window."""
     backward = roles(process, family)["backward"]
     launched = [op for op in process.ops if op.category == "dtod" and op.launch is not None]
     launched.sort(key=lambda op: op.launch or 0)
     others = [op.launch for op in process.ops if op.category != "dtod" and op.launch is not None]
-    runs: list[list[Op]] = []
+    runs: list[list[oracle.Op]] = []
     for op in launched:
         between = runs and [t for t in others if runs[-1][-1].launch <= t < op.launch]
         if not runs or between:
@@ -165,10 +155,10 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     found = [op for run in runs if len(run) >= 8 for op in run]
     if backward:
         found = [op for op in found if holds(backward, op.launch)]
-    covered = ticks((op.start, op.end) for op in found)
-    busy = ticks((op.start, op.end) for op in kernels(process))
+    covered = oracle.ticks((op.start, op.end) for op in found)
+    busy = oracle.ticks((op.start, op.end) for op in oracle.kernels(process))
     rows = []
-    for _, start, end, _ in windows(process, family):
+    for _, start, end, _ in oracle.windows(process, family):
         begun = [op for op in found if start <= op.start < end]
         own = covered & set(range(start, end))
         rows.append({
@@ -179,26 +169,28 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     return rows
 
 
-def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[str, int | None]]:
+def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str], dict[str, int | None]]:
     """Return the costs of each (member, phase) that has a range."""
     spans = roles(process, family)
-    has_launch = any(op.launch is not None for op in kernels(process))
-    of_member = {index: set(range(a, b)) for index, a, b, _ in windows(process, family)}
-    compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
+    has_launch = any(op.launch is not None for op in oracle.kernels(process))
+    of_member = {index: set(range(a, b)) for index, a, b, _ in oracle.windows(process, family)}
+    compute = oracle.ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     found = {}
-    for role in ROLES:
+    for role in oracle.ROLES:
         own = [op for op in process.ops if phase_of(op, spans) == role]
-        computes, comms = (ticks((op.start, op.end) for op in own if op.category == one) for one in ("compute", "comm"))
-        device = ticks((op.start, op.end) for op in own)
-        for index in {index for index, _, _ in phase_ranges(process, family, role)}:
-            member = members_on(process, family)[index]
-            host = [(a, b) for i, a, b in phase_ranges(process, family, role) if i == index]
+        computes, comms = (
+            oracle.ticks((op.start, op.end) for op in own if op.category == one) for one in ("compute", "comm")
+        )
+        device = oracle.ticks((op.start, op.end) for op in own)
+        for index in {index for index, _, _ in oracle.phase_ranges(process, family, role)}:
+            member = oracle.members_on(process, family)[index]
+            host = [(a, b) for i, a, b in oracle.phase_ranges(process, family, role) if i == index]
             row: dict[str, int | None] = {
-                "host_ns": len(ticks(host) & set(range(member.start, member.end))),
+                "host_ns": len(oracle.ticks(host) & set(range(member.start, member.end))),
                 **dict.fromkeys(("n_kernels", *MEASURED)),
             }
             if has_launch:
-                row["n_kernels"] = sum(holds(host, op.launch) for op in kernels(process))
+                row["n_kernels"] = sum(holds(host, op.launch) for op in oracle.kernels(process))
             if has_launch and index in of_member:
                 window = of_member[index]
                 idle = idle_ticks(process, min(window, default=0), max(window, default=-1) + 1)
@@ -213,23 +205,23 @@ def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[s
 
 
 def kernel_costs(
-    process: Process, family: str | None, summary: set[int]
+    process: oracle.Process, family: str | None, summary: set[int]
 ) -> dict[tuple[str | None, str], dict[str, float | None]]:
     """Return the costs of the kernels of each (phase, name); members in `summary` are the figures'."""
-    counted = [(a, b) for member, a, b, _ in windows(process, family) if member in summary]
+    counted = [(a, b) for member, a, b, _ in oracle.windows(process, family) if member in summary]
     spans = roles(process, family)
-    comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
+    comm = oracle.ticks((op.start, op.end) for op in process.ops if op.category == "comm")
     equals = _equal_kernels(process, comm)
     groups: dict[tuple[str | None, str], list[int]] = {}
     for at, op in enumerate(process.ops):
-        if is_kernel(op):
+        if oracle.is_kernel(op):
             name = LABELS.get(op.category, op.name)
             groups.setdefault((phase_of(op, spans), name), []).append(at)
     found = {}
     for key, places in groups.items():
         ops = [process.ops[at] for at in places]
         lengths = [op.end - op.start for op in ops]
-        beside = [len(comm & ticks([(op.start, op.end)])) for op in ops if op.category == "compute"]
+        beside = [len(comm & oracle.ticks([(op.start, op.end)])) for op in ops if op.category == "compute"]
         slowed = [equals[at] for at in places if at in equals]
         inside = [op.end - op.start for op in ops if holds(counted, op.start)]
         slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
@@ -243,7 +235,7 @@ def kernel_costs(
     return found
 
 
-def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int]]:
+def _equal_kernels(process: oracle.Process, comm: set[int]) -> dict[int, tuple[int, int]]:
     """Return for each kernel beside communication with enough equals how much of it was, and what that takes free."""
     order = [at for at, op in enumerate(process.ops) if op.category == "compute"]
     order.sort(key=lambda at: (process.ops[at].launch is None, process.ops[at].launch or 0))
@@ -252,7 +244,7 @@ def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int
     free: dict[object, list[int]] = {}
     for place in range(3, len(order) - 3):
         op = process.ops[order[place]]
-        length, covered = op.end - op.start, len(comm & ticks([(op.start, op.end)]))
+        length, covered = op.end - op.start, len(comm & oracle.ticks([(op.start, op.end)]))
         around = tuple(identity[place - 3 : place + 4])
         if length and not covered:
             free.setdefault(around, []).append(length)
@@ -262,6 +254,6 @@ def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int
     for around, at, length, covered in beside:
         equals = sorted(free.get(around, []))
         n = len(equals)
-        if n >= 3 and equals[7 * n // 8] - equals[n // 8] <= 0.5 * median(equals):
-            found[at] = (covered, max(covered - (length - median(equals)), 0))
+        if n >= 3 and equals[7 * n // 8] - equals[n // 8] <= 0.5 * oracle.median(equals):
+            found[at] = (covered, max(covered - (length - oracle.median(equals)), 0))
     return found

@@ -118,7 +118,6 @@ def test_on_the_way_to_another_link_what_was_measured_gives_way_to_what_is_usual
 
 
 # --- which gradients go into one bucket -----------------------------------------------------------
-
 MIB = 1 << 20
 LENGTHS = st.integers(1, 1000)
 

@@ -79,7 +79,6 @@ def test_every_link_says_where_its_figure_is_from():
 
 
 # --- the menu -------------------------------------------------------------------------------------
-
 VIEW = SINGLE.changed(has_copies=False)
 IDS = {f"link-{name}" for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")}
 IDS |= {"bucket-25", "bucket-100", "no-grad-copy", "gradient-bf16", "no-wait", "perfect-overlap"}
@@ -132,8 +131,6 @@ def test_it_is_the_rule_that_fired(knobs, finding):
 
 
 # --- the sentence that an answer begins with ------------------------------------------------------
-
-
 def scenario(name, step, low, high, **knobs):
     return Scenario(name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step)
 

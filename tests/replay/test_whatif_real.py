@@ -92,8 +92,6 @@ def test_waits_for_a_bucket_are_no_slow_work(runs):
 
 
 # --- pairs ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_what_was_predicted_is_what_was_measured(captures):
     chosen = [measured(one, captures) for one in ONE_CHANGE if one.knobs is not None]

@@ -113,11 +113,8 @@ def test_names_in_a_file_drive_no_spreadsheet_and_what_is_not_known_is_empty(tmp
     assert (row["run_id"], row["name"], row["wait_ns_per_step"]) == ("'-1", '\'=cmd|"x"\N{REPLACEMENT CHARACTER}', "")
     path = tmp_path / "costs.csv"
     for content, expected in (
-        (text, "-1"),
-        (csv_text(["run_id", "wall_ns"], [["a", 1]]), None),
-        ("", None),
-        ("run_id,table\n", None),
-    ):
+        (text, "-1"), (csv_text(["run_id", "wall_ns"], [["a", 1]]), None), ("", None), ("run_id,table\n", None),
+    ):  # fmt: skip
         path.write_text(content, encoding="utf-8")
         assert run_id_of_csv(path) == expected
 

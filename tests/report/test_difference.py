@@ -13,31 +13,21 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
 from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
-from nsyspipe.report.difference import (
-    difference_blocks,
-    difference_formats,
-    gate_text,
-    interval_cell,
-    interval_text,
-    notes,
-    percent_change,
-    verdict_text,
-)
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.units import delta_text
-from tests.build.changed_run import Changed
-from tests.build.plain_steps import plain_rank, plain_run, write_run
-from tests.build.scoreboard_runs import MS, steps
+from tests.build.plain_steps import MS, plain_rank, plain_run, steps, write_run
+from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder
 
 
 def text_of(difference, width=100, gate=None):
-    return as_text(difference_blocks(difference, gate), Console(width=width, no_color=True))
+    return as_text(words.difference_blocks(difference, gate), Console(width=width, no_color=True))
 
 
 def markdown_of(*given, **options):
-    return difference_formats(*given, **options)["markdown"].text()
+    return words.difference_formats(*given, **options)["markdown"].text()
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +53,14 @@ def change(runs):
 ])  # fmt: skip
 def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
     row = {"unit": unit, "ci_low": low, "delta": delta, "ci_high": high}
-    assert (interval_text(row), interval_cell(row)) == (text, cell)
+    assert (words.interval_text(row), words.interval_cell(row)) == (text, cell)
 
 
 @pytest.mark.parametrize(
     ("unit", "change", "text"), [("ratio", 12.0, "-"), ("ns", None, "-"), ("ns", -11.3, "-11.3 %")]
 )
 def test_a_ratio_has_points_and_no_per_cent(unit, change, text):
-    assert percent_change({"unit": unit, "delta_pct": change}) == text
+    assert words.percent_change({"unit": unit, "delta_pct": change}) == text
 
 
 # Medians: slow has 101 ms of compute and fast 71, both 30 ms of all else; short has two steps of 100 and 101 ms. What decides
@@ -86,7 +76,7 @@ def test_the_verdict_leads_with_the_figure_that_decides(runs, pinned):
     said = []
     for case in SPOKEN:
         before, after, metrics = case.split()
-        said.append(f"{case}: {verdict_text(diff(runs[before], runs[after], metrics=metrics.split(',')))}")
+        said.append(f"{case}: {words.verdict_text(diff(runs[before], runs[after], metrics=metrics.split(',')))}")
     pinned("difference/verdicts", sentences="\n".join(said))
 
 
@@ -145,15 +135,15 @@ def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path
     found = RunDifference(*sides) if case == "many-changes" else diff(*sides, force=True)
     judged = gate(found, "regression")
     page = shown(difference_page(found, judged))
-    document = {"json": difference_formats(found, judged)["json"].text()} if case == "faster" else {}
+    document = {"json": words.difference_formats(found, judged)["json"].text()} if case == "faster" else {}
     texts = {"text": text_of(found, gate=judged), "markdown": markdown_of(found, judged), "page": page}
     pinned(f"difference/{case}", **texts, **document)
 
 
 def test_a_gate_says_in_one_line_why_it_did_not_pass(change):
     why = "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
-    assert [gate_text(gate(change, fail_on)) for fail_on in ("regression", "any-change")] == [None, why]
-    assert notes(change, "ci/nsyspipe.toml")[-1] == "Thresholds from ci/nsyspipe.toml."
+    assert [words.gate_text(gate(change, fail_on)) for fail_on in ("regression", "any-change")] == [None, why]
+    assert words.notes(change, "ci/nsyspipe.toml")[-1] == "Thresholds from ci/nsyspipe.toml."
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +169,7 @@ def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
     assert max(map(len, lines)) <= min(width, 100)
     row = next(line for line in lines if line.startswith("step time "))
     figure = much.metrics.to_pylist()[0]
-    assert percent_change(figure).removesuffix(" %") in row.split()
+    assert words.percent_change(figure).removesuffix(" %") in row.split()
     assert delta_text("ns", figure["delta"]) in row
     assert ("regression" in row, "131.0 ms" in row) == (width >= 60, width >= 95)
     told = " ".join(text.split()).split("Left out, for want of width: ")[1:]
@@ -197,7 +187,7 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
 
 def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
     judged = gate(change, "any-change")
-    formats = difference_formats(change, judged, settings_file="x.toml")
+    formats = words.difference_formats(change, judged, settings_file="x.toml")
     why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(change, gate=judged)
     assert "Gate" not in text_of(change)

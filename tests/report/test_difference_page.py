@@ -10,15 +10,8 @@ import pytest
 import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
+from nsyspipe.report import difference as said
 from nsyspipe.report.blocks import Table, Word
-from nsyspipe.report.difference import (
-    KERNELS,
-    METRICS,
-    difference_blocks,
-    difference_formats,
-    identity_of,
-    verdict_text,
-)
 from nsyspipe.report.export import document
 from nsyspipe.report.html import difference_page as drawn
 from nsyspipe.report.html.page import run_id_of_page
@@ -73,21 +66,21 @@ def written(folder, text):
 
 
 def table_of(difference, caption):
-    tables = (block for block in difference_blocks(difference) if isinstance(block, Table))
+    tables = (block for block in said.difference_blocks(difference) if isinstance(block, Table))
     return next(table for table in tables if table.caption == caption)
 
 
 def identity_of_page(path, difference):
-    return difference_formats(difference)["html"].identity_of(path)
+    return said.difference_formats(difference)["html"].identity_of(path)
 
 
 def test_it_says_what_the_terminal_does_how_sure_that_is_and_whose_it_is(faster, tmp_path):
     page = drawn.difference_page(faster)
     assert '<h1 data-verdict="improvement">' in page
-    for part in (verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
+    for part in (said.verdict_text(faster), "median of 12 steps", "spread between captures is not in the interval"):
         assert part in words(page)
     path = written(tmp_path, page)
-    assert (identity_of_page(path, faster), run_id_of_page(path)) == (identity_of(faster), None)
+    assert (identity_of_page(path, faster), run_id_of_page(path)) == (said.identity_of(faster), None)
     assert identity_of_page(written(tmp_path, run_page(faster.baseline.runs[0])), faster) is None
 
 
@@ -108,7 +101,7 @@ def test_names_of_traces_are_only_text(tmp_path, runs):
     markup = text.replace(text[text.rindex("<script>") :], "")
     assert not [name for name in (*HOSTILE[:4], label) if "<" in name and name in markup]
     assert label in words(text)
-    assert identity_of_page(written(tmp_path, text), found) == identity_of(found)
+    assert identity_of_page(written(tmp_path, text), found) == said.identity_of(found)
 
 
 def test_of_a_run_each_page_and_document_says_that_it_is_uneven(tmp_path):
@@ -124,11 +117,9 @@ def test_a_waterfall_leads_from_one_mean_to_the_other(change):
     bars = [(bar["name"], bar["start"] / MS, bar["end"] / MS, bar["delta"]) for bar in found["bars"]]  # fmt: skip
     # Idle time follows the copy, and the cause of it does not matter here.
     assert bars[:4] == [
-        ("baseline", 0, 131, None),
-        ("compute", 131, 101, -30 * MS),
-        ("exposed comm", 101, 91, -10 * MS),
+        ("baseline", 0, 131, None), ("compute", 131, 101, -30 * MS), ("exposed comm", 101, 91, -10 * MS),
         ("exposed copies", 91, 91, 0),
-    ]
+    ]  # fmt: skip
     assert {(start, end, delta) for name, start, end, delta in bars[4:-1]} == {(91, 91, 0)}
     assert {name.partition(":")[0] for name, *_ in bars[4:-1]} == {"idle"}
     assert bars[-1] == ("candidate", 0, 91, None)
@@ -174,7 +165,7 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
 
 
 def test_figures_show_where_their_difference_lies(change):
-    table = drawn.figure_table(change, table_of(change, METRICS))
+    table = drawn.figure_table(change, table_of(change, said.METRICS))
     *words_of, sure, track, verdict, n_steps = table.rows[0]
     assert words_of == ["step time", "131.0 ms", "91.00 ms", "-40.00 ms", "-30.5"]
     assert (" .. " in sure, verdict, n_steps) == (True, Word("improvement"), "12")
@@ -192,13 +183,13 @@ def test_figures_show_where_their_difference_lies(change):
     assert row[6].at == pytest.approx((after - before) / 0.5)
     # Judged ones come first.
     judged = diff(change.baseline, change.candidate, metrics=["idle", "exposed_comm"])
-    table = drawn.figure_table(judged, table_of(judged, METRICS))
+    table = drawn.figure_table(judged, table_of(judged, said.METRICS))
     assert [row[0] for row in table.rows[:3]] == ["exposed comm", "idle", "step time"]
     assert table.strong == {0, 1}
 
 
 def test_kernels_are_drawn_with_their_sign(change):
-    rows = {row[0]: row for row in drawn.kernel_table(change, table_of(change, KERNELS)).rows}
+    rows = {row[0]: row for row in drawn.kernel_table(change, table_of(change, said.KERNELS)).rows}
     # Of rank 0 and 1 the mean: 91 and 101 ms.
     assert (rows["gemm"][3], rows["gemm"][6], rows["sgemm"][6]) == ("-96.00 ms", "vanished", "appeared")
     assert (rows["gemm"][4].at < 0, rows["sgemm"][4].at > 0) == (True, True)

@@ -48,13 +48,9 @@ def test_figures_are_of_the_steps_that_were_closed(rows, expected):
 
 @pytest.mark.parametrize(("rows", "pair"), [
     ([(0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 5, 1), (3, 0, 9, 1)], (0, 1)),
-    ([(0, 0, 5, 1), (1, 0, 5, 1)], None),
-    ([(0, 0, 5, 1)], None),
-    ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
-    ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
-    ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
-    ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
-    ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
+    ([(0, 0, 5, 1), (1, 0, 5, 1)], None), ([(0, 0, 5, 1)], None), ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
+    ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)), ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
+    ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)), ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
 ], ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"])  # fmt: skip
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
@@ -111,8 +107,6 @@ def test_of_many_processes_the_slowest_are_shown_in_their_order():
 
 
 # --- which family --------------------------------------------------------------------------------
-
-
 def family(name, union=100, *, first=0, n_members=2):
     return Candidate(name, 1, union, first, n_members, 0, 0)
 
@@ -163,7 +157,6 @@ def test_time_between_steps_is_probably_the_loaders():
 
 
 # --- why the devices idle, in one line ---------------------------------------------------------------
-
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 LATE = ", launched in time but started late"
 CALLS = ["cudaMalloc", "cudaFree"]

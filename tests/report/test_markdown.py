@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.model.names import printable
 from nsyspipe.report.markdown import escaped, markdown, prose, run_id_of_markdown
 from tests.build.across import every_step, load, reports
-from tests.build.changed_run import Changed, finding
+from tests.build.tools import Changed, finding
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.markdown_page import Page
@@ -59,8 +59,6 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(stead
 
 
 # --- extremes ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """Return a run of 12 ranks, three of which stand out.
@@ -111,8 +109,6 @@ def test_the_same_reports_give_the_same_page_in_any_order(tmp_path):
 
 
 # --- names stay text, and whose a file is ---------------------------------------------------------
-
-
 TAGS = {"", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "code"}
 NAME = "<img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d](http://e.example) -->\n# f"
 

@@ -114,8 +114,6 @@ def test_figures_are_logged_beside_an_experiment(monkeypatch, steady_run, servic
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(steady_run):
     return steady_run

@@ -24,9 +24,7 @@ def lanes_of(lanes, times, *more):
     ([(20, 30), (0, 10), (10, 20)], [[1, 2, 0]]),
     ([], []),
     ([(0, 10), (5, 8), (10, 12), (11, 15)], [[0, 2], [1, 3]]),
-    ([(0, 10), (2, 4)], [[0], [1]]),
-    ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]),
-    ([(5, 8), (6, 6)], [[0], [1]]),
+    ([(0, 10), (2, 4)], [[0], [1]]), ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]), ([(5, 8), (6, 6)], [[0], [1]]),
 ], ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"])  # fmt: skip
 def test_slices_of_a_stream_take_the_first_track_that_is_free(slices, lanes):
     assert lanes_of(disjoint_lanes, slices) == lanes
@@ -75,9 +73,7 @@ def read(column):
 @pytest.mark.parametrize(("values", "kind", "expected"), [
     ([3, None, 2**62], pa.int64(), [3, None, 2**62]),
     (["b", None, "a", "b"], pa.string(), ["b", None, "a", "b"]),
-    ([None, None], pa.string(), [None, None]),
-    ([], pa.string(), []),
-    ([], pa.int64(), []),
+    ([None, None], pa.string(), [None, None]), ([], pa.string(), []), ([], pa.int64(), []),
     ([True, False, None], pa.bool_(), ["true", "false", None]),
 ])  # fmt: skip
 def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):

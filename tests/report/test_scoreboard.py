@@ -11,16 +11,9 @@ from rich.console import Console
 
 from nsyspipe.api import compare
 from nsyspipe.comparison.difference import Side
+from nsyspipe.report import scoreboard as module
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.html.page import LIBRARY, read_asset
-from nsyspipe.report.scoreboard import (
-    headlines,
-    identity_of,
-    scoreboard_blocks,
-    scoreboard_csv,
-    scoreboard_formats,
-    scoreboard_page,
-)
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 
@@ -36,11 +29,11 @@ def board(runs):
 
 
 def text(board, width=100):
-    return as_text(scoreboard_blocks(board), Console(width=width))
+    return as_text(module.scoreboard_blocks(board), Console(width=width))
 
 
 def markdown(board):
-    return scoreboard_formats(board)["markdown"].text()
+    return module.scoreboard_formats(board)["markdown"].text()
 
 
 # The steps of slow and again take 131 ms, of fast 101: 131 / 101 = 1.297, 101 / 131 = 0.771. Short has two steps only. Who is
@@ -57,7 +50,7 @@ def test_who_is_fastest_and_how_sure_that_is(board, pinned):
     said = []
     for names, options in SPOKEN:
         found = board(*names.split(), **options)
-        sentences = headlines(found)
+        sentences = module.headlines(found)
         said += ["", f"{names}{', 50 % count' if options else ''}:", *sentences]
         assert " ".join(text(found).split()).startswith(sentences[0])
         assert f"\n**{sentences[0][:8]}" in markdown(found)
@@ -76,8 +69,8 @@ def test_a_built_scoreboard_says_in_all_formats_what_it_did(case, runs, without_
     sides |= {name: Side(name.replace("_", " "), (without_gpu,)) for name in ("none", "none_too")}
     sides["two"] = Side("two", (runs["slow"], runs["again"]))
     found = compare([sides[name] for name in CASES[case].split()], force=case == "forced")
-    texts = {name: one.text() for name, one in scoreboard_formats(found).items() if name != "html"}
-    pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(scoreboard_page(found)))
+    texts = {name: one.text() for name, one in module.scoreboard_formats(found).items() if name != "html"}
+    pinned(f"scoreboard/{case}", text=text(found), **texts, page=shown(module.scoreboard_page(found)))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -108,7 +101,7 @@ def test_names_stay_text_in_all_formats(runs, name):
 
 
 def page_of(board):
-    return scoreboard_page(board).replace(read_asset(LIBRARY), "")
+    return module.scoreboard_page(board).replace(read_asset(LIBRARY), "")
 
 
 @pytest.mark.slow
@@ -116,7 +109,7 @@ def test_saved_runs_give_the_same_page(runs, tmp_path):
     for name, run in runs.items():
         save(run, tmp_path / name)
     saved = compare({name: tmp_path / name for name in runs})
-    assert scoreboard_page(saved) == scoreboard_page(compare(runs))
+    assert module.scoreboard_page(saved) == module.scoreboard_page(compare(runs))
 
 
 def test_nothing_is_fetched_and_every_id_is_there_once(runs):
@@ -129,30 +122,30 @@ def test_nothing_is_fetched_and_every_id_is_there_once(runs):
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "=cmd|' /C calc'!A0"])
 def test_a_name_is_no_formula_of_a_spreadsheet(runs, name):
     found = compare({name: runs["slow"], 'a,"b"': runs["fast"]})
-    rows = list(csv.DictReader(io.StringIO(scoreboard_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(module.scoreboard_csv(found))))
     assert [row["label"] for row in rows] == [f"'{name}", 'a,"b"']
     assert rows[1]["peer"] == f"'{name}"
     # Control characters of a name are shown, not kept.
-    text = scoreboard_csv(compare({"a\tb\n\x1b[2J": runs["slow"]}))
+    text = module.scoreboard_csv(compare({"a\tb\n\x1b[2J": runs["slow"]}))
     assert (text.count("\n"), "a\N{REPLACEMENT CHARACTER}b" in text) == (2, True)
 
 
 def test_files_are_known_by_their_runs_whatever_the_order(board, runs, tmp_path):
-    for name, chosen in scoreboard_formats(board("slow", "fast")).items():
+    for name, chosen in module.scoreboard_formats(board("slow", "fast")).items():
         (tmp_path / name).write_text(chosen.text(), encoding="utf-8")
     turned = compare({"x": runs["fast"], "y": runs["slow"]})
     other = compare({"x": runs["fast"], "y": runs["again"]})
     for found, is_same in ((board("slow", "fast"), True), (turned, True), (other, False)):
-        for name, chosen in scoreboard_formats(found).items():
-            assert (chosen.identity_of(tmp_path / name) == identity_of(found)) == is_same
+        for name, chosen in module.scoreboard_formats(found).items():
+            assert (chosen.identity_of(tmp_path / name) == module.identity_of(found)) == is_same
     both = compare([Side("both", (runs["slow"], runs["again"])), runs["fast"]])
-    assert identity_of(both) != identity_of(compare([runs["slow"], runs["again"], runs["fast"]]))
+    assert module.identity_of(both) != module.identity_of(compare([runs["slow"], runs["again"], runs["fast"]]))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"runs": [{}]}', "run_ids\n", "\0", "a,b\n1", '{"runs": 1}'])
 def test_no_other_file_is_taken_for_one(board, tmp_path, content):
     path = tmp_path / "other"
     path.write_text(content)
-    for chosen in scoreboard_formats(board("slow", "fast")).values():
+    for chosen in module.scoreboard_formats(board("slow", "fast")).values():
         assert chosen.identity_of(path) is None
         assert chosen.identity_of(tmp_path / "missing") is None

@@ -66,11 +66,9 @@ def test_every_text_says_it_of_a_run_without_ranges_and_of_no_other(runs):
 def test_every_document_says_it_of_a_run_without_ranges_and_of_no_other(runs):
     for run, codes, source in zip(runs, (set(), CODES), ("ranges", "repetition"), strict=True):
         documents = [
-            document(run),
-            scoreboard_document(compare([run])),
-            whatif_document(whatif(run)),
+            document(run), scoreboard_document(compare([run])), whatif_document(whatif(run)),
             difference_document(diff(run, run)),
-        ]
+        ]  # fmt: skip
         assert [CODES & {row["code"] for row in one["problems"]} for one in documents] == [codes] * 4
         assert json.dumps(documents[0]["run"]["steps_from"]) == f'"{source}"'
 

@@ -100,11 +100,9 @@ def test_other_ranks_are_kept_while_there_is_room(monkeypatch):
 
 def test_the_table_says_when_phases_run_and_how_long_lanes_are_busy():
     rows = [
-        bar("compute", 1_000_000, 3_000_000, busy=1_500_000),
-        bar("compute", 4_000_000, 5_000_000),
-        bar("phase", 1_000_000, 2_000_000, "forward"),
-        bar("phase", 4_000_000, 6_000_000, "forward"),
-    ]
+        bar("compute", 1_000_000, 3_000_000, busy=1_500_000), bar("compute", 4_000_000, 5_000_000),
+        bar("phase", 1_000_000, 2_000_000, "forward"), bar("phase", 4_000_000, 6_000_000, "forward"),
+    ]  # fmt: skip
     known = {"compute_ns": 1, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0, "exposed_memory_ns": 0}  # fmt: skip
     spans = windows((1_000_000, 9_000_000), (2_000_000, 8_000_000), **known)
     table = timeline_table(schema.TIMELINE.from_rows(rows), spans)

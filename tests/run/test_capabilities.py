@@ -328,7 +328,6 @@ def test_every_version_is_examined(tmp_path, version, lazy):
 
 
 # --- what the analysis makes of the same reports --------------------------------------------------
-
 # What it says of real reports is pinned by tests/golden/frozen/doctor.
 
 

@@ -92,14 +92,12 @@ CONFLICTS = [
     captures("sidecars name two captures", ([0], {"name": "before"}), ([1], {"name": "after"})),
     captures("sidecars say two world sizes", ([0], {"world_size": 1}), ([1], {"world_size": 2})),
     captures("two captures, each with a rank 1", ([0, 1], {}), ([1], LATER)),
-    HARD_LINK,
-    copied_by(os.symlink),
-    copied_by(shutil.copy),
+    HARD_LINK, copied_by(os.symlink), copied_by(shutil.copy),
     two("same report twice", *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
     two("captured RANK", *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))),
     two("WORLD_SIZE", *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
     HOURS_APART,
-]
+]  # fmt: skip
 # Which the user may decide: a rank map makes one run of them.
 DECIDED = [CONFLICTS[0], CONFLICTS[3], CONFLICTS[5], HARD_LINK, HOURS_APART]
 

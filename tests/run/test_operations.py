@@ -270,8 +270,6 @@ def test_rows_without_a_valid_time_are_left_out_again(tmp_path):
 
 
 # --- workers --------------------------------------------------------------------------------------
-
-
 def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_windows(tmp_path):
     other = steady_rank(1)
     for row in other.rows["NVTX_EVENTS"]:

@@ -198,7 +198,6 @@ def test_a_process_that_only_copies_is_a_rank(tmp_path):
 
 
 # --- idle -----------------------------------------------------------------------------------------
-
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
 
 

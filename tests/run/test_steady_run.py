@@ -86,8 +86,6 @@ def test_an_export_with_all_tables_gives_the_same_figures_as_a_lazy_one(tmp_path
 
 
 # --- as a capture without steps -------------------------------------------------------------------
-
-
 def steady_run(folder, **options):
     return run_of(folder, *(steady_rank(rank) for rank in range(2)), **options)
 

@@ -253,7 +253,6 @@ def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pau
 
 
 # --- ranges of frameworks -------------------------------------------------------------------------
-
 # A step of 1000: its ranges as (start, end, name with the step's number in it, thread), what its steps are called or where
 # they come from, and the phases that are to be seen in them.
 MARKS = {

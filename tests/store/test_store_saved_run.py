@@ -121,8 +121,6 @@ def test_built_runs_come_back_as_they_are(tmp_path, build):
 
 
 # --- which run -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def saved(runs, tmp_path_factory):
     """Return a folder of stores to copy: with two runs, and with each alone."""
@@ -204,8 +202,6 @@ def test_a_saved_run_goes_with_nothing_else(store, tmp_path):
 
 
 # --- damage and versions -------------------------------------------------------------------
-
-
 def read_all(run):
     document_text(run)
     for name in RUN_TABLES:
