@@ -165,7 +165,7 @@ def reports_near(path: Path) -> str:
         folder = folder.parent
     with contextlib.suppress(OSError):
         names = sorted(one.name for one in folder.iterdir() if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES))
-        alike = sorted(difflib.get_close_matches(path.name, names, 3, 0.5)) or names[:3]
+        alike = sorted(difflib.get_close_matches(path.name, names)) or names[:3]
         more = f" and {len(names) - len(alike)} more" if len(names) > len(alike) else ""
         return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
     return f"{decoded(str(folder.absolute()))} cannot be looked into"

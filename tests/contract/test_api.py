@@ -132,7 +132,7 @@ def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, words, call
 def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, monkeypatch):
     monkeypatch.chdir(steady)
     for number in range(2, 6):
-        (tmp_path / f"validation-{number}.sqlite").touch()
+        (tmp_path / f"{number}{number}.sqlite").touch()
     for wrong in ("steady_[2-9].sqlite", "steady_9.sqlite", "nowhere/steady_*.sqlite"):
         with pytest.raises(ReportNotFoundError) as caught:
             nsyspipe.load(wrong)
