@@ -125,7 +125,7 @@ def is_more_than_data(traffic: pa.Table) -> bool:
 def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
     """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
 
-    None where there is none, or nobody knows what it serves.
+    None where there is none or nobody knows what it serves, and of gradients alone where nobody knows how many ranks share them.
     """
     there = parallelism(traffic)
     groups = dimensions(traffic)
@@ -134,6 +134,8 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
     if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
         degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
+    if not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
+        return None
     is_grid = math.prod(one.size or 0 for one in groups) == world_size
     text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
     key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
@@ -154,7 +156,7 @@ def _degree(one: Dimension) -> str:
         f"{ranks[0]}-{ranks[-1]}" if ranks[-1] - ranks[0] == len(ranks) - 1 > 0 else _cut(ranks, ",")
         for ranks in one.groups
     ]
-    return f" {one.size}" + (f" (ranks {_cut(groups, ' | ')})" if len(groups) > 1 else "")
+    return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
 
 
 def _cut(items: Sequence[object], joint: str) -> str:
