@@ -23,6 +23,7 @@ own_option() {
 
 parse_options "$@"
 : "${name:=baseline}"
+counted=yes
 check_options
 # Left over from a job around this one, they would make a rank of it.
 unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE

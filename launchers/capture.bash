@@ -21,7 +21,8 @@ ours=(env PYTHONPATH="$own_path" "$python" -P)
 run_module=("${ours[@]}" "$launchers/run_module.py")
 
 # Filled by what the launchers call below.
-taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
+# `counted` is empty where nobody has said how many ranks there are.
+taken=0 counted='' nsys_words=() rank_words=() torchrun=() nccl_words=()
 nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" module='' attach_steps='' train_args=()
 trace='' graphs='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
 timeout=3600 exit_timeout=600
@@ -151,7 +152,7 @@ check_options() {
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
   local found
-  found=$("${run_module[@]}" nsyspipe.capture.plan --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
+  found=$("${run_module[@]}" nsyspipe.capture.plan --nproc="$nproc" ${counted:+--is-counted} --world-size=$((n_nodes * nproc)) --name="$name" --program="$program" \
     --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     local usable

@@ -20,7 +20,7 @@ EOF
 
 own_option() {
   case $1 in
-    -n | --nproc | --nproc_per_node | --nproc-per-node) nproc=$2 ;;
+    -n | --nproc | --nproc_per_node | --nproc-per-node) nproc=$2 counted=yes ;;
     *) taken=0 ;;
   esac
 }

@@ -28,7 +28,7 @@ nnodes='' node_rank='' endpoint='' backend=static rdzv_id='' node_wide=''
 
 own_option() {
   case $1 in
-    -n | --nproc | --nproc_per_node | --nproc-per-node) nproc=$2 ;;
+    -n | --nproc | --nproc_per_node | --nproc-per-node) nproc=$2 counted=yes ;;
     --nnodes) nnodes=$2 ;;
     --node-rank | --node_rank) node_rank=$2 ;;
     --rdzv-endpoint | --rdzv_endpoint) endpoint=$2 ;;

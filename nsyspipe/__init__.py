@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.replay.answer import whatif
     from nsyspipe.report import export
+    from nsyspipe.report.export import dashboard
     from nsyspipe.run.run import Run
 
-__all__ = ["NsyspipeError", "Run", "Side", "__version__", "compare", "diff", "export", "load", "whatif"]
+__all__ = ["NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "export", "load", "whatif"]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
@@ -26,6 +27,7 @@ _HOMES = {
     "Run": "nsyspipe.run.run",
     "Side": "nsyspipe.comparison.difference",
     "compare": "nsyspipe.api",
+    "dashboard": "nsyspipe.report.export",
     "diff": "nsyspipe.api",
     "export": "nsyspipe.report.export",
     "load": "nsyspipe.api",

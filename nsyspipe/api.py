@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import AUTO, Reading, parse_skip_first
+from nsyspipe.model.options import AUTO, Reading, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
-from nsyspipe.store.layout import ids_by_time, is_saved
+from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,9 +102,13 @@ def load(
     CaptureError
         If nsys cannot export a report.
     OptionError
-        If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
+        If a parameter is of another kind, a regular expression or the rank map cannot be used, or an option does not go
+        with a saved run.
     """
-    arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    if not (arguments := paths_of("reports", reports, "load('captures/')")):
+        raise OptionError("reports=[]", "names no report", fix="load('captures/')")
+    check_whole("steps", steps, "steps=20")
+    check_whole("jobs", jobs, "jobs=4")
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
@@ -120,9 +124,9 @@ def load(
         from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
         return open_saved(Path(arguments[0]), run_id, label)
-    logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
+    logs = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
     return _AnsweredRun(
-        paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
+        paths=tuple(exported_reports(arguments, jobs=jobs)),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
         rank_map=None if rank_map is None else parse_rank_map(rank_map),
@@ -130,7 +134,7 @@ def load(
         label=label,
         run_id=run_id,
         nccl_logs=tuple(Path(log) for log in logs),
-        topology=None if topology is None else Path(topology),
+        topology=None if topology is None else Path(path_of("topology", topology, "topology='topo.txt'")),
         executor=executor,
         on_progress=on_progress,
     )
@@ -138,8 +142,9 @@ def load(
 
 def diff(
     baseline: AnySide,
-    candidate: AnySide,
+    candidate: AnySide | None = None,
     *,
+    against: str | None = None,
     min_effect_pct: float | str = gate.DEFAULT_MIN_EFFECT_PCT,
     confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
@@ -158,7 +163,11 @@ def diff(
     ----------
     baseline, candidate
         A `nsyspipe.Run`; several captures of one configuration, as a list of runs or a `nsyspipe.Side`, which has a
-        label too; or what `nsyspipe.load` takes: a path, a glob, a directory, a saved run. They are read at once.
+        label too; or what `nsyspipe.load` takes: a path, a glob, a directory, a saved run, of which ``STORE:LABEL`` is the
+        latest of its label. They are read at once.
+    against
+        The baseline is all runs of this label in the store that stands in its place, as captures of one configuration; the
+        candidate may be another label of the store, and None is the only other one.
     min_effect_pct
         Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
     confidence
@@ -197,6 +206,13 @@ def diff(
     gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
     judged = gate.check_metrics(given or (DEFAULT_METRIC,))
+    if against is not None:
+        store = path_of("baseline", baseline, f"diff('runs/', against={against!r})")
+        found = runs_by_label(store, against, [] if candidate is None else [candidate])
+        baseline, *others = ([load(place, label=name) for place in places] for name, places in found.items())
+        candidate = others[0] if others else candidate
+    if candidate is None:
+        raise OptionError("diff", "compares two runs, and one is named", fix="diff(BASELINE, CANDIDATE)")
     return RunDifference(_as_side(baseline), _as_side(candidate), least, confidence, judged, force)
 
 
@@ -272,7 +288,8 @@ def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide] | str | os.PathLike[s
             raise OptionError(repr(place), "is one run, not a list of them", fix="compare([RUN, RUN])")
         sides = [_as_side(f"{place.rstrip('/')}:{run_id}") for run_id in ids]
     else:
-        sides = [_as_side(run) for run in runs]
+        fix = "compare([RUN, RUN]), or compare('runs/')"
+        sides = [_as_side(run) for run in several("runs", runs, "a list of them", fix)]
     labels: dict[str, Side] = {}
     for side in sides:
         label, number = side.label, 2
@@ -291,8 +308,9 @@ def _as_side(side: AnySide) -> Side:
     if isinstance(side, Run | str | os.PathLike):
         run = side if isinstance(side, Run) else load(side)
         return Side(run.header.label, (run,))
-    runs = tuple(one for one in side if isinstance(one, Run))
-    if len(runs) != len(side) or not runs:
-        fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
+    fix = "load([REPORT, REPORT]) for reports of one run, or [load(RUN), load(RUN)]"
+    given = list(several("run", side, "a run, a path, or a list of runs", fix))
+    runs = tuple(one for one in given if isinstance(one, Run))
+    if len(runs) != len(given) or not runs:
         raise OptionError("a list", "is not of runs", fix=fix)
     return Side(runs[0].header.label, runs)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
-    "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
-    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "perfetto-steps", "rank-map",
+    "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
+    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-steps", "rank-map",
     "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
 _FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
@@ -24,7 +24,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-steps
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/]*(?<![.,:])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|(?<=run-id )(?!with\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/]*(?<![.,:])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
 )
 
 
@@ -134,6 +134,15 @@ class OptionError(NsyspipeError):
         names = list(known)
         nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=0.8)
         return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
+
+    @classmethod
+    def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
+        """Return the error for a parameter of Python that got another kind of value."""
+        return cls(f"{name}={given!r:.100}", f"is {_article(type(given).__name__)}, where {needed} was needed", fix=fix)
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 class OutputError(NsyspipeError):

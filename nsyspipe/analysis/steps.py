@@ -8,6 +8,7 @@ best threads wins. Never steps: ranges of libraries and of operators, and the la
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -331,12 +332,17 @@ def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, s
     return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
 
 
-def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
-    """Raise an OptionError, with the steps that there are, unless some rank has one of those wanted, first to last."""
-    first, last = wanted
+def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
+    """Return the first and the last step of a pair, or of one number; an OptionError, with the steps that there are, for none."""
+    ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
     numbers = all_steps["step"].to_numpy()
+    if len(ends) != len(("first", "last")) or not all(isinstance(one, Integral) for one in ends):
+        raise OptionError.of_kind(
+            "steps", wanted, "a step's number, or the first and the last of several", "steps=(3, 5)"
+        )
+    first, last = map(int, ends)
     if ((numbers >= first) & (numbers <= last)).any():
-        return
+        return first, last
     lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (None, None)
     found = "no steps at all" if lowest is None else f"steps {lowest} to {highest}"
     fix = None if lowest is None else f"--perfetto-steps {lowest}:{highest}"

@@ -6,7 +6,7 @@ NCCL does not say; which collectives there are does, and where in the step they 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -140,6 +140,7 @@ class Dimension:
 
     roles: tuple[str, ...]
     size: int | None  # of a group; None where communicators are not NCCL's own, or groups differ
+    groups: tuple[tuple[int, ...], ...] = field(default=(), compare=False)  # their ranks, the lowest first
 
 
 def dimensions(traffic: pa.Table) -> list[Dimension]:
@@ -148,7 +149,7 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
     Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline.
     """
     rows = [row for row in traffic.to_pylist() if row["rank"] is None]
-    found: dict[object, tuple[int | None, list[str]]] = {}
+    found: dict[object, tuple[int | None, list[str], list[frozenset[int]]]] = {}
     for role in _NESTING:
         if not (own := [row for row in rows if row["role"] == role]):
             continue
@@ -163,8 +164,11 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
         size = max(widths | told) if is_even else None
         # Of groups that are not seen whole nobody knows whether they are the same.
         key = frozenset(groups) if widths == {size} else role
-        found.setdefault(key, (size, []))[1].append(role)
-    return [Dimension(tuple(names), size) for size, names in found.values()]
+        found.setdefault(key, (size, [], groups))[1].append(role)
+    return [
+        Dimension(tuple(names), size, tuple(sorted(tuple(sorted(one)) for one in groups)))
+        for size, names, groups in found.values()
+    ]
 
 
 def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float] | None:

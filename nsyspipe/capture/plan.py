@@ -232,7 +232,8 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.add_argument(text)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
-    for switch in ("--cpu", "--no-profile", "--dry-run", "--count-gpus"):
+    parser.add_argument("--name", type=Path, default=Path("run"))
+    for switch in ("--cpu", "--no-profile", "--dry-run", "--count-gpus", "--is-counted"):
         parser.add_argument(switch, action="store_true")
     options = parser.parse_args(words)
     if options.count_gpus:
@@ -243,7 +244,11 @@ def main(words: Sequence[str] | None = None) -> int:
             check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
     except OptionError as error:
         return _refused(error)
-    for missing in _missing(options):
+    there = None if options.cpu else n_gpus()
+    if there is not None and there > options.nproc and not options.is_counted:
+        used = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
+        print(f"note: {used}, where {there} GPUs are: -n {there} takes all of them", file=sys.stderr)  # noqa: T201
+    for missing in _missing(options, there):
         if status := _refused(missing, is_noted=options.dry_run):
             return status
     return 0 if options.no_profile else _tell_nsys(options)
@@ -312,14 +317,16 @@ def n_gpus() -> int | None:
     return min(there, len(list(itertools.takewhile(lambda one: one and one[0] != "-", visible.split(",")))))
 
 
-def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
+def _missing(options: argparse.Namespace, there: int | None) -> Iterator[NsyspipeError]:
     """Yield what a capture needs, nsys excepted, and this machine has not."""
     if not Path(options.program).is_file():
         yield InputError(options.program, "no such training program", fix="--program FILE")
+    folder = next(one for one in options.name.absolute().parents if one.exists())
+    if not (options.no_profile or (folder.is_dir() and os.access(folder, os.W_OK))):
+        yield OutputError(str(options.name), f"reports cannot be written below {folder}", fix="-o NAME")
     if importlib.util.find_spec("torch") is None:
         fix = "activate the environment that trains, or name its Python: PYTHON=/path/to/python3"
         yield CaptureError(sys.executable, "has no torch, which the training program and torchrun need", fix=fix)
-    there = None if options.cpu else n_gpus()
     if there is not None and there < options.nproc:
         what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
         fix = f"-n {there}" if there else "--cpu runs a small model on the CPU"

@@ -12,7 +12,7 @@ import typer
 from nsyspipe.cli.inputs import store_of
 from nsyspipe.cli.options import QuietOptions, flag, option, with_options
 from nsyspipe.cli.outputs import STDOUT, open_page, progress, say_written, write_stdout
-from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 
@@ -56,32 +56,21 @@ def dashboard(
     target = None if page.out == STDOUT else Path(page.out)
     if page.open and target is None:
         raise OptionError("--open", "opens the page that is written", fix=f"-o {shlex.quote(f'{name}.html')} --open")
+    from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
+
     if target is not None:
-        from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
-        from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
-
-        # What may not be replaced is refused before any work is done.
-        check_directory(target)
-        check_target(target, (), may_replace=lambda: True)
-        if target.exists() and not page.force and identity_of_page(target, STORE) != DASHBOARD:
-            raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
-    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, write_pages
-    from nsyspipe.store.saved_run import stored_runs
-
+        check_dashboard(target, force=page.force)
     with progress(shown=running.is_shown) as stage:
-        found, failed = stored_runs(store, on_progress=stage("reading runs")), []
-        run_ids = found.runs["run_id"].to_pylist()
-        if page.pages is not None:
-            failed = write_pages(store, run_ids, page.pages, force=page.force, on_progress=stage("writing pages"))
-        for one in (*found.unreadable, *failed):
-            typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
-        links = page_links(store, run_ids, Path() if target is None else target.parent, page.pages)
-        text = dashboard_page(found, title=name, pages=links, problems=failed)
+        text, n_runs, unreadable = store_page(store, target, page.pages, force=page.force, stage=stage)
+    for one in unreadable:
+        typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
     if target is None:
         write_stdout(text)
         return
+    from nsyspipe.report.files import write_text
+
     write_text(target, text, [store], may_replace=lambda: True)
-    runs = f"{len(run_ids)} run{'s'[: len(run_ids) != 1]}"
+    runs = f"{n_runs} run{'s'[: n_runs != 1]}"
     say_written(f"{target} ({runs})", *([] if page.pages is None else [f"{page.pages}/"]), quiet=running.quiet)
     if page.open:
         open_page(target)

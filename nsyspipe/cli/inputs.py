@@ -14,7 +14,7 @@ from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.run.workers import PRELOAD, executor_for
-from nsyspipe.store.layout import argument_of, find_saved, ids_by_label, ids_by_time, is_one_run, is_saved
+from nsyspipe.store.layout import find_saved, ids_by_time, is_one_run, is_saved, runs_by_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,33 +122,8 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list
 
 def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
     """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
-    store, asked = Path(place), f"--against {label}"
-    if not is_saved(store) or is_one_run(store):
-        fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
-        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
-    ids = ids_by_label(store)
-    if broken := ids.pop("", []):
-        raise OptionError(
-            asked, f"{argument_of(store, broken[0])} cannot be read, whatever its label is", fix="remove it"
-        )
-
-    def of_label(name: str) -> NamedRuns:
-        return NamedRuns(name, tuple(f"{place.rstrip('/')}:{run_id}" for run_id in ids[name]))
-
-    counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
-    if label not in ids:
-        is_id = any(label in of for of in ids.values())
-        by_id = f"nsyspipe diff {argument_of(store, label)} CANDIDATE" if is_id else None
-        problem = "is the id of a run, not a label" if is_id else f"{place} has no run of that label"
-        raise OptionError(asked, problem, found=counts, fix=by_id)
-    if others and (len(others) > 1 or others[0] not in ids or os.path.lexists(others[0])):
-        return [of_label(label), *parse_runs(others)]
-    candidates = [*others] or [name for name in ids if name != label]
-    if len(candidates) != 1:
-        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
-        fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
-        raise OptionError(asked, problem, found=counts, fix=fix)
-    return [of_label(label), of_label(candidates[0])]
+    sides = [NamedRuns(name, tuple(places)) for name, places in runs_by_label(place, label, others).items()]
+    return sides if len(sides) > 1 else [*sides, *parse_runs(others)]
 
 
 def refuse_saved_runs(arguments: Sequence[str], command: str) -> None:

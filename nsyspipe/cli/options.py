@@ -209,7 +209,7 @@ class RuleOptions:
         return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
 
 
-def thresholds(settings: GateSettings) -> dict[str, float]:
+def thresholds(settings: GateSettings) -> dict[str, Any]:
     """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
     effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
     return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}

@@ -79,6 +79,8 @@ class RunDifference(ShownInNotebooks):
     exactly 0.
     """
 
+    _TABLES = ("metrics", "step_time_parts", "idle_causes", "kernels", "changes", "comparability", "problems")
+
     baseline: Side
     candidate: Side
     min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio

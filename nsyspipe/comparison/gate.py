@@ -12,6 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -126,7 +127,7 @@ def check_metrics(names: Iterable[str], option: str = "metric") -> tuple[str, ..
     """Return names of metrics, each once; an `OptionError` in which it is called `option` if one is none."""
     from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
-    checked = tuple(dict.fromkeys(names))
+    checked = tuple(dict.fromkeys(several("metrics", names, "a name, or several,", "metrics='step_time'")))
     for name in checked:
         if name not in METRICS:
             raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, METRICS)

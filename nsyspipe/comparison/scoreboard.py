@@ -130,6 +130,8 @@ class _Standing(NamedTuple):
 class Scoreboard(ShownInNotebooks):
     """Runs side by side, as tables."""
 
+    _TABLES = ("table", "checks", "problems")
+
     sides: tuple[Side, ...]  # the runs in the order given, each one or several captures; the first is the reference
     rules: Rules
     sort: str | None = None  # what the table is sorted by, a name of `SORTS`; None keeps the order given

@@ -14,7 +14,7 @@ from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
-from nsyspipe.model.names import listed
+from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
@@ -376,6 +376,7 @@ class IdleOf:
     is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
     in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
     waited_in: str = ""  # as `Evidence.waited_in`
+    of_host: str = ""  # of that rank, where there are several
 
     @property
     def on_rank(self) -> str:
@@ -385,7 +386,7 @@ class IdleOf:
             return bubble
         if len(self.in_turn) > 1:
             return f" on ranks {listed(self.in_turn)} in turn{bubble}"
-        return f" on rank {self.rank}{f', which the others wait for{self.waited_in}' if self.is_waited_for else ''}{bubble}"
+        return f" on rank {self.rank}{self.of_host}{f', which the others wait for{self.waited_in}' if self.is_waited_for else ''}{bubble}"
 
     def figures(self, evidence: Evidence) -> dict[str, Any]:
         """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
@@ -442,7 +443,11 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     is_waited_for = is_least and not evidence.is_pipeline
     judged = float(cause[waited_for].mean())
     saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in)
+    host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
+    of_host = f" of host {printable(host)}" if host else ""
+    return IdleOf(
+        column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in, of_host
+    )
 
 
 def idle_above(evidence: Evidence, column: str) -> IdleOf | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
@@ -42,7 +46,7 @@ class Reading:
         """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all."""
         texts = {phase: phases.get(phase) or text for phase, text in PHASE_PATTERNS.items()}
         return cls(
-            None if step in {None, NO_STEPS, REPETITION} else compile_pattern("--step", step or ""),
+            None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step or ""),
             step == NO_STEPS,
             step == REPETITION or n_steps is not None,
             n_steps,
@@ -57,11 +61,41 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
             return re.compile(text)
+    except TypeError as error:
+        raise OptionError.of_kind(option.lstrip("-"), text, "a regular expression as text", "'^step'") from error
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
         why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
         fix = "Python syntax; escape ( ) [ ] . with a backslash to match them as they are"
         raise OptionError(f"{option} {text!r}", f"not a regular expression: {why}", fix=fix) from error
+
+
+def check_whole(name: str, value: object, fix: str) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of a whole number from 1, or None."""
+    if value is not None and not isinstance(value, Integral):
+        raise OptionError.of_kind(name, value, "a whole number", fix)
+    if value is not None and value < 1:
+        raise OptionError(f"{name}={value}", "is no number from 1", fix=fix)
+
+
+def path_of(name: str, given: object, fix: str) -> str:
+    """Return the path that a parameter of Python names; an `OptionError` if it is anything else."""
+    if not isinstance(given, str | os.PathLike):
+        raise OptionError.of_kind(name, given, "a path", fix)
+    return os.fspath(given)
+
+
+def paths_of(name: str, given: object, fix: str) -> list[str]:
+    """Return the paths that one names which takes several."""
+    is_one = isinstance(given, str | os.PathLike)
+    return [path_of(name, one, fix) for one in ([given] if is_one else several(name, given, "a path", fix))]
+
+
+def several(name: str, given: object, needed: str, fix: str) -> Iterable[Any]:
+    """Return what can be gone through; an `OptionError` says what was needed if it cannot."""
+    if not isinstance(given, Iterable):
+        raise OptionError.of_kind(name, given, needed, fix)
+    return given
 
 
 def parse_findings(value: str) -> int | None:

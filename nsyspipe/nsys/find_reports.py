@@ -7,6 +7,7 @@ its user can read the cache. A report that changes is another one; what was used
 from __future__ import annotations
 
 import contextlib
+import difflib
 import glob
 import hashlib
 import os
@@ -146,17 +147,32 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             if path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
-            elif path.exists() or not glob.has_magic(str(path)):
+            elif path.exists():
                 found = [path]
+            elif not glob.has_magic(str(path)):
+                found, problem, fix = [], "no such file", "check the path, or quote the glob"
             else:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
                 found = [one for one in files if one.suffix in suffixes] or files
                 problem, fix = "this glob matches no report", "check the path; a directory works too"
         if not found:
-            raise ReportNotFoundError(str(path), problem, fix=fix)
+            raise ReportNotFoundError(str(path), problem, found=reports_near(path), fix=fix)
         expanded += found
     return expanded
+
+
+def reports_near(path: Path) -> str:
+    """Say what reports lie where a path or glob looks, by name those that are most alike; and where that is."""
+    folder = path if path.is_dir() else path.parent
+    while glob.has_magic(str(folder)) or not folder.is_dir():
+        folder = folder.parent
+    with contextlib.suppress(OSError):
+        names = sorted(one.name for one in folder.iterdir() if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES))
+        alike = sorted(difflib.get_close_matches(path.name, names)) or names[:3]
+        more = f" and {len(names) - len(alike)} more" if len(names) > len(alike) else ""
+        return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
+    return f"{decoded(str(folder.absolute()))} cannot be looked into"
 
 
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000

@@ -163,7 +163,7 @@ class Scenario:
     finding_saving_ns: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WhatIf(ShownInNotebooks):
     """The answer to `whatif`.
 
@@ -187,6 +187,8 @@ class WhatIf(ShownInNotebooks):
         Rows of `schema.PROBLEMS`, and what the replay adds.
     """
 
+    _TABLES = ("table",)
+
     run_id: str
     label: str
     n_steps: int
@@ -195,6 +197,11 @@ class WhatIf(ShownInNotebooks):
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
     problems: tuple[Mapping[str, Any], ...]
+
+    def __repr__(self) -> str:
+        first = self.scenarios[0]
+        gain = "refused" if first.gain_pct is None else f"{first.gain_pct:.3g} % less"
+        return f"<WhatIf of {self.label!r}: {len(self.scenarios)} scenarios, the first {first.label!r}: {gain}>"
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from itertools import chain
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import UnionType
 
     from nsyspipe.model.table import Float64
     from nsyspipe.replay.scenarios import Replay
@@ -102,8 +104,14 @@ class Knobs:
 
 
 def _check_positive(option: str, value: float | None) -> None:
+    _check_kind(option[2:].replace("-", "_"), value, Real, "one number", "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number")
+
+
+def _check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise OptionError.of_kind(name, value, needed, fix)
 
 
 def _bandwidth_knobs(text: str) -> dict[str, float | str]:
@@ -140,6 +148,8 @@ def knobs_of(
 ) -> Knobs:
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
+    _check_kind("link", link, str, "the name of a link", "link='nvlink4'")
+    _check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
     if isinstance(bandwidth, str):
         others |= _bandwidth_knobs(bandwidth)
         bandwidth = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.gate import REGRESSION
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
@@ -22,6 +24,7 @@ from nsyspipe.report.units import (
     delta_text,
     metric_figure,
     metric_label,
+    ms_text,
     percent_text,
     signed,
     value_text,
@@ -207,8 +210,20 @@ def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
         next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0]),
     )
     others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
-    text = f"{difference.verdict.capitalize()}: {_decided(deciding, gate)}"
+    text = f"{_host_text(difference)}{difference.verdict.capitalize()}: {_decided(deciding, gate)}"
     return "; ".join([text, ", ".join(others)]) if others else text
+
+
+def _host_text(difference: RunDifference) -> str:
+    """Return what two sides without device activity do have: the steps of their hosts; nothing of others."""
+    times = []
+    for side in (difference.baseline, difference.candidate):
+        slowest = [max((one.median_ns or 0 for one in host_figures(run.host_steps())), default=0) for run in side.runs]
+        times += [ms_text(statistics.median(slowest))] if all(slowest) else []
+    if len(times) < len(SIDES):
+        return ""
+    of_what = "NVTX ranges, median of the slowest process; whether that is noise is not judged"
+    return f"Host steps take {times[0]} before, {times[1]} after ({of_what}). "
 
 
 def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:

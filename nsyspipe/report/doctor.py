@@ -28,6 +28,7 @@ _HEAD = {"schema_version": 1, "tool_version": __version__}
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
 _ACRONYMS = {"cpu", "cuda", "gpu", "nccl", "nvtx", "os"}
 # What a machine is for, in the words of the first line.
+_WITHOUT = {"cuda_driver": " on its CPUs only (--cpu)", "torch": " with a Python that has torch (PYTHON=...)"}
 _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "capture": "capture runs"}
 
 
@@ -91,11 +92,11 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
     yes, unclear, no = can
     for task, words in _TASKS.items():
         needed = {one.name: one.status for one in checks if task in one.needed_for.split(", ")}
-        is_without_gpu = task == "capture" and needed.get("cuda_driver") == "missing"
-        if is_without_gpu:  # the launchers do without
-            del needed["cuda_driver"]
+        # The launchers do without these, or take torch from another Python.
+        lacking = [name for name in _WITHOUT if task == "capture" and needed.get(name) == "missing"]
+        needed = {name: status for name, status in needed.items() if name not in lacking}
         answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
-        can[answer].append(f"{words} on its CPUs only (--cpu)" if is_without_gpu and answer != no else words)
+        can[answer].append(words + "".join(_WITHOUT[name] for name in lacking if answer != no))
     joints = {yes: "and", unclear: "or", no: "or"}
     return f"{'; '.join(f'{answer} {_or(tasks, joints[answer])}' for answer, tasks in can.items() if tasks)}."
 

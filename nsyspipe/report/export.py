@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import path_of
 from nsyspipe.report import files
 from nsyspipe.version import __version__
 
@@ -18,8 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import BinaryIO
 
+    from nsyspipe.comparison.difference import RunDifference, Side
+    from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
+
+
+__all__ = ["dashboard", "document", "parquet", "write"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
@@ -102,35 +112,111 @@ FORMATS: dict[str, RunFormat] = {
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
 
-def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False) -> None:
-    """Write a run to one file, whose suffix says what: a document, a summary, what costs most, a page, or a trace.
+def write(
+    answer: Run | RunDifference | Scoreboard, path: str | os.PathLike[str], *,
+    steps: Steps | int = None, force: bool = False,
+) -> None:  # fmt: skip
+    """Write a run, a difference or a scoreboard to one file, whose suffix says what: a document, a summary, a page, ...
 
     Parameters
     ----------
+    answer
+        What `nsyspipe.load`, `nsyspipe.diff` or `nsyspipe.compare` returned.
     path
-        ``.json``, ``.md``, ``.csv``, ``.html``, or ``.pftrace`` for Perfetto. A file of the same run is replaced.
+        ``.json``, ``.md`` or ``.html``; ``.csv`` of a run (what costs most) and of a scoreboard; of a run ``.pftrace`` for
+        Perfetto. A file of the same runs is replaced.
     steps
-        For a trace: its first and last step, by number; None takes everything captured.
+        For a trace: its first and last step, by number, or one; None takes everything captured.
     force
-        Replace a file that is not of this run too.
+        Replace a file that is not of these runs too.
 
     Raises
     ------
     OptionError
         If the suffix is none of these, no rank has such a step, or steps are given for anything but a trace.
     OutputError
-        If the file is not of this run or one of its inputs, or cannot be written. It is as it was.
+        If the file is not of these runs or one of its inputs, or cannot be written. It is as it was.
     """
-    path = Path(path)
-    name = SUFFIXES.get(path.suffix.lower())
-    if name is None:
-        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=", ".join(SUFFIXES), fix="run.html")
+    from nsyspipe.analysis.steps import check_steps
+    from nsyspipe.run.run import Run
+
+    path = Path(path_of("path", path, "run.html"))
+    name = SUFFIXES.get(path.suffix.lower(), "")
+    if isinstance(answer, Run):
+        known: Iterable[str] = FORMATS
+    else:
+        formats, identity, inputs = _of_answer(answer)
+        known = formats
+    if name not in known:
+        found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
+        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix="run.html")
     if steps is not None and name != "perfetto":
         raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
-    chosen = FORMATS[name].make()
-    run_id = run.header.run_id
-    with files.writing(path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
-        chosen.write(run, file, steps, None)
+    if not isinstance(answer, Run):
+        text = formats[name].text()
+        files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
+        return
+    chosen, run_id = FORMATS[name].make(), answer.header.run_id
+    shown = None if steps is None else check_steps(answer.steps(), steps)
+    with files.writing(path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
+        chosen.write(answer, file, shown, None)
+
+
+def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:
+    """Return how an answer is written in each format, what tells it from others, and what it was read from."""
+    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.report import difference, scoreboard
+
+    match answer:
+        case RunDifference():
+            formats, identity = difference.difference_formats(answer), difference.identity_of(answer)
+            sides: tuple[Side, ...] = (answer.baseline, answer.candidate)
+        case Scoreboard():
+            formats, identity, sides = (
+                scoreboard.scoreboard_formats(answer),
+                scoreboard.identity_of(answer),
+                answer.sides,
+            )
+        case _:
+            raise OptionError.of_kind("answer", answer, "a run, a difference or a scoreboard", "write(load(RUN), PATH)")
+    return formats, identity, [path for side in sides for run in side.runs for path in run.inputs]
+
+
+def dashboard(
+    store: str | os.PathLike[str], path: str | os.PathLike[str], *,
+    pages: str | os.PathLike[str] | None = None, force: bool = False,
+) -> None:  # fmt: skip
+    """Write one page over all runs of a store: which got better or worse, and since which run.
+
+    Parameters
+    ----------
+    store
+        The directory that `parquet` wrote.
+    path
+        The page; a dashboard that is there is replaced.
+    pages
+        Write the page of each run into this directory too, and link to it; None links to pages that are in ``pages/`` beside
+        the dashboard, beside it, or in the store.
+    force
+        Replace a file that is no dashboard too, and write all pages anew.
+
+    Raises
+    ------
+    DatasetError
+        If there is no run in the store, or none can be read; of several those that cannot are told on the page.
+    OutputError
+        If a file cannot be written, or is something else.
+    """
+    from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
+
+    place, target = (
+        Path(path_of("store", store, "dashboard('runs/', 'runs.html')")),
+        Path(path_of("path", path, "runs.html")),
+    )
+    check_dashboard(target, force=force)
+    into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
+    files.write_text(target, store_page(place, target, into, force=force)[0], [place], may_replace=lambda: True)
 
 
 def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> None:
@@ -155,7 +241,7 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
     """
     from nsyspipe.store.write import save
 
-    save(run, Path(store), events=events, force=force)
+    save(run, Path(path_of("store", store, "parquet(run, 'runs/')")), events=events, force=force)
 
 
 def document(run: Run) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.has_phases and (phases := phase_table(run.phase_summary())):
         yield phases
-    of_comment = (extent.n_ranks, TRAFFIC) if extent.is_comment and traffic else ()
+    is_told = extent.is_comment and words.is_more_than_data(run.traffic())
+    of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
     if shown := (extent.n_top,) if extent.n_top else of_comment:
         yield from cost_tables(run, *shown).values()
     if extent.n_findings != 0 and (findings := findings_of(run)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
+from nsyspipe.analysis.traffic import (
+    DATA,
+    OTHER,
+    Dimension,
+    bubble_ns_per_step,
+    dimensions,
+    mean_over_ranks,
+    parallelism,
+)
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
@@ -108,21 +117,30 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
 
 
+def is_more_than_data(traffic: pa.Table) -> bool:
+    """Tell whether communication serves anything but gradients of whole models."""
+    return bool({*parallelism(traffic)} - {DATA, OTHER})
+
+
 def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
     """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
 
-    None where all of it is gradients', or nothing.
+    None where there is none or nobody knows what it serves, and of gradients alone where nobody knows how many ranks share them.
     """
     there = parallelism(traffic)
-    if not set(there) - {DATA, OTHER}:
-        return None
     groups = dimensions(traffic)
-    degrees = [f"{listed(one.roles)}{'' if one.size is None else f' {one.size}'}" for one in groups]
+    if not groups:
+        return None
+    degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
+    if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
+        degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
+    if not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
+        return None
     is_grid = math.prod(one.size or 0 for one in groups) == world_size
     text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
     key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
     exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
-    if len(exposed) > 1 and (total := sum(exposed.values())):
+    if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
         most = max(exposed, key=lambda name: (exposed[name], name))
         whose = "none of these" if most == OTHER else f"{most}{suffix}"
         text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
@@ -130,6 +148,23 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
 
 
+def _degree(one: Dimension) -> str:
+    """Return how many ranks are in a group, and of several groups which."""
+    if one.size is None:
+        return ""
+    groups = [
+        f"{ranks[0]}-{ranks[-1]}" if ranks[-1] - ranks[0] == len(ranks) - 1 > 0 else _cut(ranks, ",")
+        for ranks in one.groups
+    ]
+    return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
+
+
+def _cut(items: Sequence[object], joint: str) -> str:
+    more = [] if len(items) <= _SHOWN_GROUPS else ["..."]
+    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
+
+
+_SHOWN_GROUPS = 4
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500
 
 
@@ -371,7 +406,7 @@ def verdict(run: Run) -> str:
         lines = [_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount)]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
         lines += [
-            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step."
+            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_longest(row)}."
             for row in late
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
@@ -379,6 +414,18 @@ def verdict(run: Run) -> str:
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
+
+
+_ALIKE = 0.01
+
+
+def _longest(straggler: Mapping[str, Any]) -> str:
+    """Return the longest delay by a rank where what all late ranks cost is another figure: a row of ranks has the former."""
+    evidence = json.loads(straggler["evidence"])
+    alone, saving = evidence.get("lateness_ns_per_step"), straggler["saving_ns_per_step"]
+    if alone is None or abs(alone - saving) <= _ALIKE * saving:
+        return ""
+    return f", all delays together (the longest by rank {evidence['rank']}: {ms_text(alone)})"
 
 
 def _bubble_share(run: Run) -> float:

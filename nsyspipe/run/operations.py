@@ -96,7 +96,7 @@ def run_operations(
     tables: RunTables,
     reading: Reading,
     *,
-    steps: tuple[int, int] | None = None,
+    steps: tuple[int, int] | int | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Iterator[Result]:
@@ -106,7 +106,7 @@ def run_operations(
     windows of these steps, whatever step they belong to, and the phases of these steps; none without such a window.
     """
     if steps is not None:
-        check_steps(tables.steps, steps)
+        steps = check_steps(tables.steps, steps)
     rows = tables.across.rows
     seqs = np.where(rows.in_step, places_in_steps(tables.across), NO_SEQ)
     edges = np.searchsorted(rows.rank, np.arange(len(tables.across.placed) + 1)).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +17,7 @@ from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
 from nsyspipe.reader.report import open_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -315,6 +316,8 @@ _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 def parse_rank_map(text: str | Mapping[str, int]) -> dict[str, int]:
     """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; `OptionError` if it is none of these."""
     if not isinstance(text, str):
+        if not isinstance(text, Mapping):
+            raise OptionError.of_kind("rank_map", text, "a rank for each report", "rank_map={'a.sqlite': 0}")
         for name, rank in text.items():
             if not re.fullmatch("[0-9]{1,18}", repr(rank)):
                 raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")

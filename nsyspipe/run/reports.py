@@ -212,7 +212,7 @@ class ReportRun(Run):
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
 
-    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
         return run_operations(self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor)

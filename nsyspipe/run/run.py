@@ -9,21 +9,22 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pandas as pd
+    import pyarrow as pa
 
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -118,7 +119,33 @@ def _label(names: Sequence[str]) -> str:
 
 
 class ShownInNotebooks:
-    """Shows itself in a notebook. What that looks like is report's: the one import of the house that goes up."""
+    """Shows itself in a notebook, and its tables in pandas. What the first looks like is report's: the one import that goes up."""
+
+    _TABLES: ClassVar[tuple[str, ...]] = ()
+
+    def _named_table(self, name: str) -> pa.Table:
+        if name not in self._TABLES:
+            raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, self._TABLES)
+        found = getattr(self, name)
+        return found() if callable(found) else found
+
+    def to_pandas(self, table: str) -> pd.DataFrame:
+        """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
+
+        Parameters
+        ----------
+        table
+            What the attribute or method is called that gives it: of a run ``steps``, ``summary``, ``breakdown``, ...
+
+        Raises
+        ------
+        OptionError
+            If there is no such table.
+        """
+        import pandas as pd  # heavy, and only this edge needs it
+
+        frame: pd.DataFrame = self._named_table(table).to_pandas(types_mapper=pd.ArrowDtype)
+        return frame
 
     def _repr_html_(self) -> str:
         from nsyspipe.report.html.notebook import notebook_html  # noqa: PLC0415
@@ -238,8 +265,7 @@ class Run(ShownInNotebooks, ABC):
         OptionError
             If it is less than 1.
         """
-        if top is not None and top < 1:
-            raise OptionError(f"top={top}", "not a number from 1", fix="top=20")
+        check_whole("top", top, "top=20")
         found = self._table("kernels")
         return found if top is None else costliest(found, top)
 
@@ -284,13 +310,13 @@ class Run(ShownInNotebooks, ABC):
         return self._table("host_steps")
 
     @abstractmethod
-    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
 
         Parameters
         ----------
         steps
-            The first and the last step to take, by number; None takes everything captured.
+            The first and the last step to take, by number, or one; None takes everything captured.
 
         Raises
         ------
@@ -302,7 +328,7 @@ class Run(ShownInNotebooks, ABC):
 
     @property
     def verdict(self) -> str:
-        """What the figures come down to, in words: the headline of the run's page."""
+        """What the figures come down to, in words: the headline of the run's page. Of a difference it is one word."""
         from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
 
         return headline(self)
@@ -322,26 +348,6 @@ class Run(ShownInNotebooks, ABC):
         OptionError
             If there is no such table.
         """
-        names = [*RUN_TABLES, "breakdown", "costs"]
-        if name not in names:
-            raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, names)
-        found = getattr(self, name)
-        return found if isinstance(found, pa.Table) else found()
+        return self._named_table(name)
 
-    def to_pandas(self, table: str) -> pd.DataFrame:
-        """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
-
-        Parameters
-        ----------
-        table
-            As `Run.table` takes it: ``steps``, ``summary``, ``breakdown``, ...
-
-        Raises
-        ------
-        OptionError
-            If there is no such table.
-        """
-        import pandas as pd  # heavy, and only this edge needs it
-
-        frame: pd.DataFrame = self.table(table).to_pandas(types_mapper=pd.ArrowDtype)
-        return frame
+    _TABLES = (*RUN_TABLES, "breakdown", "costs")

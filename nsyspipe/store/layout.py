@@ -38,7 +38,7 @@ from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
@@ -314,6 +314,37 @@ def ids_by_label(store: Path) -> dict[str, list[str]]:
     for run_id in ids_by_time(store):
         labels.setdefault(_told(store, run_id)[1], []).append(run_id)
     return labels
+
+
+def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, list[str]]:
+    """Return the names of all runs of a label of a store, and of those of another: the one named, else the only other there is.
+
+    Of others that are no label of the store nothing is returned. An `OptionError` says what labels there are.
+    """
+    store, asked = Path(place), f"--against {label}"
+    if not is_saved(store) or is_one_run(store):
+        fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
+        raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
+    ids = ids_by_label(store)
+    if broken := ids.pop("", []):
+        raise OptionError(
+            asked, f"{argument_of(store, broken[0])} cannot be read, whatever its label is", fix="remove it"
+        )
+    counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
+    if label not in ids:
+        is_id = any(label in of for of in ids.values())
+        by_id = f"nsyspipe diff {argument_of(store, label)} CANDIDATE" if is_id else None
+        problem = "is the id of a run, not a label" if is_id else f"{place} has no run of that label"
+        raise OptionError(asked, problem, found=counts, fix=by_id)
+    candidates = [name for name in ids if name != label]
+    if others:
+        named = others[0] if len(others) == 1 and isinstance(others[0], str) else ""
+        candidates = [named] if named in ids and not os.path.lexists(named) else []
+    elif len(candidates) != 1:
+        problem = f"{place} has {'several other labels' if candidates else 'no other label'}, and no candidate is named"
+        fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
+        raise OptionError(asked, problem, found=counts, fix=fix)
+    return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in ids[name]] for name in (label, *candidates)}
 
 
 def _shown(store: Path, ids: list[str]) -> str:

@@ -115,10 +115,10 @@ class SavedRun(Run):
     def link(self) -> LinkVerdict | None:
         return self._details.link
 
-    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
         if steps is not None:
-            check_steps(self.steps(), steps)
+            steps = check_steps(self.steps(), steps)
         if ranks and not any(self._files.has("events", rank) for rank in ranks):
             fix = "analyze the reports again with --out DIR --events"
             raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)

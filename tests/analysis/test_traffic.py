@@ -125,25 +125,46 @@ _TENSOR = [(TENSOR, "all_reduce", f"{at},{at + 1}", 2) for at in (0, 2, 4, 6)]
 _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
 
 
-@pytest.mark.parametrize(("communicators", "expected", "said"), [
-    # 4 tensor groups and 2 of data: a rank is in one of each, so 30 of 30 + 10 are tensor's, whatever their number.
-    pytest.param(_TENSOR + _DATA, [((TENSOR,), 2), ((DATA,), 4)],
-                 "tensor 2 \N{MULTIPLICATION SIGN} data 4: 75 % of exposed communication is tensor's", id="grid"),
-    # The same two ranks for both are no grid of four.
-    pytest.param([(DATA, "all_reduce", "0,1", 2), (EXPERT, "all_to_all", "0,1", 2)], [((EXPERT, DATA), 2)],
-                 "expert and data 2: 50 % of exposed communication is expert's", id="experts beside data"),
-    pytest.param([(PIPELINE, "send_recv", f"{at},{at + 1}", 2) for at in range(3)], [((PIPELINE,), 4)],
-                 "pipeline 4; ranks wait <0.001 ms of each step for other stages", id="pairs of stages"),
-    pytest.param([(SHARDED, kind, "0,1", 2) for kind in ("all_gather", "reduce_scatter")], [((SHARDED,), 2)],
-                 "sharded 2: 50 % of exposed communication is reduce_scatter", id="one role"),
-    # Rank 0 alone: of which size groups are says NCCL, whether they are the same nobody.
-    pytest.param([(TENSOR, "all_reduce", "0", 4), (DATA, "all_reduce", "0", 4)], [((TENSOR,), 4), ((DATA,), 4)],
-                 "tensor 4, data 4: 75 % of exposed communication is tensor's", id="ranks missing"),
-    pytest.param([(TENSOR, "all_reduce", "0,1,2", 3), (TENSOR, "all_reduce", "3,4", 2), _DATA[0]],
-                 [((TENSOR,), None), ((DATA,), 4)], "tensor, data 4: 79 % of exposed communication is tensor's",
-                 id="uneven groups"),
-    pytest.param([(OTHER, "all_reduce", "0,1", 2), *_DATA], [((DATA,), 4)], None, id="data alone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("communicators", "expected", "said"),
+    [
+        # 4 tensor groups and 2 of data: a rank is in one of each, so 30 of 30 + 10 are tensor's, whatever their number.
+        pytest.param(
+            _TENSOR + _DATA, [((TENSOR,), 2), ((DATA,), 4)],
+            "tensor 2 (ranks 0-1; 2-3; 4-5; 6-7) \N{MULTIPLICATION SIGN} data 4 (ranks 0,2,4,6; 1,3,5,7): 75 % of exposed communication is tensor's", id="grid",
+        ),
+        # The same two ranks for both are no grid of four.
+        pytest.param(
+            [(DATA, "all_reduce", "0,1", 2), (EXPERT, "all_to_all", "0,1", 2)], [((EXPERT, DATA), 2)],
+            "expert and data 2: 50 % of exposed communication is expert's", id="experts beside data",
+        ),
+        pytest.param(
+            [(PIPELINE, "send_recv", f"{at},{at + 1}", 2) for at in range(3)], [((PIPELINE,), 4)],
+            "pipeline 4; ranks wait <0.001 ms of each step for other stages", id="pairs of stages",
+        ),
+        pytest.param(
+            [(SHARDED, kind, "0,1", 2) for kind in ("all_gather", "reduce_scatter")], [((SHARDED,), 2)],
+            "sharded 2: 50 % of exposed communication is reduce_scatter", id="one role",
+        ),
+        # Rank 0 alone: of which size groups are says NCCL, whether they are the same nobody.
+        pytest.param(
+            [(TENSOR, "all_reduce", "0", 4), (DATA, "all_reduce", "0", 4)], [((TENSOR,), 4), ((DATA,), 4)],
+            "tensor 4, data 4: 75 % of exposed communication is tensor's", id="ranks missing",
+        ),
+        pytest.param(
+            [(TENSOR, "all_reduce", "0,1,2", 3), (TENSOR, "all_reduce", "3,4", 2), _DATA[0]], [((TENSOR,), None), ((DATA,), 4)],
+            "tensor, data 4: 79 % of exposed communication is tensor's", id="uneven groups",
+        ),
+        pytest.param([(OTHER, "all_reduce", "0,1", 2), *_DATA], [((DATA,), 4)],
+            "data 4 (ranks 0,2,4,6; 1,3,5,7)", id="data alone"),
+        pytest.param([(DATA, "all_reduce", ",".join(map(str, range(8))), 8)], [((DATA,), 8)], "data 8", id="one group"),
+        pytest.param(
+            [(DATA, "all_reduce", f"{at},{at + 1}", 2) for at in range(0, 10, 2)], [((DATA,), 2)],
+            "data 2 (ranks 0-1; 2-3; 4-5; 6-7; ...)", id="many groups",
+        ),
+        pytest.param([(OTHER, "all_reduce", "0,1", 2)], [], None, id="nobody knows"),
+    ],
+)  # fmt: skip
 def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said) -> None:
     table = traffic(*communicators, exposed={TENSOR: 30})
     assert dimensions(table) == [Dimension(names, size) for names, size in expected]
@@ -154,6 +175,9 @@ def test_streams_are_no_communicators_whose_size_could_be_told() -> None:
     table = traffic((TENSOR, "all_reduce", "0,1,2,3", 4), (DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
     assert dimensions(table) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
     assert traffic_text(table, 4, 4) == "parallelism: tensor, data: 50 % of exposed communication is tensor's"
+    # Where all ranks of the job meet in the only kind that there is, they are its group.
+    table = traffic((DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
+    assert [traffic_text(table, 4, size) for size in (4, 8, None)] == ["parallelism: data 4", None, None]
 
 
 def test_a_mean_over_ranks_counts_each_rank_once() -> None:

@@ -7,14 +7,18 @@ import pkgutil
 import string
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.
@@ -23,7 +27,7 @@ ORDERED_OTHERWISE = {"saving_ns_per_step", "blocked_ns_per_step", "lane", "name"
 
 def test_public_names_are_sorted_and_exist():
     assert nsyspipe.__all__ == [
-        "NsyspipeError", "Run", "Side", "__version__", "compare", "diff", "export", "load", "whatif",
+        "NsyspipeError", "Run", "Side", "__version__", "compare", "dashboard", "diff", "export", "load", "whatif",
     ]  # fmt: skip
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
     assert {name for name in dir(nsyspipe) if not name.startswith("_")} == {*nsyspipe.__all__} - {"__version__"}  # Tab
@@ -38,10 +42,11 @@ def test_rooms_do_not_hide_the_names_of_the_api():
     for module in pkgutil.walk_packages(nsyspipe.__path__, "nsyspipe."):
         if module.name not in {"nsyspipe.__main__", *OF_EXTRAS}:
             importlib.import_module(module.name)
-    assert all(callable(getattr(nsyspipe, name)) for name in ("compare", "diff", "load", "whatif"))
+    assert all(callable(getattr(nsyspipe, name)) for name in ("compare", "dashboard", "diff", "load", "whatif"))
     from nsyspipe import export  # noqa: PLC0415 - as a user does
 
-    assert callable(export.parquet)
+    assert dir(export) == ["dashboard", "document", "parquet", "write"]
+    assert all(callable(getattr(export, name)) for name in dir(export))
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -78,6 +83,102 @@ def test_a_run_reads_nothing_until_it_is_asked(steady):
     assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
     with pytest.raises(AttributeError):
         run.skip_first = 3
+
+
+# As whoever has no type checker calls it.
+api: Any = nsyspipe
+WRONG: dict[str, Callable[[Any], object]] = {
+    "reports=None: is a NoneType": lambda _: api.load(None),
+    "reports=[]: names no report": lambda _: api.load([]),
+    "steps='x': is a str": lambda _: api.load("a.sqlite", steps="x"),
+    "jobs=0: is no number from 1": lambda _: api.load("a.sqlite", jobs=0),
+    "step=3: is an int": lambda _: api.load(__file__, step=3),
+    "rank_map=3: is an int": lambda _: api.load(__file__, rank_map=3),
+    "topology=3: is an int": lambda _: api.load(__file__, topology=3),
+    "bucket_mb=[25, 50]: is a list": lambda run: api.whatif(run, bucket_mb=[25, 50]),
+    "link=3: is an int": lambda run: api.whatif(run, link=3),
+    "steps='x': is a str, where a step's": lambda run: run.operations("x"),
+    "top='x': is a str": lambda run: run.kernels(top="x"),
+    "metrics=3: is an int": lambda run: api.diff(run, run, metrics=3),
+    "diff: compares two runs": api.diff,
+    "baseline=<Run 'steady'": lambda run: api.diff(run, against="a"),
+    "runs=3: is an int": lambda _: api.compare(3),
+    "path=None: is a NoneType": lambda run: api.export.write(run, None),
+    "answer=3: is an int": lambda _: api.export.write(3, "a.html"),
+    "store=3: is an int": lambda run: api.export.parquet(run, 3),
+    "path=3: is an int": lambda run: api.dashboard(run.header.label, 3),
+}
+
+
+@pytest.mark.parametrize(("words", "call"), WRONG.items(), ids=WRONG)
+def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, words, call):
+    with pytest.raises(OptionError) as caught:
+        call(steady_run)
+    assert str(caught.value).startswith(words)
+    assert caught.value.fix or words.startswith("jobs")
+
+
+def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, monkeypatch):
+    monkeypatch.chdir(steady)
+    for number in range(2, 6):
+        (tmp_path / f"{number}{number}.sqlite").touch()
+    for wrong in ("steady_[2-9].sqlite", "steady_9.sqlite", "nowhere/steady_*.sqlite"):
+        with pytest.raises(ReportNotFoundError) as caught:
+            nsyspipe.load(wrong)
+        assert caught.value.found == f"steady_0.sqlite, steady_1.sqlite and 4 more in {tmp_path}"
+
+
+def test_one_step_is_given_by_its_number(steady_run, tmp_path):
+    numbers = steady_run.steps()["step"].to_pylist()
+    one, same = list(steady_run.operations(numbers[-1])), list(steady_run.operations((numbers[-1], numbers[-1])))
+    assert [rank for rank, *_ in one] == [0, 1]
+    assert one == same != list(steady_run.operations())
+    nsyspipe.export.write(steady_run, tmp_path / "run.pftrace", steps=numbers[-1])
+    assert (tmp_path / "run.pftrace").stat().st_size
+
+
+@pytest.fixture
+def store(steady, tmp_path):
+    """A store with two runs of label a, one of label b."""
+    for number, label in enumerate("aab"):
+        run = nsyspipe.load(steady, label=label, run_id=f"run-{number}")
+        nsyspipe.export.parquet(run, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_all_runs_of_a_label_are_a_side(store, steady_run):
+    for candidate, label in ((None, "b"), ("b", "b"), (steady_run, "steady"), (f"{store}:b", "b")):
+        change = nsyspipe.diff(store, candidate, against="a")
+        assert [run.header.run_id for run in change.baseline.runs] == ["run-0", "run-1"]
+        assert (change.candidate.label, len(change.candidate.runs)) == (label, 1)
+    assert len(nsyspipe.diff(store, "a", against="b").candidate.runs) == 2
+    with pytest.raises(
+        OptionError, match=r"against='c': .* has no run of that label\n  found: a \(2 runs\), b \(1 run\)"
+    ):
+        nsyspipe.diff(store, against="c")
+
+
+def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
+    change, board = nsyspipe.diff(store, against="a"), nsyspipe.compare(store)
+    for answer, name, suffixes in (
+        (change, "change", ("json", "md", "html")),
+        (board, "board", ("json", "md", "html", "csv")),
+    ):
+        for suffix in suffixes:
+            path = tmp_path / f"{name}.{suffix}"
+            for _ in range(2):  # one of the same runs is replaced
+                nsyspipe.export.write(answer, path)
+            assert path.stat().st_size
+    with pytest.raises(OptionError, match=r"found: \.json, \.md, \.html\n"):
+        nsyspipe.export.write(change, tmp_path / "change.csv")
+    with pytest.raises(OutputError, match="not of this run"):
+        nsyspipe.export.write(board, tmp_path / "change.json")
+    nsyspipe.dashboard(store, tmp_path / "all.html", pages=tmp_path / "pages")
+    assert len(list((tmp_path / "pages").iterdir())) == 3
+    with pytest.raises(OutputError, match=r"no dashboard of nsyspipe\n  fix: force=True"):
+        nsyspipe.dashboard(store, tmp_path / "change.html")
+    assert change.to_pandas("metrics").shape[0] == change.metrics.num_rows
+    assert board.to_pandas("table")["label"].tolist() == ["a", "a (2)", "b"]
 
 
 @pytest.mark.parametrize("code", CATALOGUE)

@@ -72,6 +72,25 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
     assert {one for one in known - _SPELLINGS if one.replace("_", "-") not in named} == set()
 
 
+def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_is_missing(machine):
+    """Nothing of Slurm is there, and where reports belong lies a file."""
+    (machine.work / "captures").touch()
+    machine.variables["SLURM_NNODES"] = "4"
+    told = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--", "--dry-run")
+    assert told.status == 0
+    for words in (
+        "--nnodes=4 ",
+        "--node_rank=0 ",
+        "--nproc_per_node=8 ",
+        "--ranks=0,31 ",
+        "captures/slurm-JOB_%q{RANK}",
+    ):
+        assert words in told.out
+    assert "note: nowhere.py: no such training program\n" in told.err
+    assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
+    assert machine.run("slurm.sbatch", "--", "--dry-run").status == 2
+
+
 def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tmp_path):
     """Slurm runs a copy: the script's place, and the directory where it was submitted, are in what Slurm says."""
     copy = shutil.copy(LAUNCHERS / "slurm.sbatch", tmp_path / "slurm_script")

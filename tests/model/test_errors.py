@@ -63,7 +63,7 @@ def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
 @pytest.mark.parametrize(("text", "python"), [
     ("--rank-map: gives no rank to a", "rank_map: gives no rank to a"), ("with --rank-map", "with rank_map="),
     ("--step '^a$', or leave --step out", "step='^a$', or leave step= out"), ("leave --step none out", "leave step='none' out"),
-    ("--run-id day-1.b", "run_id='day-1.b'"), ("--run-id with another name", "run_id= with another name"),
+    ("--run-id day-1.b", "run_id='day-1.b'"), ("--skip-first b: x", "skip_first='b': x"), ("--skip-first auto", "skip_first='auto'"), ("--run-id with another name", "run_id= with another name"),
     ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"), ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
     ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics= idle"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
     ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
@@ -81,7 +81,7 @@ def test_from_python_an_error_names_parameters(text, python):
 def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
     calls = (
         nsyspipe.load, nsyspipe.diff, nsyspipe.compare, nsyspipe.whatif, nsyspipe.export.write,
-        nsyspipe.export.parquet,
+        nsyspipe.export.parquet, nsyspipe.dashboard,
     )  # fmt: skip
     parameters = {name for call in (*calls, nsyspipe.Run.kernels) for name in inspect.signature(call).parameters}
     options = {name for command in get_command(app).commands.values() for one in command.params for name in one.opts}

@@ -196,13 +196,17 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     assert "in a clone of nsyspipe: pip install '.[train]'" in found.fix
 
 
-@pytest.mark.parametrize(("driver", "torch", "says"), [
-    ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
-    ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
-    ("missing", "missing", "This machine can analyze reports and convert .nsys-rep files; it cannot capture runs."),
-    ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
-])  # fmt: skip
-def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, says):
+@pytest.mark.parametrize(
+    ("driver", "torch", "says"),
+    [
+        ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
+        ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
+        ("missing", "missing", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu) with a Python"),
+        ("ok", "missing", "This machine can analyze reports, convert .nsys-rep files and capture runs with a Python that has"),
+        ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
+    ],
+)  # fmt: skip
+def test_a_machine_can_capture_what_its_cpus_do_and_what_another_python_trains(driver, torch, says):
     facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
     found = [Check(*fact) for fact in facts]
     assert " ".join(as_text(machine_blocks(found), Console(width=100)).split()).startswith(says)

@@ -48,6 +48,12 @@ def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_ru
     assert shown.count('<th scope="row">rank ') == len(rows) == shown.count("<tbody>") * 2
 
 
+def test_what_is_shown_names_parameters_and_no_options_of_commands(steady):
+    shown = texts(nsyspipe.whatif(nsyspipe.load(steady, jobs=1, step="none"))._repr_html_())
+    assert "name the steps with step=REGEX" in shown
+    assert "--step" not in shown
+
+
 def test_what_was_not_recorded_has_no_bar(without_gpu):
     shown = without_gpu._repr_html_()
     assert '<td class="bar">' not in shown

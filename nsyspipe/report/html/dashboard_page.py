@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -14,16 +15,15 @@ import pyarrow as pa
 from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.figures import shown
 from nsyspipe.model.schema import RUNS
-from nsyspipe.report.files import write_text
+from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
 from nsyspipe.store.layout import RUNS_FILE, published
-from nsyspipe.store.saved_run import Unreadable, open_saved
+from nsyspipe.store.saved_run import Unreadable, open_saved, stored_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from nsyspipe.model.figures import Figure
     from nsyspipe.store.saved_run import StoredRuns
@@ -211,6 +211,29 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
             for one in FOLLOWED
         },
     }
+
+
+def check_dashboard(target: Path, *, force: bool) -> None:
+    """Refuse (OutputError) what may not be replaced, before any work is done."""
+    check_directory(target)
+    check_target(target, (), may_replace=lambda: True)
+    if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
+        raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+
+
+def store_page(
+    store: Path, target: Path | None, pages: Path | None, *, force: bool = False,
+    stage: Callable[[str], Callable[[int, int], None] | None] = lambda _: None,
+) -> tuple[str, int, list[Unreadable]]:  # fmt: skip
+    """Return the page of a store, of how many runs it is, and what of them cannot be read; their own pages are written before."""
+    found, failed = stored_runs(store, on_progress=stage("reading runs")), []
+    run_ids = found.runs["run_id"].to_pylist()
+    if pages is not None:
+        failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
+    links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
+    name = store.resolve().name or "runs"
+    text = dashboard_page(found, title=name, pages=links, problems=failed)
+    return text, len(run_ids), [*found.unreadable, *failed]
 
 
 def write_pages(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
+from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
@@ -34,13 +36,24 @@ class Bars(NamedTuple):
 
 def headline(run: Run) -> str:
     """Return the verdict of a run in one line, as its page has it."""
-    return verdict(run).replace("\n", " ")
+    return in_python(verdict(run).replace("\n", " "))
 
 
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
-    blocks = [(type(block).__name__, block) for block in _blocks(shown)]
+    blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
     return fragment("notebook.html.j2", {"blocks": blocks, "colours": _colours()})
+
+
+def _in_python(block: Block | Bars) -> Block | Bars:
+    """Return a block whose sentences name parameters of the API in place of options of commands."""
+    match block:
+        case Sentence() | Heading():
+            return replace(block, text=in_python(block.text))
+        case Table():
+            rows = [[in_python(cell) if isinstance(cell, str) else cell for cell in row] for row in block.rows]
+            return replace(block, rows=rows, note=block.note and in_python(block.note))
+    return block
 
 
 @cache
