@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -192,16 +193,35 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
 _LITTLE = 0.02
 
 
-def gain_text(findings: pa.Table, step_ns: float | None, *, is_judged: bool) -> str | None:
+def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
+    """Tell whether the range that a replay gives leaves the captured step time out."""
+    is_known = not (step_ns is None or low_ns is None or high_ns is None)
+    return is_known and not low_ns <= step_ns <= high_ns  # type: ignore[operator]  # none is None
+
+
+NOT_CLEAR = "not clear"  # a gain within the error of a replay
+
+
+def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
+    """Tell the same of a finding, as `whatif` does; of one that does not say how far its replay may be off it is not told."""
+    ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
+    return None in ends or is_clear(step_ns, *ends)
+
+
+def gain_text(findings: pa.Table, summary: Mapping[str, Any], *, is_judged: bool) -> str | None:
     """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged."""
-    rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
+    rows, step_ns = [row for row in findings.to_pylist() if row["saving_ns_per_step"]], mean_step_ns(summary)
     if not is_judged or not step_ns:
         return None
     if not rows:
         return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
     first, saving = rows[0], rows[0]["saving_ns_per_step"]
     most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected = "" if likely is None or likely <= 0 else f", likely {percent_text(min(likely / step_ns, most))}"
+    expected = ", not replayed"
+    if likely is not None:
+        is_sure = is_replay_clear(json.loads(first["evidence"]), summary["step_time_ns"])
+        said = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
+        expected = said if likely > 0 else ""
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
     return f"{little}: {first['action']}: {worth}."

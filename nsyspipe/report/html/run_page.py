@@ -99,7 +99,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("What to change first")
     if findings := findings_of(run):
         yield Sentence(
-            "By cause, and by the most that each could give back per step. Bounds overlap: they do not add up."
+            "By cause, in order of what is likely by a replay, else of the most that it could give back per step. "
+            "Bounds overlap: they do not add up."
         )
         yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
@@ -149,7 +150,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), is_judged=is_judged)
+    gain = words.gain_text(run.findings(), summary, is_judged=is_judged)
     lines = words.verdict(run).split("\n")  # of which one may say the same
     is_new = [gain is None or line.rpartition(": ")[0].lower() not in gain.lower() for line in lines[1:]]
     yield Sentence(" ".join([lines[0], *(line for line, new in zip(lines[1:], is_new, strict=True) if new)]), "bold")
@@ -248,11 +249,7 @@ def _clock_text(run: Run) -> str:
         return "; clocks of the ranks do not agree: compare bars within a rank only"
     if None in errors:
         return "; how well the clocks of the ranks agree is not known"
-    return (
-        f"; ranks share one clock, to {max(errors) / 1000:.1f} \N{MICRO SIGN}s"
-        if max(errors)
-        else "; ranks share one clock"
-    )
+    return f"; ranks share one clock, to {max(errors) / 1000:.1f} us" if max(errors) else "; ranks share one clock"
 
 
 def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | Choice | MoreRanks]:
