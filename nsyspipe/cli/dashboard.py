@@ -61,7 +61,7 @@ def dashboard(
         from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
 
         # What may not be replaced is refused before any work is done.
-        check_directory(target)
+        check_directory(str(page.out), f"{name}.html")
         check_target(target, (), may_replace=lambda: True)
         if target.exists() and not page.force and identity_of_page(target, STORE) != DASHBOARD:
             raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")

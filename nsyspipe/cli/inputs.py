@@ -184,6 +184,13 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     return found if all(is_saved(Path(one)) for one in found) else []
 
 
+def runs_in(place: str) -> list[str]:
+    """Return the runs that a directory or glob of reports has by their names, or a store, as arguments that name each."""
+    if is_saved(Path(place)):
+        return [argument_of(Path(place), run_id) for run_id in ids_by_time(Path(place))]
+    return [*words_of_runs(find_named([place]))]
+
+
 def _names_files(argument: str) -> bool:
     """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
     # The first says no to names that are too long.

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.names import listed, printable
+from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
@@ -65,22 +66,21 @@ def _numbers(steps: Sequence[int]) -> str:
     return f"step{'s'[: len(steps) != 1]} {few([*map(str, steps)], 6)}"
 
 
-# Where no range marks it: the problem that says so, and in a word what it is taken to be.
-_BACKWARD = {
-    "backward-by-thread": "backward by autograd's thread",
-    "backward-by-operators": "backward by autograd's operators",
-}
-
-
 def backward_source(run: Run) -> list[str]:
     """Return what backward is taken to be where no range says it: what is said of it rests on that."""
     codes = set(run.problems["code"].to_pylist())
-    return [text for code, text in _BACKWARD.items() if code in codes]
+    return [text for code, text in BACKWARD_SOURCES.items() if code in codes]
 
 
 def sources(run: Run) -> list[str]:
     """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
     return [*(["steps found by repetition"] if run.header.steps_from == "repetition" else []), *backward_source(run)]
+
+
+def hosts_text(run: Run) -> list[str]:
+    """Return which hosts a run is of, as far as one knows; of more than two how many."""
+    hosts = run.header.hosts
+    return [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"] if hosts else []
 
 
 def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:

@@ -186,10 +186,9 @@ def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
 
 def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run this is, on what, captured when, and which steps count."""
-    hosts, captured = run.header.hosts, run.header.captured_at_utc
-    more = [f"{len(hosts)} hosts" if len(hosts) > 2 else ", ".join(hosts)] if hosts else []  # noqa: PLR2004 - two fit
-    more += [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    return [*words.subject_parts(run, summary), *more]
+    captured = run.header.captured_at_utc
+    more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
+    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more]
 
 
 def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Choice | MoreRanks]:
