@@ -177,7 +177,7 @@ def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> s
     # Where some reports have it, what they have is said; the others are named elsewhere.
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)
     words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or "; ".join(texts)
-    words += " per rank" if told and is_of_each else ""
+    words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " over all ranks"  # noqa: PLR2004 - ranks
     if len(having) in {0, len(answers)}:
         return words
     why = dict.fromkeys(one.text for one in answers if one.status != YES and one.text and not one.counts)
