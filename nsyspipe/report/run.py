@@ -74,7 +74,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in words.verdict(run).split("\n"))
-    yield Facts(words.subject_parts(run, summary), "Run")
+    shares = _of_mean(run, summary)
+    in_line = [shares] if shares and extent.is_comment else []
+    yield Facts([*words.subject_parts(run, summary), *in_line], "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield Facts((", ".join(versions),), "Captured with")
@@ -84,8 +86,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)
-        if shares := _of_mean(run, summary):
-            yield Sentence(shares, "dim")
+        if shares and not in_line:
+            yield Sentence(f"{shares[0].upper()}{shares[1:]}.", "dim")
         if idle := words.idle_text(run.breakdown(), run.idle_calls()):
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
@@ -107,7 +109,7 @@ def _of_mean(run: Run, summary: Mapping[str, Any]) -> str | None:
     mean, median = pc.mean(run.breakdown()["wall_ns"]).as_py(), summary["step_time_ns"]
     if not mean or not median or abs(mean / median - 1) < _SEEN:
         return None
-    return f"Shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}."
+    return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -430,15 +432,17 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
     ]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
-    hint = f" ({more}: --findings all)" if (more := ", and ".join(parts)) else ""
-    yield Heading(f"What to change first, and what it gives back per step{hint}", "bold")
-    notes = [f"of the mean step ({ms_text(step_ns)})"] if step_ns else []
+    hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
+    notes = [f"of the mean step, {ms_text(step_ns)}"] if step_ns else []
     notes += ["likely: by a replay"] if is_replayed else []
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
     if len(shown) > 1:
         notes.append(f"in order of {'likely, else of up to' if is_replayed else 'up to'}")
         notes += ["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in shown) else []
-    note = "; ".join(notes)
+    if extent.is_comment:  # which has few lines
+        notes, hints = [], [*notes, *hints]
+    hint, note = "; ".join(hints), "; ".join(notes)
+    yield Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 

@@ -208,20 +208,22 @@ def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
     return None in ends or is_clear(step_ns, *ends)
 
 
-def gain_text(findings: pa.Table, summary: Mapping[str, Any], *, is_judged: bool) -> str | None:
-    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged."""
-    rows, step_ns = [row for row in findings.to_pylist() if row["saving_ns_per_step"]], mean_step_ns(summary)
+def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
+    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged.
+
+    Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
+    """
+    rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
     if not is_judged or not step_ns:
         return None
     if not rows:
         return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
     first, saving = rows[0], rows[0]["saving_ns_per_step"]
     most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected = ", not replayed"
-    if likely is not None:
-        is_sure = is_replay_clear(json.loads(first["evidence"]), summary["step_time_ns"])
-        said = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
-        expected = said if likely > 0 else ""
+    expected = ""
+    if likely is not None and likely > 0:
+        is_sure = is_replay_clear(json.loads(first["evidence"]), median_ns)
+        expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
     return f"{little}: {first['action']}: {worth}."

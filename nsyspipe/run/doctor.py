@@ -95,8 +95,15 @@ def examine(
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*own, *sidecars.problems, *problems),
-        runs=tuple(words_of_runs(paths)) if is_several_runs else (),
+        runs=_names_of_runs(paths) if is_several_runs else (),
     )
+
+
+def _names_of_runs(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the globs that name the runs by their reports' names, without directories where that tells them apart."""
+    words = [word.strip("'") for word in words_of_runs(paths)]
+    names = [word.rpartition("/")[2] for word in words]
+    return tuple(names if len({*names}) == len(names) else words)
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:

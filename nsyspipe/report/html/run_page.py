@@ -150,7 +150,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = words.gain_text(run.findings(), summary, is_judged=is_judged)
+    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
     lines = words.verdict(run).split("\n")  # of which one may say the same
     is_new = [gain is None or line.rpartition(": ")[0].lower() not in gain.lower() for line in lines[1:]]
     yield Sentence(" ".join([lines[0], *(line for line, new in zip(lines[1:], is_new, strict=True) if new)]), "bold")
