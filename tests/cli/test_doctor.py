@@ -103,7 +103,7 @@ def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_
     for name in ("a", "b"):
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
-    assert "\n2 runs: a_*.sqlite, b_*.sqlite |" in doctor(tmp_path)
+    assert "\n2 runs: a_*.sqlite, b_*.sqlite" in doctor(tmp_path)
     text = " ".join(doctor(tmp_path / "a_*.sqlite").split())
     assert re.search(r"partly phases (\d) backward by autograd's hidden by .* thread per rank", text)
     assert "wrap loss.backward() in an NVTX range" in text
