@@ -74,7 +74,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in words.verdict(run).split("\n"))
-    shares = _of_mean(run, summary)
+    shares = words.shares_text(run, summary)
     in_line = [shares] if shares and extent.is_comment else []
     yield Facts([*words.subject_parts(run, summary), *in_line], "Run")
     captured = words.capture_rows(run.header.capture)
@@ -104,17 +104,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
 
 
-def _of_mean(run: Run, summary: Mapping[str, Any]) -> str | None:
-    """Return what the shares are of where one would see that it is not the step time printed beside them."""
-    mean, median = pc.mean(run.breakdown()["wall_ns"]).as_py(), summary["step_time_ns"]
-    if not mean or not median or abs(mean / median - 1) < _SEEN:
-        return None
-    return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
-
-
 # --- figures ---------------------------------------------------------------------------------
-
-_SEEN = 0.002  # of what is written with four digits; shares have three
 
 # Which problems explain that a figure is null, the most telling first.
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")

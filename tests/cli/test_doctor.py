@@ -104,9 +104,11 @@ def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_
         for rank in range(2):
             trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
     assert "\n2 runs: a_*.sqlite, b_*.sqlite" in doctor(tmp_path)
-    text = " ".join(doctor(tmp_path / "a_*.sqlite").split())
-    assert re.search(r"partly phases (\d) backward by autograd's hidden by .* thread per rank", text)
-    assert "wrap loss.backward() in an NVTX range" in text
+    rows = json.loads(doctor(tmp_path / "a_*.sqlite", "--json", "-"))["capabilities"]
+    (phases,) = (row for row in rows if row["name"] == "phases")
+    assert phases["status"] == "partly"
+    assert re.fullmatch(r"\d backward by autograd's thread per rank", phases["found"])
+    assert "wrap loss.backward() in an NVTX range" in phases["fix"]
 
 
 def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path):
