@@ -74,7 +74,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in words.verdict(run).split("\n"))
-    shares = words.shares_text(run, summary)
+    shares = words.shares_text(run, summary["step_time_ns"])
     in_line = [shares] if shares and extent.is_comment else []
     yield Facts([*words.subject_parts(run, summary), *in_line], "Run")
     captured = words.capture_rows(run.header.capture)

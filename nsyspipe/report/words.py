@@ -193,9 +193,9 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
 _SEEN = 0.002  # of what is written with four digits; shares have three
 
 
-def shares_text(run: Run, summary: Mapping[str, Any]) -> str | None:
+def shares_text(run: Run, median: float | None) -> str | None:
     """Return what the shares are of where one would see that it is not the step time printed beside them."""
-    mean, median = pc.mean(run.breakdown()["wall_ns"]).as_py(), summary["step_time_ns"]
+    mean = pc.mean(run.breakdown()["wall_ns"]).as_py()
     if not mean or not median or abs(mean / median - 1) < _SEEN:
         return None
     return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
