@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, opened_runs, parse_runs
+from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, opened_runs, parse_runs, runs_in
 from nsyspipe.cli.options import (
     INPUT,
     OUTPUT,
@@ -129,12 +129,14 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         return named
     from nsyspipe.report.words import few
 
-    raise OptionError(
-        "diff",
-        f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
-        found=few([one.label or one.places[0] for one in named], 4),
-        fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
-    )
+    there = runs_in(named[0].places[0]) if len(named) == len(named[0].places) == 1 else []
+    found = [one.label or one.places[0] for one in named]
+    fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
+    problem = f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named"
+    if len(there) > 1:
+        problem = f"compares two runs, the baseline first, and {named[0].places[0]} has {len(there)}"
+        found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
+    raise OptionError("diff", problem, found=few(found, 4), fix=fix)
 
 
 _SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"

@@ -59,7 +59,7 @@ def dashboard(
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     if target is not None:
-        check_dashboard(target, force=page.force)
+        check_dashboard(str(page.out), store, force=page.force)
     with progress(shown=running.is_shown) as stage:
         text, n_runs, unreadable = store_page(store, target, page.pages, force=page.force, stage=stage)
     for one in unreadable:

@@ -14,7 +14,7 @@ from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.run.workers import PRELOAD, executor_for
-from nsyspipe.store.layout import find_saved, ids_by_time, is_one_run, is_saved, runs_by_label
+from nsyspipe.store.layout import argument_of, find_saved, ids_by_time, is_one_run, is_saved, runs_by_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -157,6 +157,13 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
         return [f"{place.rstrip('/')}:{run_id}" for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
     return found if all(is_saved(Path(one)) for one in found) else []
+
+
+def runs_in(place: str) -> list[str]:
+    """Return the runs that a directory or glob of reports has by their names, or a store, as arguments that name each."""
+    if is_saved(Path(place)):
+        return [argument_of(Path(place), run_id) for run_id in ids_by_time(Path(place))]
+    return [*words_of_runs(find_named([place]))]
 
 
 def _names_files(argument: str) -> bool:

@@ -122,6 +122,7 @@ def progress(*, shown: bool) -> Iterator[Stage]:
 STDOUT = "-"
 # In this order they are written, and what is printed comes last.
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+_SUFFIXES = {"markdown": "md", "perfetto": "pftrace"}
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 
 
@@ -174,7 +175,7 @@ class Outputs:
             seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
-                check_directory(Path(value))
+                check_directory(value, f"run.{_SUFFIXES.get(name, name)}")
 
     def answer(
         self, formats: Mapping[str, Format], blocks: Iterable[Block], inputs: Sequence[Path], identity: object, *,
@@ -282,6 +283,7 @@ class AnalysisOutputs(Outputs):
 
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write them all, with so many of the costliest; what is printed comes last."""
+        from nsyspipe.store.layout import has_run
         from nsyspipe.store.write import check_store, save
 
         formats = {name: FORMATS[name].make() for name in self._named}
@@ -298,8 +300,10 @@ class AnalysisOutputs(Outputs):
             from nsyspipe.report.perfetto import large_trace
 
             sys.stderr.write(f"{hint}\n" if (hint := large_trace(run)) else "")
+        stores = []
         if self.out is not None:
-            on_progress = stage("saving the run")
+            on_progress, is_there = stage("saving the run"), has_run(Path(self.out), run.header.run_id)
+            stores = [f"{self.out.rstrip('/')}/ ({'replaced ' if is_there else ''}run {run.header.run_id})"]
             save(run, Path(self.out), events=self.events, force=self.force, on_progress=on_progress)
         for name, opened in files.items():
             with opened() as file:
@@ -308,7 +312,6 @@ class AnalysisOutputs(Outputs):
             printed = io.BytesIO()
             formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
-        stores = [] if self.out is None else [f"{self.out.rstrip('/')}/ (run {run.header.run_id})"]
         self._say_written(*stores, quiet=quiet)
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:

@@ -176,6 +176,11 @@ class StepTable:
         """How many summary steps there are; none in a capture without steps."""
         return 0 if self.run.is_capture else int(self._order.shape[1])
 
+    @property
+    def steps(self) -> Int64:
+        """The numbers of the summary steps, in order of time: the matrices' columns."""
+        return np.asarray(self.rows["step"].to_numpy()[self._order[0]], np.int64)
+
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
@@ -218,7 +223,7 @@ class StepTable:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         rows = self.run.collectives()
         rows = rows.filter(pc.and_(rows["in_summary"], rows["is_matched"]))
-        steps = self.rows["step"].to_numpy()[self._order[0]]
+        steps = self.steps
         at = np.argsort(steps)[np.searchsorted(np.sort(steps), rows["step"].to_numpy())]
         sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))
         for name in sums:

@@ -246,7 +246,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _alike(
-        "steps-from", "steps come from", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
+        "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=_has_gpu, applies=_has_gpu,
     ),
     _alike(
@@ -263,7 +263,7 @@ _TESTS: tuple[Test, ...] = (
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike(
         "recorded", "problems of the captures",
-        lambda run: ", ".join(sorted({row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
+        lambda run: ", ".join(sorted({row["code"].replace("-", " ") for row in run.problems.to_pylist() if row["severity"] != "info"})) or _NONE,
     ),
     _alike(
         "cut-off-steps", "cut-off steps among the figures'",

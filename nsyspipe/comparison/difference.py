@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
-from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
+from nsyspipe.comparison.metrics import (
+    DEFAULT_METRIC,
+    INCONCLUSIVE,
+    Outlier,
+    evenness_of,
+    metric_rows,
+    outlier,
+    overall_verdict,
+)
 from nsyspipe.errors import OptionError
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
@@ -112,7 +120,7 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def metrics(self) -> pa.Table:
         """`METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
-        blocking = [row["check"] for row in self.comparability.to_pylist() if row["blocks"]]
+        blocking = [row["message"].partition(": ")[0] for row in self.comparability.to_pylist() if row["blocks"]]
         is_blocked = blocking and not self.is_forced
         return metric_rows(
             *self._tables,
@@ -121,6 +129,15 @@ class RunDifference(ShownInNotebooks):
             blocked=f"not comparable: {', '.join(blocking)}" if is_blocked else None,
             settled=() if is_blocked else self.judged,
         )
+
+    @cached_property
+    def outlier(self) -> Outlier | None:
+        """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
+        row = next((row for row in self.judged_rows if row["metric"] == DEFAULT_METRIC), None)
+        if row is None or row["verdict"] != INCONCLUSIVE or row["ci_low"] is None:
+            return None
+        is_blocked = not (self.is_comparable or self.is_forced)
+        return None if is_blocked else outlier(*self._tables, min_effect=self.min_effect, confidence=self.confidence)
 
     @property
     def statistic(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nsyspipe.analysis.summary import evenness
+from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
 from nsyspipe.model.figures import METRICS, NEITHER
 from nsyspipe.model.table import table
@@ -157,6 +158,48 @@ def judged(
     of_zero = {_TIME: min_effect * (step_time or 0.0), _RATIO: min_effect}.get(metric.unit, 0.0)
     least = min_effect * abs(difference.baseline) if difference.baseline else of_zero
     return Judgement(difference, least, metric.better)
+
+
+class Outlier(NamedTuple):
+    """The step without which the step time would not be inconclusive, and what it would be."""
+
+    side: str
+    step: int
+    ns: float
+    median_ns: float  # of its capture
+    verdict: str
+
+
+def outlier(*tables: Sequence[StepTable], min_effect: float, confidence: float) -> Outlier | None:
+    """Return the step furthest from its capture's median if it alone makes the step time inconclusive; else None.
+
+    That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of ever more that are left out
+    some would decide by chance.
+    """
+    times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]
+    known = [[Series(one) for one in side if not isinstance(one, str) and one.size > MIN_STEPS] for side in times]
+    if any(len(own) < len(side) for own, side in zip(known, tables, strict=True)):
+        return None
+    far = {
+        (at, number): float(np.abs(one.values / one.centre - 1).max())
+        for at, side in enumerate(known)
+        for number, one in enumerate(side)
+    }
+    at, number = max(far, key=lambda place: far[place])
+    series = known[at][number]
+    apart = series.values - series.centre
+    furthest = int(np.abs(apart).argmax())
+    if not abs(apart[furthest]) > abs(series.deviations[furthest]):
+        return None
+    sides = [[one.values for one in side] for side in known]
+    sides[at][number] = np.delete(series.values, furthest)
+    judgement = judged(
+        METRICS[DEFAULT_METRIC], sides, min_effect=min_effect, confidence=confidence, statistic=statistic_of(*sides)
+    )
+    if judgement.verdict == INCONCLUSIVE:
+        return None
+    step = int(tables[at][number].steps[furthest])
+    return Outlier(_SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict)
 
 
 def metric_rows(

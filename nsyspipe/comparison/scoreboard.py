@@ -243,7 +243,7 @@ class Scoreboard(ShownInNotebooks):
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
         is_itself = run is reference
         checks = [] if is_itself else check_comparable(reference, run)
-        blocking = [check.check for check in checks if check.blocks]
+        blocking = [check.message.partition(": ")[0] for check in checks if check.blocks]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
         judgement = self._judged(reference.label, run.label)
         before, after = self._step_times[reference.label], self._step_times[run.label]

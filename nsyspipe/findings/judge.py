@@ -42,7 +42,7 @@ CAUSES = {
     "copies": ("grad-copy", "ddp-single-gpu"),
     "the capture itself": ("profiler-overhead",),
 }  # fmt: skip
-_EXPOSURE = "comm-bound"
+EXPOSURE = "comm-bound"
 _CAUSES_OF_EXPOSURE = (
     "straggler", "slow-link", "single-bucket", "tensor-comm", "shard-prefetch", "expert-comm", "no-sync",
     "pipeline-bubble",
@@ -85,7 +85,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
     found = sorted(rows, key=lambda row: (worth(row) is None, -(worth(row) or 0.0), row["id"]))
     causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE]
-    symptom = next((place for place, row in enumerate(found) if row["id"] == _EXPOSURE), None)
+    symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
     if symptom is not None and causes and symptom < causes[-1]:
         found.insert(causes[-1], found.pop(symptom))
     return found

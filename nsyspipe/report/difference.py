@@ -37,14 +37,17 @@ if TYPE_CHECKING:
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.metrics import Outlier
     from nsyspipe.report.blocks import Block, Table
     from nsyspipe.report.files import Format
 
 SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
+_OPPOSED = "differ in sign"
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
+OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
 # Captions of the tables, by which a page knows them.
 PARTS, METRICS = "Where the change in step time comes from", "Figures of both sides"
 KERNELS, CHANGES = "Kernels that changed most", "What else changed"
@@ -58,6 +61,8 @@ def difference_blocks(
     if gate is not None:
         why = gate_text(gate) or f"--fail-on {gate.fail_on}"
         yield Sentence(f"Gate {gate.outcome}: {why}", verdict=gate.outcome)
+    if (one := difference.outlier) is not None:
+        yield Sentence(outlier_text(one))
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
@@ -125,7 +130,8 @@ def _metrics(difference: RunDifference) -> Table:
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
     strong = frozenset(range(len(difference.judged)))
-    return table_of(METRICS, rows, fields, n_shown=n_shown, strong=strong)
+    note = "" if difference.has_capture_without_steps else OF_RANKS
+    return table_of(METRICS, rows, fields, note or None, n_shown=n_shown, strong=strong)
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
@@ -234,13 +240,17 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     text = f"{of_mean}{name} {change_text(row)}"
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
-    text += f", {percent_text(row['confidence'], 0)} interval {interval_text(row)}"
+    sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
     if row["verdict"] == INCONCLUSIVE:
         is_gated = gate is not None and gate.fail_on == REGRESSION
+        in_per_cent = _interval_and_limit(row)
         hint = settle_text(row, "gate" if is_gated else "settle")
         if is_gated and row["no_regression"]:
             hint = "a regression that counts is excluded, and the gate passes"
-        return "; ".join(filter(None, [text, _reason(row), hint]))
+        if in_per_cent is not None:
+            return "; ".join(filter(None, [f"{sure} {in_per_cent[0]}, and {in_per_cent[1]} counts", hint]))
+        return "; ".join(filter(None, [f"{sure} {interval_text(row)}", _reason(row), hint]))
+    text = f"{sure} {interval_text(row)}"
     is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
     return f"{text}; {name} is neither better lower nor higher" if is_open else text
 
@@ -253,26 +263,39 @@ def _reason(row: Mapping[str, Any]) -> str:
         return f"{why}; name the steps with --step REGEX"
     if row["ci_low"] is None:
         return f"{why}; capture more steps" if "step" in why else why
-    if row["baseline_mean"] is not None and "differ in sign" in why:
+    if row["baseline_mean"] is not None and _OPPOSED in why:
         sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
         apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)
         return "mean and median differ in sign ({}, {})".format(*apart)
-    base, least = row["baseline"], row["min_effect"]
-    if least is None or not (base or row["unit"] == "ratio"):
-        return why
-    # In per cent of the baseline, of ratios in points.
+    found = _interval_and_limit(row)
+    return why if found is None else f"it may be {found[0]}, and {found[1]} counts"
+
+
+def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return interval and what counts, in per cent of the baseline, of ratios in points, where they say why it is inconclusive."""
+    why, base, least = row["why"] or "", row["baseline"], row["min_effect"]
+    if least is None or not (base or row["unit"] == "ratio") or _OPPOSED in why or "not comparable" in why:
+        return None
     unit, word = (1, POINTS) if row["unit"] == "ratio" else (abs(base), "%")
     counts = 100 * least / unit
     low, high = (signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
-    return f"it may be {low} to {high} {word}, and {decimals(counts)} {word} counts"
+    return f"{low} to {high} {word}", f"{decimals(counts)} {word}"
+
+
+def outlier_text(one: Outlier) -> str:
+    """Return which step alone keeps a difference from being decided."""
+    length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
+    return f"Step {one.step} of the {one.side} takes {length}; without it the verdict would be {one.verdict}."
 
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
-    n = max(row["n_baseline"] or 0, row["n_candidate"] or 0)
+    counts = [row[f"n_{side}"] or 0 for side in SIDES]
+    n = max(counts)
+    now = f"{n} now" if min(counts) == n else "now {} in the baseline, {} in the candidate".format(*counts)
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
-    by_steps = f"about {-(-steps // unit) * unit} steps per capture ({n} now)" if steps else ""
+    by_steps = f"about {-(-steps // unit) * unit} steps per capture ({now})" if steps else ""
     by_captures = f"about {captures} captures on each side" if captures else ""
     aim = "settle it" if what == "settle" else "settle the gate"
     if not steps and not captures:

@@ -52,6 +52,8 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     widest = max(len(_words(one.name)) for one in found.capabilities)
     yield Sentence(_reports_verdict(found), "bold")
     parts = [found.reports[0] if len(found.reports) == 1 else f"{found.reports[0]} ... {found.reports[-1]}"]
+    if len(found.runs) > 1:
+        parts = [f"{len(found.runs)} runs: {few(found.runs, 4)}"]
     versions = {"exported by nsys": found.nsys_versions, "schema": found.schema_versions}
     yield Facts([*parts, *(f"{what} {', '.join(names)}" for what, names in versions.items() if names)], "Reports")
     yield _table("What these reports can answer", rows[True], widest)

@@ -210,11 +210,9 @@ def dashboard(
     """
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
-    place, target = (
-        Path(path_of("store", store, "dashboard('runs/', 'runs.html')")),
-        Path(path_of("path", path, "runs.html")),
-    )
-    check_dashboard(target, force=force)
+    place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
+    target = Path(given)
+    check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
     files.write_text(target, store_page(place, target, into, force=force)[0], [place], may_replace=lambda: True)
 

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OutputError
@@ -16,7 +17,6 @@ from nsyspipe.nsys.files import claimed_file, make_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
     from typing import BinaryIO
 
 
@@ -85,9 +85,12 @@ def writing(
         raise _not_writable(path, error) from error
 
 
-def check_directory(path: Path) -> None:
-    """Raise early if a file could not be made at a path at all."""
+def check_directory(given: str, name: str) -> None:
+    """Raise early if a file could not be made at a path at all; a directory is told the `name` of a file in it."""
+    path = Path(given)
     try:
+        if given.endswith("/") or path.is_dir():
+            raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
         parent = path.resolve().parent
         if not parent.is_dir():
             raise FileNotFoundError(2, os.strerror(2))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
+from nsyspipe.findings.judge import EXPOSURE
 from nsyspipe.model.figures import FIGURES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import words
@@ -73,7 +74,9 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
     yield from (Sentence(line, "bold") for line in words.verdict(run).split("\n"))
-    yield Facts(words.subject_parts(run, summary), "Run")
+    shares = words.shares_text(run, summary["step_time_ns"])
+    in_line = [shares] if shares and extent.is_comment else []
+    yield Facts([*words.subject_parts(run, summary), *in_line], "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield Facts((", ".join(versions),), "Captured with")
@@ -83,6 +86,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield Tiles(tiles)
+        if shares and not in_line:
+            yield Sentence(f"{shares[0].upper()}{shares[1:]}.", "dim")
         if idle := words.idle_text(run.breakdown(), run.idle_calls()):
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
@@ -94,7 +99,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     if shown := (extent.n_top,) if extent.n_top else of_comment:
         yield from cost_tables(run, *shown).values()
     if extent.n_findings != 0 and (findings := findings_of(run)):
-        yield from _changes(findings, extent)
+        yield from _changes(findings, extent, words.mean_step_ns(summary))
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
@@ -123,8 +128,9 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary = run.summary().to_pylist()[0]
     n_steps = summary["n_summary_steps"]
-    whole = "of the capture" if run.is_capture else "of step time"
-    of_all = f"{whole}{', all ranks pooled' if run.header.n_ranks > 1 else ''}"
+    whole = "of the capture" if run.is_capture else "of the mean step"
+    length = "" if run.is_capture else f", {ms_text(pc.mean(run.breakdown()['wall_ns']).as_py())}"
+    of_all = f"{whole}{length}{', all ranks pooled' if run.header.n_ranks > 1 else ''}"
     dtod = pc.sum(run.breakdown()["dtod_ns"], skip_nulls=False, min_count=1).as_py()
     dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
     meanings = {
@@ -181,12 +187,13 @@ _OF_RANKS = (
     "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
     "backward_overlap_ratio", "wait_share",
 )  # fmt: skip
-_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 100
-# How wide a terminal has room for a figure of ranks: what is asked for goes last.
-_FROM_WIDTH = {
-    "wait_share": 41, "comm_share": 50, "compute_share": 60, "idle_share": 70, "exposed_memory_share": _FULL_WIDTH,
-}  # fmt: skip
+_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
+# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
+_FROM_WIDTH = {
+    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
+    "exposed_memory_share": _WIDE,
+}  # fmt: skip
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:
@@ -210,14 +217,18 @@ def rank_table(run: Run, n_shown: int) -> Table:
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
 
     def share(name: str) -> Field:
-        width = _WIDE if name == unneeded else _FROM_WIDTH.get(name, 0)
+        width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
         return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
 
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_WIDEST)] if _LATENESS in known else []),
+        *(
+            [Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])]
+            if _LATENESS in known
+            else []
+        ),
     ]
     shown = set(chosen_ranks(rows, n_shown))
     note = left_out_note(len(shown), len(rows))
@@ -301,6 +312,7 @@ def _short_ms(ns: float | None) -> str:
 # --- findings and problems -------------------------------------------------------------------
 
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
 
 
 @dataclass(frozen=True)
@@ -316,6 +328,7 @@ class Finding:
     share: float  # of the step time, 0 to 1; 0 without a bound
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
+    is_clear: bool  # not where that lies within the replay's error
     evidence: list[tuple[str, str]]
 
     @property
@@ -326,7 +339,8 @@ class Finding:
 
 def findings_of(run: Run) -> list[Finding]:
     """Return the findings as `run.findings` ranks them; shares are of the mean step time, which none can exceed."""
-    step_time = words.mean_step_ns(run.summary().to_pylist()[0])
+    summary = run.summary().to_pylist()[0]
+    step_time = words.mean_step_ns(summary)
 
     def share(ns: float | None) -> float | None:
         return ns / step_time if ns is not None and step_time else None
@@ -337,11 +351,14 @@ def findings_of(run: Run) -> list[Finding]:
         possible, expected = share(saving), share(row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
-        in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
+        evidence = json.loads(row["evidence"])
+        in_replay = None
+        if expected is not None:
+            in_replay = (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
-        evidence = list(evidence_rows(json.loads(row["evidence"])))
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
-        findings.append(Finding(*what, *most, in_replay, evidence))
+        is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
+        findings.append(Finding(*what, *most, in_replay, is_clear, [*evidence_rows(evidence)]))
     return findings
 
 
@@ -384,7 +401,7 @@ def _words(key: str, value: object) -> tuple[str, str]:
     return f"{label}{f', {name}' if colon else ''}", text
 
 
-def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
+def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
     """Yield what to change first, each with the most that it could bring."""
     shown = findings[: extent.n_findings]
     is_replayed = any(one.expected for one in shown)
@@ -393,7 +410,9 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
     def expected(one: Finding, at: int) -> str:
-        return absent if one.expected is None else one.expected[at].removesuffix(" ms")
+        if one.expected is None:
+            return _NOT_REPLAYED if one.share and not at else absent
+        return one.expected[at].removesuffix(" ms") if one.is_clear or at else words.NOT_CLEAR
 
     of_replay = (Field("likely", partial(expected, at=0)), Field("in ms", partial(expected, at=1), from_width=_ROOMY))
     fields = [
@@ -404,10 +423,18 @@ def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
     ]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
-    replay = "likely: by a replay" if is_replayed else ""
-    hint = "; ".join(filter(None, [replay, f"{more}: --findings all" if (more := ", and ".join(parts)) else ""]))
+    hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
+    notes = [f"of the mean step, {ms_text(step_ns)}"] if step_ns else []
+    notes += ["likely: by a replay"] if is_replayed else []
+    notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
+    if len(shown) > 1:
+        notes.append(f"in order of {'likely, else of up to' if is_replayed else 'up to'}")
+        notes += ["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in shown) else []
+    if extent.is_comment:  # which has few lines
+        notes, hints = [], [*notes, *hints]
+    hint, note = "; ".join(hints), "; ".join(notes)
     yield Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
-    yield table_of("Findings", shown, fields, is_close=True)
+    yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:

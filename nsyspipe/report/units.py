@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.figures import Figure
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
-_TIME_UNITS = ((1e9, "s"), (_NS_PER_MS, "ms"), (_NS_PER_US, "\N{MICRO SIGN}s"), (1.0, "ns"))
+_TIME_UNITS = ((1e9, "s"), (_NS_PER_MS, "ms"), (_NS_PER_US, "us"), (1.0, "ns"))
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

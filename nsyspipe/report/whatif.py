@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report import words
 from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.html.page import blocks_page
@@ -49,9 +50,7 @@ def headline(found: WhatIf) -> str:
 
 def is_clear(found: WhatIf, one: Scenario) -> bool:
     """Tell whether the range of an answer leaves the captured step time out."""
-    if one.low_ns is None or one.high_ns is None or found.step_time_ns is None:
-        return False
-    return not one.low_ns <= found.step_time_ns <= one.high_ns
+    return words.is_clear(found.step_time_ns, one.low_ns, one.high_ns)
 
 
 def gain_text(found: WhatIf, one: Scenario) -> str:
@@ -59,7 +58,7 @@ def gain_text(found: WhatIf, one: Scenario) -> str:
     if one.gain_pct is None:
         return ""
     text = f"{one.gain_pct:+.1f}"
-    return f"{text if float(text) else '0.0'} %{'' if is_clear(found, one) else ', not clear'}"
+    return f"{text if float(text) else '0.0'} %{'' if is_clear(found, one) else f', {words.NOT_CLEAR}'}"
 
 
 def _change(found: WhatIf, one: Scenario) -> str:

@@ -23,6 +23,7 @@ from nsyspipe.analysis.traffic import (
     parallelism,
 )
 from nsyspipe.model.names import listed, printable
+from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
@@ -73,22 +74,21 @@ def _numbers(steps: Sequence[int]) -> str:
     return f"step{'s'[: len(steps) != 1]} {few([*map(str, steps)], 6)}"
 
 
-# Where no range marks it: the problem that says so, and in a word what it is taken to be.
-_BACKWARD = {
-    "backward-by-thread": "backward by autograd's thread",
-    "backward-by-operators": "backward by autograd's operators",
-}
-
-
 def backward_source(run: Run) -> list[str]:
     """Return what backward is taken to be where no range says it: what is said of it rests on that."""
     codes = set(run.problems["code"].to_pylist())
-    return [text for code, text in _BACKWARD.items() if code in codes]
+    return [text for code, text in BACKWARD_SOURCES.items() if code in codes]
 
 
 def sources(run: Run) -> list[str]:
     """Return what steps and backward are taken to be, for what is said of a run without `subject_parts`."""
     return [*(["steps found by repetition"] if run.header.steps_from == "repetition" else []), *backward_source(run)]
+
+
+def hosts_text(run: Run) -> list[str]:
+    """Return which hosts a run is of, as far as one knows; of more than two how many."""
+    hosts = run.header.hosts
+    return [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"] if hosts else []
 
 
 def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
@@ -224,11 +224,40 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     return 1e9 / rate if rate else None
 
 
+_SEEN = 0.002  # of what is written with four digits; shares have three
+
+
+def shares_text(run: Run, median: float | None) -> str | None:
+    """Return what the shares are of where one would see that it is not the step time printed beside them."""
+    mean = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    if not mean or not median or abs(mean / median - 1) < _SEEN:
+        return None
+    return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
+
+
 _LITTLE = 0.02
 
 
-def gain_text(findings: pa.Table, step_ns: float | None, *, is_judged: bool) -> str | None:
-    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged."""
+def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
+    """Tell whether the range that a replay gives leaves the captured step time out."""
+    is_known = not (step_ns is None or low_ns is None or high_ns is None)
+    return is_known and not low_ns <= step_ns <= high_ns  # type: ignore[operator]  # none is None
+
+
+NOT_CLEAR = "not clear"  # a gain within the error of a replay
+
+
+def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
+    """Tell the same of a finding, as `whatif` does; of one that does not say how far its replay may be off it is not told."""
+    ends = [evidence.get(f"replay_step_time_{end}_ns") for end in ("low", "high")]
+    return None in ends or is_clear(step_ns, *ends)
+
+
+def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
+    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged.
+
+    Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
+    """
     rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
     if not is_judged or not step_ns:
         return None
@@ -236,7 +265,10 @@ def gain_text(findings: pa.Table, step_ns: float | None, *, is_judged: bool) -> 
         return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
     first, saving = rows[0], rows[0]["saving_ns_per_step"]
     most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected = "" if likely is None or likely <= 0 else f", likely {percent_text(min(likely / step_ns, most))}"
+    expected = ""
+    if likely is not None and likely > 0:
+        is_sure = is_replay_clear(json.loads(first["evidence"]), median_ns)
+        expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
     return f"{little}: {first['action']}: {worth}."

@@ -10,7 +10,7 @@ from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
 from nsyspipe.nsys.files import check_file
-from nsyspipe.nsys.find_reports import display_names, source_of
+from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
@@ -49,6 +49,7 @@ class Examination:
     schema_versions: tuple[str, ...]
     capabilities: tuple[Capability, ...]
     problems: tuple[Problem, ...]  # what no capability says
+    runs: tuple[str, ...] = ()  # what names each of the runs that they are of; nothing where they may be of one
 
 
 def examine(
@@ -66,6 +67,7 @@ def examine(
     with telling_shortage():
         counts = list(running.map(read_counts, paths))
     together, gathered = _gathered(paths, reading, running)
+    is_several_runs = any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True))
     sidecars = together.sidecars
     log, topology, problems = read_beside(
         sidecars.sidecars, wants_log=beside.log is None, wants_topology=beside.topology is None
@@ -92,7 +94,15 @@ def examine(
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*own, *sidecars.problems, *problems),
+        runs=_names_of_runs(paths) if is_several_runs else (),
     )
+
+
+def _names_of_runs(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return the globs that name the runs by their reports' names, without directories where that tells them apart."""
+    words = [word.strip("'") for word in words_of_runs(paths)]
+    names = [word.rpartition("/")[2] for word in words]
+    return tuple(names if len({*names}) == len(names) else words)
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:
@@ -122,7 +132,7 @@ def _capability(question: Question, reports: Sequence[Examined], beside: Beside,
         name=question.name,
         answers=question.answers,
         status=NO if all(answer.status == NO for answer in answers) else status,
-        found=_words(answers),
+        found=_words(answers, [max(len(one.pids), 1) for one in reports] if question.name in _PER_RANK else None),
         fix=fixes.most_common(1)[0][0] if fixes else None,
         is_used=question.is_used,
         n_reports=len(answers),
@@ -153,17 +163,27 @@ def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
     return Answer(NO, text="no GPU activity" if answer.status == YES else answer.text, fix=fix)
 
 
-def _words(answers: Sequence[Answer]) -> str:
-    """Say what some reports have: counts add up, equal words are said once."""
+_PER_RANK = {"steps", "phases"}  # what each rank has of its own; other counts add up
+
+
+def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> str:
+    """Say what some reports have: counts add up, or are of each rank; equal words are said once."""
+    pairs = [*zip(answers, n_ranks or [1] * len(answers), strict=True)]
     # What there is instead counts only where no report has what is asked for.
-    counted = [answer for answer in answers if answer.status != NO] or answers
-    counts: dict[str, int] = {}
-    for noun, n in (pair for answer in counted for pair in answer.counts):
-        counts[noun] = counts.get(noun, 0) + n
+    counted = [(answer, n) for answer, n in pairs if answer.status != NO] or pairs
+    # Where several ranks of one report differ, only their sum is known.
+    is_of_each = sum(n_ranks or ()) > 1 and not any(count % n for answer, n in counted for _, count in answer.counts)
+    counts: dict[str, list[int]] = {}
+    for answer, n in counted:
+        for noun, count in answer.counts:
+            counts.setdefault(noun, []).append(count // n if is_of_each else count)
+    of_each = {noun: " to ".join(dict.fromkeys((str(min(own)), str(max(own))))) for noun, own in counts.items()}
+    told = of_each if is_of_each else {noun: str(sum(own)) for noun, own in counts.items()}
     having = [answer for answer in answers if answer.status == YES]
     # Where some reports have it, what they have is said; the others are named elsewhere.
     texts = dict.fromkeys(answer.text for answer in having or answers if answer.text)
-    words = ", ".join(f"{n} {noun}" for noun, n in counts.items()) or "; ".join(texts)
+    words = ", ".join(f"{n} {noun}" for noun, n in told.items()) or "; ".join(texts)
+    words += "" if not told or sum(n_ranks or ()) < 2 else " per rank" if is_of_each else " over all ranks"  # noqa: PLR2004 - ranks
     if len(having) in {0, len(answers)}:
         return words
     why = dict.fromkeys(one.text for one in answers if one.status != YES and one.text and not one.counts)

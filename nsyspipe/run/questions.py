@@ -14,7 +14,7 @@ from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
-from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
+from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
 from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, world_size
@@ -149,6 +149,10 @@ def _phases(report: Examined) -> Answer:
     has_backward = "backward" in dict(counts)
     if report.family is not None and has_backward and not report.has("no-backward"):
         return Answer(YES, counts)
+    for code, text in BACKWARD_SOURCES.items():
+        if report.has(code):
+            n_steps = sum(one.windows.num_rows for one in report.digest.processes)
+            return _lack(code, counts=((text, n_steps), *counts), status=PARTLY)
     text = "" if counts else "no NVTX range is named like a phase"
     return _lack("no-steps" if has_backward else "no-backward", text, counts, status=PARTLY if counts else NO)
 

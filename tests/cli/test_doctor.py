@@ -19,6 +19,7 @@ from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.sick_run import LINK, LOG
 from tests.cli.tools import environment, nsyspipe_here
+from tests.run.test_step_sources import trained
 
 CHECKS = [
     "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
@@ -97,6 +98,18 @@ def test_several_processes_say_what_one_does(real):
     assert one == two
 
 
+def test_reports_of_several_runs_are_told_apart_and_backward_without_a_range_is_said(tmp_path):
+    for name in ("a", "b"):
+        for rank in range(2):
+            trained(rank, 8, is_marked=False).write(tmp_path / f"{name}_{rank}.sqlite")
+    assert "\n2 runs: a_*.sqlite, b_*.sqlite" in doctor(tmp_path)
+    rows = json.loads(doctor(tmp_path / "a_*.sqlite", "--json", "-"))["capabilities"]
+    (phases,) = (row for row in rows if row["name"] == "phases")
+    assert phases["status"] == "partly"
+    assert re.fullmatch(r"\d backward by autograd's thread per rank", phases["found"])
+    assert "wrap loss.backward() in an NVTX range" in phases["fix"]
+
+
 def test_problems_and_capabilities_are_told_in_text_and_json(tmp_path):
     TraceBuilder().range(0, 5, "x").meta(EXPORT_SCHEMA_VERSION="9.1.0").write(tmp_path / "a.sqlite")
     text = doctor(tmp_path)
@@ -124,7 +137,7 @@ def test_one_set_of_options_works_with_both_commands(sick):
     assert nsyspipe_here("analyze", sick, *options).returncode == 0
     rows = json.loads(doctor(sick, *options, "--json", "-"))["capabilities"]
     expected = {
-        "steps": "8 match --step '^step'", "phases": "8 backward", "ranks": "0-1 from --rank-map",
+        "steps": "4 match --step '^step' per rank", "phases": "4 backward per rank", "ranks": "0-1 from --rank-map",
         "compute_and_comm": "16 kernels, 8 of them communication",
         "link": "SHM through host memory, although the GPUs are connected by NV18",
     }  # fmt: skip
@@ -139,7 +152,7 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
 
 def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
     text = " ".join(doctor(sick, "--step", "^Iter").split())
-    assert "no steps 0 match --step '^Iter', 8 step #," in text
+    assert "no steps 0 match --step '^Iter', 4 step #," in text
     assert "leave --step out, or let it match one of the ranges that there are" in text
 
 

@@ -109,6 +109,12 @@ def test_two_captures_are_two_runs_unless_the_user_says_otherwise(steady, tmp_pa
     assert (found["run"]["run_id"], found["summary"]["n_steps"]) == ("mine", 5)
 
 
+def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke):
+    store = tmp_path / "store"
+    said = [invoke(steady, "--out", store, "--run-id", name).stderr for name in "xxy"]
+    assert said == [f"written: {store}/ ({run})\n" for run in ("run x", "replaced run x", "run y")]
+
+
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
     target = results / "run.json"
     (results / "usual").touch()
@@ -169,6 +175,11 @@ def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start):
     refused(call(*start.format("no").split(), target, "--force"), f"{target}: cannot be written")
     for target in (tmp_path, tmp_path / ("x" * 300)):
         refused(call(*start.format(made / "slow").split(), target, "--force"), f"{target}: ")
+    # A directory, one that is not there yet too, is told a file in it.
+    for folder in (tmp_path, f"{tmp_path / 'absent'}/"):
+        refused(
+            call(*start.format(made / "slow").split(), folder), "is a directory", f"fix: {str(folder).rstrip('/')}/"
+        )
 
 
 @pytest.mark.slow

@@ -226,7 +226,7 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, made):
     lacking = made(STEPS, world_size=2)
     found = checks(run, lacking)
     assert found["missing-ranks"] == (True, "none", "1")
-    assert found["recorded"] == (False, "none", "ranks-missing")
+    assert found["recorded"] == (False, "none", "ranks missing")
     # Where both lack the same, they are alike.
     assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}
     # Many are counted.
@@ -256,7 +256,7 @@ def with_overhead(builder):
     (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
     (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")), (STEPS[:2], {}, "few-steps", ("3", "2")),
     (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
-    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
+    (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no memcpy")),
     (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
 ])  # fmt: skip
 def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):

@@ -67,7 +67,7 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
     assert not found.is_comparable
     assert found.verdict == "inconclusive"
     row = found.metrics.to_pylist()[0]
-    assert row["why"] == "not comparable: world-size"
+    assert row["why"] == "not comparable: world size"
     assert (row["baseline"], row["candidate"]) == (1201.5, 3201.5)  # the figures are there
     forced = diff(run, slower, force=True)
     assert forced.verdict == "regression"

@@ -67,7 +67,7 @@ def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind
     # Steps of 121 and 111 ms in the mean.
     assert found["wider"]["speedup"] == pytest.approx(131 / 111)
     assert found["wider"]["verdict"] == "inconclusive"
-    assert found["wider"]["why"] == "not comparable: world-size"
+    assert found["wider"]["why"] == "not comparable: world size"
     assert (found["wider"]["peer"], found["wider"]["peer_verdict"]) == ("wide", "improvement")
     assert found["wider"]["peer_speedup"] == pytest.approx(121 / 111)
     assert (found["wide"]["peer"], found["wide"]["peer_verdict"]) == ("wide", "reference")
@@ -90,7 +90,7 @@ def test_another_gpu_is_another_kind(runs, tmp_path):
     other = scoreboard_runs(tmp_path, ("fast",), gpu="NVIDIA L4")["fast"]
     found = compare({"slow": runs["slow"], "l4": other})
     assert [kind.peer for kind in found.kinds] == ["slow", "l4"]
-    assert found.table["why"].to_pylist() == [None, "not comparable: gpu-model"]
+    assert found.table["why"].to_pylist() == [None, "not comparable: GPU model"]
     assert found.checks.to_pylist()[0]["message"] == "GPU model: slow NVIDIA H200, l4 NVIDIA L4"
 
 

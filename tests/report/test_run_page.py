@@ -114,6 +114,15 @@ def test_a_built_run_says_in_all_formats_what_it_did(case, tmp_path, pinned, sho
     pinned(f"run/{case}", text=terminal, markdown=markdown(run), page=shown(run_page(run)))
 
 
+@pytest.mark.parametrize("width", [60, 70, 80, 100])
+def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(reports, width):
+    text = summary_text(load(reports), Console(width=width))
+    words = re.search(r"((?:.+\n)+)rank +time.*\n", text)[0].split()
+    assert {"exposed", "hidden", "waits", "wait", "it"} <= {*words}
+    left_out = re.search(r"Left out, for want of width: (.*)", text)
+    assert (left_out is None) == (width == 100)
+
+
 @pytest.mark.parametrize(("key", "value", "rows"), [
     ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
     ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
@@ -143,23 +152,28 @@ def test_what_is_to_be_typed_is_code(text, marked):
 
 
 def findings(*rows):
-    names = ("id", "saving_ns_per_step", "expected_ns_per_step", "action")
+    names = ("id", "saving_ns_per_step", "expected_ns_per_step", "action", "evidence")
     fixed = {"severity": "high", "title": "t", "advice": "a", "evidence": "{}"}
-    return schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=True)) for row in rows])
+    return schema.FINDINGS.from_rows([fixed | dict(zip(names, row, strict=False)) for row in rows])
+
+
+# A range that holds the captured step time.
+UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}'
 
 
 @pytest.mark.parametrize(("rows", "step_ns", "says"), [
-    # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what is likely is never more than what is possible.
+    # 76.5 of 645 ms are 11.9 %, 71.6 are 11.1 %; what a replay expects is never cut to the bound.
     ([("a", 76.5e6, 71.6e6, "lower x"), ("b", 70e6, None, "y")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.1 %."),
-    ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 11.9 %."),
+    ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 14.0 %."),
+    ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 1.4 %, not clear."),
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
     ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
     ([("a", None, None, "read with care")], 100e6, None),
     ([], None, None),
 ])  # fmt: skip
 def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(rows, step_ns, says):
-    assert gain_text(findings(*rows), step_ns, is_judged=True) == says
-    assert gain_text(findings(*rows), step_ns, is_judged=False) is None
+    assert gain_text(findings(*rows), step_ns, step_ns, is_judged=True) == says
+    assert gain_text(findings(*rows), step_ns, step_ns, is_judged=False) is None
 
 
 def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():

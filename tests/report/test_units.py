@@ -60,7 +60,7 @@ def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
 @pytest.mark.parametrize(("times", "texts"), [
     # Four digits for the longest; what rounds to nothing is not nothing, and nothing is.
     ([445.4e6, 4_032_000.0, 7836.0, 0.0, None], ["445.4 ms", "4.0 ms", "<0.1 ms", "0 ms", "-"]),
-    ([7836.0, 29_100.0], ["7.84 µs", "29.10 µs"]),
+    ([7836.0, 29_100.0], ["7.84 us", "29.10 us"]),
     ([6069e6, 999e6], ["6.069 s", "0.999 s"]), ([60.0, 1.5], ["60 ns", "2 ns"]), ([0.0, None], ["0 ms", "-"]),
     ([None], ["-"]),
 ])  # fmt: skip

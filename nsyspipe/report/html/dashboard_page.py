@@ -213,9 +213,10 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     }
 
 
-def check_dashboard(target: Path, *, force: bool) -> None:
+def check_dashboard(given: str, store: Path, *, force: bool) -> None:
     """Refuse (OutputError) what may not be replaced, before any work is done."""
-    check_directory(target)
+    target = Path(given)
+    check_directory(given, f"{store.resolve().name or 'runs'}.html")
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
         raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")

@@ -14,13 +14,13 @@ from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
-from nsyspipe.report.blocks import Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
+from nsyspipe.report.blocks import Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
-from nsyspipe.report.words import troubles
+from nsyspipe.report.words import hosts_text, troubles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,19 +34,28 @@ if TYPE_CHECKING:
 _SCRIPTS = (
     "difference_waterfall.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "difference_timelines.js",
 )  # fmt: skip
+# What links call sections whose names are long: all of them have room at 1280 pixels.
+_TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
+_SHORT = {
+    PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
+    _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
+}  # fmt: skip
 
 
 def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
     blocks, identity = _blocks(difference, gate, settings_file), (report.DIFF_RUNS, report.identity_of(difference))
-    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS)
+    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
     for block in report.difference_blocks(difference, gate, settings_file=settings_file):
         match block:
+            case Facts(about=about):
+                side = difference.baseline if about == SIDES[0] else difference.candidate
+                yield replace(block, parts=[*block.parts, *hosts_text(side.runs[0])])
             case Table(caption=caption) if caption == PARTS:
                 rows = {row["metric"]: row for row in difference.judged_rows}
                 yield from (Tiles(_tiles(rows[name])) for name in difference.judged)
@@ -185,7 +194,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
     return Chart(
         "timelines",
-        "One step of each side",
+        _TIMELINES,
         "Timelines of one step of each side",
         120,
         data | {"titles": list(titles), "ranks": ranks},
@@ -252,7 +261,8 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
         return "; ".join(filter(None, [None if row["why"] == mostly else row["why"], settles])) or None
 
     verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
-    note = (
+    note = f"{table.note} " if table.note else ""
+    note += (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey: less than "
         "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
     )
@@ -298,7 +308,7 @@ def provenance_table(difference: RunDifference) -> Table:
     names = dict.fromkeys(name for capture in captures for name in capture)
     rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
     columns = [Field("", kind="text"), *(Field(cut(one), kind="name") for one in headings)]
-    return Table("Provenance of both sides", columns, rows)
+    return Table(_PROVENANCE, columns, rows)
 
 
 def formula_table() -> Table:
@@ -307,4 +317,4 @@ def formula_table() -> Table:
     texts = (Field(heading, kind="text") for heading in ("unit", "better is", "of a step"))
     columns = [Field("figure", kind="text"), Field("name", kind="name", hint="as --metric takes it"), *texts]
     rows = [[metric_label(one.name), one.name, one.unit, better[one.better], one.formula] for one in BY_NAME.values()]
-    return Table("How each figure is made", columns, rows)
+    return Table(_FORMULAS, columns, rows)

@@ -188,11 +188,12 @@ PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 def blocks_page(
     blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
-    scripts: Sequence[str] = (), brand: str | None = None, n_beside: int = 0,
+    scripts: Sequence[str] = (), brand: str | None = None, n_beside: int = 0, short: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
     """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
 
-    The first `n_beside` sections stand beside each other where there is room. The template draws each by its name.
+    The first `n_beside` sections stand beside each other where there is room; `short` is what links call a section whose
+    name is long. The template draws each by its name.
     """
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
     data = {}
@@ -206,6 +207,7 @@ def blocks_page(
     (_, head), *rest = parts
     context = {
         "brand": brand or title,
+        "short": short or {},
         "n_beside": n_beside,
         "head": head,
         "sections": [(re.sub(r"\W+", "-", name.lower()).strip("-"), name) for name, _ in rest],

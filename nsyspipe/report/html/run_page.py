@@ -93,8 +93,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
     yield Heading("What to change first")
     if findings := findings_of(run):
-        how = "By cause, and by the most that each could give back per step. Bounds overlap: they do not add up."
-        yield Sentence(how)
+        how = "By cause, in order of what is likely by a replay, else of the most that it could give back per step."
+        yield Sentence(f"{how} Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
@@ -142,7 +142,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), is_judged=is_judged)
+    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
     lines = words.verdict(run).split("\n")  # of which one may say the same
     is_new = [gain is None or line.rpartition(": ")[0].lower() not in gain.lower() for line in lines[1:]]
     yield Sentence(" ".join([lines[0], *(line for line, new in zip(lines[1:], is_new, strict=True) if new)]), "bold")
@@ -178,10 +178,9 @@ def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
 
 def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run this is, on what, captured when, and which steps count."""
-    hosts, captured = run.header.hosts, run.header.captured_at_utc
-    more = [f"{len(hosts)} hosts" if len(hosts) > 2 else ", ".join(hosts)] if hosts else []  # noqa: PLR2004 - two fit
-    more += [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    return [*words.subject_parts(run, summary), *more]
+    captured = run.header.captured_at_utc
+    more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
+    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more]
 
 
 def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Choice | MoreRanks]:
@@ -238,7 +237,7 @@ def _clock_text(run: Run) -> str:
         return "; clocks of the ranks do not agree: compare bars within a rank only"
     if None in errors:
         return "; how well the clocks of the ranks agree is not known"
-    known_to = f", to {max(errors) / 1000:.1f} \N{MICRO SIGN}s" if max(errors) else ""
+    known_to = f", to {max(errors) / 1000:.1f} us" if max(errors) else ""
     return f"; ranks share one clock{known_to}"
 
 
