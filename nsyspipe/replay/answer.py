@@ -201,7 +201,8 @@ class WhatIf(ShownInNotebooks):
     def __repr__(self) -> str:
         first = self.scenarios[0]
         gain = "refused" if first.gain_pct is None else f"{first.gain_pct:.3g} % less"
-        return f"<WhatIf of {self.label!r}: {len(self.scenarios)} scenarios, the first {first.label!r}: {gain}>"
+        n_scenarios = f"{len(self.scenarios)} scenario{'s'[: len(self.scenarios) != 1]}"
+        return f"<WhatIf of {self.label!r}: {n_scenarios}, the first {first.label!r}: {gain}>"
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
