@@ -1,7 +1,4 @@
-"""The device operations of one process as columns, the launch that each came from, and the host ranges around it.
-
-An operation belongs to the range that contains its launch in time, whatever thread made it: backward has one of its own.
-"""
+"""The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
 
 from __future__ import annotations
 
