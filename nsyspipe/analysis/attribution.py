@@ -1,7 +1,4 @@
-"""The device operations of one process as columns, the launch that each came from, and the host ranges around it.
-
-An operation belongs to the range that contains its launch in time, whatever thread made it: backward has one of its own.
-"""
+"""The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import EMPTY, Slices, is_sorted
+from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 
 if TYPE_CHECKING:
@@ -90,14 +87,15 @@ class ProcessOperations:
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch: the earliest API call of that correlation id, else `NEVER`.
-
-    Both tables are of one process; `launches` is `canonical.LAUNCHES` or `canonical.HOST_CALLS`.
-    """
+    """Return each operation's launch: the first of its process's `canonical.LAUNCHES` (or `HOST_CALLS`) of its id, or `NEVER`."""
     if launches is None or not launches.num_rows:
         return np.full(operations.num_rows, NEVER)
     first_calls = _first_calls(launches)
-    return np.concatenate([EMPTY.starts, *(first_calls(filled(one)) for one in operations["correlation_id"].chunks)])
+    found, offset = np.empty(operations.num_rows, np.int64), 0
+    for ids in operations["correlation_id"].chunks:
+        found[offset : offset + len(ids)] = first_calls(filled(ids))
+        offset += len(ids)
+    return found
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:

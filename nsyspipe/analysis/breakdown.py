@@ -158,15 +158,11 @@ class Gaps:
 
     starts: Int64  # where the last operation before ended
     ends: Int64  # where the next one starts
-    launch: (
-        Int64  # of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none
-    )
+    launch: Int64  # of what explains the gap, on the device's clock; `attribution.NEVER` where it has none
     # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
     # gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
     operation: Int64
-    latency_ns: (
-        int  # the shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us
-    )
+    latency_ns: int  # the shortest time from a launch to its kernel's start on this rank, from 0 to 20 us
 
 
 def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None) -> Gaps:

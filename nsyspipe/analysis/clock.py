@@ -43,12 +43,10 @@ def clock_offsets(
 ) -> list[ClockOffset]:
     """Return each report's offset and its error, by the formulas of `schema.RANKS`, of matched collectives of `ALIGNING`.
 
-    `matched` is as of `collectives.match`; `ends` and `report` are of each operation.
-
-    Where communicators join different reports (tensor groups inside each node, data groups across), there is such a median
-    for each set of reports that meet: most calls may be of one that says nothing of the other nodes. The offsets are those
-    that fit all sets best, by least squares, apart from the median report; the error is the largest of the sets' spreads
-    and of what does not fit.
+    `matched` is as of `collectives.match`; `ends` and `report` are of each operation. Where communicators join different
+    reports (tensor groups inside each node, data groups across), there is such a median for each set of reports that meet:
+    most calls may be of one that says nothing of the other nodes. The offsets are those that fit all sets best, by least
+    squares, apart from the median report; the error is the largest of the sets' spreads and of what does not fit.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports

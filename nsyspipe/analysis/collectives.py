@@ -155,19 +155,15 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
 
     That is `own_lateness`. Collectives of several communicators may be waited for at once, so a step counts at most its own
-    time, shared out in proportion.
-
-    Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
+    time, shared out in proportion. Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and
+    ``held_up_ns`` above 0, sorted.
     """
     rows = own_lateness(collectives)
     rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
-    sums = (
-        rows.group_by(keys, use_threads=False)
-        .aggregate([("held_up_ns", "sum")])
-        .sort_by([(key, "ascending") for key in keys])
-    )
+    sums = rows.group_by(keys, use_threads=False).aggregate([("held_up_ns", "sum")])
+    sums = sums.sort_by([(key, "ascending") for key in keys])
     held_up = sums["held_up_ns_sum"].to_numpy()
     numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
     total = sums_of(step, held_up, numbers.size)
@@ -218,7 +214,7 @@ def comm_operations(
     order = _stream_order(
         np.where(launch == NEVER, start, launch),
         member,
-        collective[kind] if kinds else kind,
+        collective[kind],
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
     says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])

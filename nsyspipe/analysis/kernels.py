@@ -62,8 +62,8 @@ def window_sums(
 ) -> tuple[WindowSums, Int64, Int64]:
     """Sum kernels by row in each window that they start in, and over all: number and total duration, wherever they start.
 
-    At most 2^18 sums are kept: with more windows times rows, the windows at either end, where steps are skipped or cut off,
-    have their own sums still, those between share theirs in runs of equal length.
+    With more than 2^18 windows times rows, those at either end, where steps are skipped or cut off, have their own sums
+    still, those between share theirs in runs of equal length.
     """
     n_windows, most = len(windows), max(_MOST_SUMS // max(n_rows, 1), _LEAST_GROUPS)
     first = np.arange(n_windows)
@@ -108,38 +108,28 @@ def kernels_table(
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
     longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
-    beside, covered = _covered(operations, comm)
-    slowed, slowed_ns, free_ns = _slowed(operations, beside, covered)
+    compute = np.flatnonzero(~operations.is_comm)
+    covered = comm.lengths(operations.kernel_start[compute], operations.kernel_end[compute])
+    slowed, slowed_ns, free_ns = _slowed(operations, comm)
     columns = {
         "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
         "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number, "total_ns": total, "min_ns": least_of(row, duration, keys.size), "max_ns": longest,
-        "overlapped_ns": sums_of(row[beside], covered, keys.size),
+        "overlapped_ns": sums_of(row[compute], covered, keys.size),
         "n_slowed": np.bincount(row[slowed], minlength=keys.size),
         "slowed_ns": sums_of(row[slowed], slowed_ns, keys.size), "free_ns": sums_of(row[slowed], free_ns, keys.size),
     }  # fmt: skip
     return pa.table(columns), by_window
 
 
-def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
-    """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    rows = np.flatnonzero(~operations.is_comm)
-    covered = comm.lengths(operations.kernel_start[rows], operations.kernel_end[rows])
-    hit = np.flatnonzero(covered)
-    return rows[hit], covered[hit]
-
-
-def _slowed(operations: ProcessOperations, beside: Int64, covered: Int64) -> tuple[Int64, Int64, Int64]:
+def _slowed(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64, Int64]:
     """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
     first, last = operations.sampled
     own = np.flatnonzero(~operations.is_comm[first:last])
-    compute, covered_ns = own + first, np.zeros(last - first, np.int64)
-    inside = slice(*np.searchsorted(beside, (first, last)))
-    covered_ns[beside[inside] - first] = covered[inside]
+    starts, ends = operations.kernel_start[own + first], operations.kernel_end[own + first]
     name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
-    duration = operations.kernel_end[compute] - operations.kernel_start[compute]
-    kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, duration, covered_ns[own])
-    return compute[kernel], slowed_ns, free_ns
+    kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, ends - starts, comm.lengths(starts, ends))
+    return own[kernel] + first, slowed_ns, free_ns
 
 
 def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
@@ -194,15 +184,11 @@ def most_assumed(bytes_per_s: float | None) -> float:
 def kernel_slowdown(
     name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
 ) -> tuple[Int64, Int64, Int64]:
-    """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
-
-    What a kernel takes longer than its free equals, it lost while communication was under way. The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
+    """Compare kernels beside communication with equal ones that ran free, as `schema.KERNEL_COSTS` says; medians are floored.
 
     Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
-    communication was under way, ns.
-
-    Returns the index of each kernel that ran beside communication, all or in part, and has equal ones that ran free; how much
-    of it was beside communication; and what that would have taken free: covered - (duration - median of its free equals).
+    communication was under way, ns. Returns the index of each kernel that ran beside communication, all or in part, and has
+    equal ones that ran free; how much of it was beside communication; and what that would have taken free.
     """
     own = np.zeros(duration.size, np.int64)  # a number for each (name, grid, block)
     for column in (name_id, grid, block):
@@ -259,12 +245,9 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
 
 def compared_share(kernels: pa.Table) -> float:
     """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`, maybe a sample; 1 at most."""
-    sums = kernels.group_by("rank", use_threads=False).aggregate(
-        [("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")]
-    )
-    rows = sums.to_pylist()
-    beside = sum(row["overlapped_ns_sum"] for row in rows)
-    compared = sum(row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0) for row in rows)
+    rows = _sums(kernels, ["rank"], ["slowed_ns", "overlapped_ns", "n_kernels"])
+    beside = sum(row["overlapped_ns"] for row in rows)
+    compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
     return min(compared / beside, 1.0) if beside else 0.0
 
 
@@ -281,19 +264,14 @@ _OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.nam
 def costs(
     kernels: pa.Table, collectives: pa.Table, traffic: pa.Table, steps: pa.Table, *, is_capture: bool
 ) -> pa.Table:
-    """Return `schema.COSTS`; `steps` are the summary steps of all ranks.
-
-    A sum of which one part is null is null. Where a step's communication is not known (`comm_ns` null) there are no
-    collectives, and nothing is known to run beside them.
-    """
+    """Return `schema.COSTS`, without collectives where a step's communication is not known; `steps` are all summary steps."""
     wall = pc.sum(steps["wall_ns"]).as_py()
     n_steps = None if is_capture else steps.num_rows
     is_known = not steps["comm_ns"].null_count
     rows = [*_of_kernels(kernels, is_comm_known=is_known), *(_collectives(collectives, n_steps) if is_known else ())]
     for row in rows:
-        row["calls_per_step"], row["time_ns_per_step"] = (
-            divided(row[name], n_steps) for name in ("n_calls", "total_ns")
-        )
+        row["calls_per_step"] = divided(row["n_calls"], n_steps)
+        row["time_ns_per_step"] = divided(row["total_ns"], n_steps)
         row["step_share"] = divided(row["total_ns"], wall)
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
     of_traffic = sorted(_traffic(traffic), key=lambda row: -(row["time_ns_per_step"] or 0))

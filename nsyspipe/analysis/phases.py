@@ -75,10 +75,8 @@ def phase_costs(
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
     kernels, copies = belongs
-    compute, comm = (
-        union(operations.kernel_start[own], operations.kernel_end[own])
-        for own in (kernels & ~operations.is_comm, kernels & operations.is_comm)
-    )
+    parts = kernels & ~operations.is_comm, kernels & operations.is_comm
+    compute, comm = (union(operations.kernel_start[own], operations.kernel_end[own]) for own in parts)
     memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
         "compute_ns": windows.covered(compute), "comm_ns": windows.covered(comm),

@@ -53,15 +53,11 @@ class RepeatedSteps:
         """The family of its units, which qualifies where they are steps."""
         steps, n_launched = self.members, self.sequence.time_ns.size
         return Candidate(
-            name=REPETITION,
-            thread_id=steps.thread_id,
-            union_ns=int(steps.ends[-1] - steps.starts[0]),
-            first_start_ns=int(steps.starts[0]),
-            n_members=steps.starts.size,
-            n_launched_inside=n_launched,  # what is outside of them is no reason against them
-            n_launched=n_launched,
-            is_part=not self.units.is_step,
-        )
+            name=REPETITION, thread_id=steps.thread_id, union_ns=int(steps.ends[-1] - steps.starts[0]),
+            first_start_ns=int(steps.starts[0]), n_members=steps.starts.size, is_part=not self.units.is_step,
+            # What is outside of them is no reason against them.
+            n_launched_inside=n_launched, n_launched=n_launched,
+        )  # fmt: skip
 
     @property
     def n_updates(self) -> int:

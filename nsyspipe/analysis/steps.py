@@ -1,8 +1,7 @@
 """Which NVTX ranges are the steps, each step's window on the device, and which steps a run's figures rest on.
 
-Range texts that differ only in digits form a family, and one family wins. A family qualifies when on every rank it has at
-least two members and at least half of the rank's kernels were launched inside them. Of those the one with most time on its
-best threads wins. Never steps: ranges of libraries and of operators, and the layers or micro-batches of one step.
+Range texts that differ only in digits form a family. Of those that qualify on every rank the one with most time on its best
+threads wins. Never steps: ranges of libraries and of operators, and the layers or micro-batches of one step.
 """
 
 from __future__ import annotations

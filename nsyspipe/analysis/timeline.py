@@ -28,8 +28,7 @@ class Pieces:
 
     starts: Int64  # of each piece, ns, as is the next
     ends: Int64
-    # of each operation that has a part in the window: its piece, a code of its name, the length of that part, and its
-    # row of `collectives` (`NO_SEQ` for none)
+    # of each operation with a part in the window: its piece, name's code, length of that part, row of `collectives`
     owner: Int64
     names: Int64
     lengths: Int64
@@ -162,8 +161,7 @@ MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 def representative_step(steps: pa.Table) -> int | None:
     """Return the step whose time, its largest window over ranks, is closest to the median, of equally close ones the lowest.
 
-    The median is over the summary steps; where there are none over the steps that all ranks have, else over all. None
-    without any window.
+    It is of the summary steps, else of those that all ranks have, else of all; None without any window.
     """
     step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)

@@ -1,7 +1,4 @@
-"""What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts.
-
-NCCL does not say; which collectives there are does, and where in the step they are launched.
-"""
+"""What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts."""
 
 from __future__ import annotations
 
@@ -47,8 +44,7 @@ class CommUse:
     # parts of the calls that are launched before the step's first backward range, and in backward; null without backward
     forward_share: float | None
     backward_share: float | None
-    # of sends and receives: compute kernels that each rank launches in a step before its first; none where not known
-    kernels_before: tuple[float, ...] = ()
+    kernels_before: tuple[float, ...] = ()  # of sends: compute kernels of each rank in a step before its first
 
     @property
     def is_in_forward(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from nsyspipe.model.schema import FIGURES_OF_RANKS, STEPS, SUMMARY
+from nsyspipe.model.schema import STEPS, SUMMARY
 
 Better = Literal["lower", "higher", "neither"]
 LOWER, HIGHER, NEITHER = get_args(Better)
@@ -18,11 +18,7 @@ RATIOS: dict[str, tuple[str, str]] = {
     for above, below in [column.doc.split(" / ")]
 }
 # Mean per (rank, step) -> column, and rate over transfer time -> column of `schema.COLLECTIVES`, likewise.
-MEANS: dict[str, str] = {
-    column.name: column.doc.split()[1]
-    for column in SUMMARY.columns
-    if column.name in FIGURES_OF_RANKS and column.doc.startswith("mean ")
-}
+MEANS: dict[str, str] = {one.name: one.doc.split()[1] for one in SUMMARY.columns if one.doc.startswith("mean ")}
 RATES: dict[str, str] = {column.name: column.doc.split()[2] for column in SUMMARY.columns if column.unit == "bytes/s"}
 
 # A figure per line: the column of `schema.SUMMARY` that it is, or of `schema.STEPS` where a run has none; its name as

@@ -102,10 +102,8 @@ _KINDS = """
         for the others counts as transfer
     capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
     unusable-sidecar (warning): {file} cannot be used ({reason}): what it says of the capture is not known -> remove it, or capture again
-    stale-sidecar (warning): {file} is of another capture of that name ({reason}): not used
-        -> keep the sidecar with the reports that it was written for
-    conflicting-sidecars (warning): {files} say different things of {of}: none of them is used
-        -> keep only the sidecar that was written with the reports
+    stale-sidecar (warning): {file} is of another capture of that name ({reason}): not used -> keep the sidecar with the reports that it was written for
+    conflicting-sidecars (warning): {files} say different things of {of}: none of them is used -> keep only the sidecar that was written with the reports
     sidecar-file-unusable (warning): {file}, which the capture's sidecar names, is not used: {reason} -> name the files with --nccl-log and --topology
     step-pattern-ignored (info): the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names
         -> --step REGEX, if they are not the ones that you mean

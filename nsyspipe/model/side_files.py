@@ -33,9 +33,7 @@ class RunCapture:
 
     name: str | None = None
     captured_at_utc: str | None = None
-    command: list[str] | None = (
-        None  # what is known to be harmless; the rest hashed (``hmac:``), or ``***`` if not by us
-    )
+    command: list[str] | None = None  # what is harmless; the rest hashed (``hmac:``), or ``***`` if not by us
     hash_key: str | None = None  # which key made the hashes: ``capture`` for one of this capture alone
     git_commit: str | None = None
     git_is_dirty: bool | None = None
@@ -61,9 +59,7 @@ class Sidecar:
     world_size: int | None = None
     ranks: tuple[CapturedRank, ...] = ()
     step_pattern: str | None = None  # what it says of the steps' texts
-    family: str | None = (
-        None  # the normalised text (``step #``) that this means; None if it is more than one with numbers
-    )
+    family: str | None = None  # the normalised text (``step #``) that this means; None if it is more than that
     log_names: tuple[str, ...] = ()  # files of its directory, not looked at yet, as is the next
     topology_name: str | None = None
 
@@ -87,9 +83,8 @@ class CommMember:
     rank: int
     host: str
     pid: int
-    # index among the GPUs that the process sees, and among those of the host
-    cuda_device: int | None = None
-    nvml_device: int | None = None
+    cuda_device: int | None = None  # index among the GPUs that the process sees
+    nvml_device: int | None = None  # index among those of the host
     bus_id: str | None = None  # PCI address of the GPU as NCCL writes it, hexadecimal
 
 
@@ -100,15 +95,11 @@ class Communicator:
     comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
     n_ranks: int
     members: tuple[CommMember, ...] = ()  # whose process logged, sorted; fewer than `n_ranks` when files are missing
-    rings: dict[int, tuple[int, ...]] | None = (
-        None  # ranks in ring order by channel, as rank 0 logs them; none that was cut
-    )
+    rings: dict[int, tuple[int, ...]] | None = None  # ranks in ring order by channel, of rank 0; none that was cut
     n_channels: int | None = None  # channels of collectives
     is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
     edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
-    trees: dict[int, tuple[tuple[int, int], ...]] | None = (
-        None  # ranks and their parents by channel, as those ranks log
-    )
+    trees: dict[int, tuple[tuple[int, int], ...]] | None = None  # (rank, parent) by channel, as those ranks log
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""
@@ -138,8 +129,7 @@ class NcclLog:
 
     version: str | None = None  # of NCCL; several, separated by commas, when processes differ
     communicators: tuple[Communicator, ...] = ()  # by the order in which their processes made them, then by process
-    # ``NCCL_*`` variables that NCCL says it took from the environment; values that differ between processes are
-    # separated by `` | ``
+    # ``NCCL_*`` variables that NCCL says it took from the environment; `` | `` is between values of different processes
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -167,8 +157,7 @@ class Topology:
     """The matrix of ``nvidia-smi topo -m``."""
 
     gpus: tuple[int, ...]  # indices as NVML counts them, sorted
-    # between two devices (``GPU0``, ``NIC0``) of the matrix: ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``;
-    # what the file does not say in these words is left out
+    # between two devices (``GPU0``, ``NIC0``): ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``, nothing else
     paths: dict[tuple[str, str], str]
 
     def link(self, one: int, other: int) -> str | None:

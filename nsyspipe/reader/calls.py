@@ -127,8 +127,6 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
     copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
     copies = _known(copies, *names)
-    if not copies.num_rows:
-        return canonical.HOST_WAITS.empty()
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
     process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
@@ -177,10 +175,7 @@ def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
-    """Read starts and ends of the profiler's own work, of all processes; None when the export does not say.
-
-    A lazy export leaves the table out when there was no such work.
-    """
+    """Read starts and ends of the profiler's own work, of all processes; None when the export does not say."""
     if not report.has(versions.OVERHEAD, "start", "end"):
         is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
         knows_it = versions.version_numbers(facts.schema_version) >= _OLDEST_WITH_OVERHEAD

@@ -310,19 +310,13 @@ def _communicator(of: Group) -> Communicator:
     channels = [one for member in of.members for one in member.channels]
     nvls = {one.is_nvls_on for one in channels} - {None}
     counts = [one.n_channels for one in channels if one.n_channels is not None]
+    made = ((rank, one.process, one.init) for rank, one in by_rank)
     return Communicator(
-        comm_id=of.name,
-        n_ranks=of.n_ranks,
-        members=tuple(
-            CommMember(rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id)
-            for rank, one in by_rank
-        ),
-        rings=dict(sorted(rings.items())) or None,
+        comm_id=of.name, n_ranks=of.n_ranks, edges=_edges(of) or None, rings=dict(sorted(rings.items())) or None,
+        members=tuple(CommMember(rank, *own, one.cuda_device, one.nvml_device, one.bus_id) for rank, own, one in made),
         trees={channel: tuple(sorted(edges)) for channel, edges in sorted(trees.items())} or None,
-        n_channels=max(counts, default=None) or len(rings) or None,
-        is_nvls_on=(True in nvls) if nvls else None,
-        edges=_edges(of) or None,
-    )
+        n_channels=max(counts, default=None) or len(rings) or None, is_nvls_on=(True in nvls) if nvls else None,
+    )  # fmt: skip
 
 
 def _edges(of: Group) -> tuple[Edge, ...]:

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 # A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
 LAUNCHER_SIZES = {
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK": "PMI_SIZE",
-    "PMIX_RANK": "PMIX_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE", "PMI_RANK": "PMI_SIZE", "PMIX_RANK": "PMIX_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
-}
+}  # fmt: skip
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
@@ -102,18 +100,15 @@ def read_facts(report: Report) -> ReportFacts:
     for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
         variables.setdefault(name, set()).add(value)
     return ReportFacts(
-        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
-        schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
+        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=start if start is not None and abs(start) < _LATEST_START else None,
-        host=host_of(report),
+        host=host_of(report), gpu_names=names, gpu_of_device=of_device,
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
-        gpu_names=names,
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
-        gpu_of_device=of_device,
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
-    )
+    )  # fmt: skip
 
 
 def host_of(report: Report) -> str | None:
@@ -178,11 +173,9 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
     is_untested = versions.is_newer_than_tested(facts.schema_version)
     numbers = {
-        "dropped-operations": operations.n_dropped,
-        "dropped-ranges": ranges.n_dropped,
-        "memset-calls-only": n_memset_calls,
-        "undecoded-payload": payloads.n_undecoded,
-    }
+        "dropped-operations": operations.n_dropped, "dropped-ranges": ranges.n_dropped,
+        "memset-calls-only": n_memset_calls, "undecoded-payload": payloads.n_undecoded,
+    }  # fmt: skip
     problems = (
         *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
         *([] if ranges.is_recorded else [problem("no-nvtx")]),

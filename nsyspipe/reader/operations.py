@@ -180,12 +180,9 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
-        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
-        n_graphs=graphs.num_rows,
-        names=names,
-        name_column=column,
-        has_names=not kernels.num_rows or bool(names),
-    )
+        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
+        names=names, name_column=column, has_names=not kernels.num_rows or bool(names),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

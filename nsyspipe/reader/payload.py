@@ -37,11 +37,8 @@ if TYPE_CHECKING:
 _NUMBERS = {
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"), 11)),
-    19: "<f4",
-    20: "<f8",
-    22: "<u8",  # size_t
-    23: "<u8",  # an address
-}
+    19: "<f4", 20: "<f8", 22: "<u8", 23: "<u8",  # of these the last are size_t and an address
+}  # fmt: skip
 # Those of which only the size matters, by it: characters, raw bytes, other floats, long double,
 # 128 bits, colours, scopes, ids of processes and threads, handles of strings, timestamps.
 _BY_SIZE = {

@@ -120,12 +120,9 @@ class Report:
         # The columns of each table, and the names of what looks like one.
         self.tables, self.views = plain_tables(path, connection, pages, is_read)
         if not any(self.physical(table) for table in _SIGNS):
-            problem, fix = (
-                "an SQLite database that Nsight Systems did not export",
-                "nsys export --type=sqlite REPORT.nsys-rep",
-            )
-            tables = ", ".join(sorted(self.tables)[:5]) or "(none)"
-            raise NotAReportError(str(path), problem, found=f"tables {tables}", fix=fix)
+            problem = "an SQLite database that Nsight Systems did not export"
+            found = f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}"
+            raise NotAReportError(str(path), problem, found=found, fix="nsys export --type=sqlite REPORT.nsys-rep")
 
     def physical(self, table: str) -> str | None:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""

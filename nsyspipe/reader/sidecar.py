@@ -68,18 +68,13 @@ _OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
     "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
 }
 _OF_RANK = {one.name: _KINDS[str(one.type)] for one in fields(CapturedRank)} | {
-    "pid": Field(int, least=1),
-    "status": Field(int, least=-_LARGEST),
-}
+    "pid": Field(int, least=1), "status": Field(int, least=-_LARGEST),
+}  # fmt: skip
 _OF_SIDECAR = {
-    "capture_version": Field(int, least=1),
-    "host": _TEXT,
-    "world_size": Field(int, least=1),
-    "ranks": Field(list, of=dict, most=_MOST_RANKS),
-    "step_pattern": _TEXT,
-    "nccl_log_files": _TEXTS,
+    "capture_version": Field(int, least=1), "host": _TEXT, "world_size": Field(int, least=1),
+    "ranks": Field(list, of=dict, most=_MOST_RANKS), "step_pattern": _TEXT, "nccl_log_files": _TEXTS,
     "topology_file": _TEXT,
-}
+}  # fmt: skip
 
 
 def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
@@ -155,14 +150,10 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         path=path,
         facts=RunCapture(**facts),
         captured_at_utc_ns=None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
-        host=told.get("host"),
-        world_size=told.get("world_size"),
-        ranks=_ranks(told.get("ranks", ())),
-        step_pattern=pattern,
-        family=None if pattern is None else family_of_pattern(pattern),
-        log_names=tuple(told.get("nccl_log_files", ())),
-        topology_name=told.get("topology_file"),
-    )
+        host=told.get("host"), world_size=told.get("world_size"), ranks=_ranks(told.get("ranks", ())),
+        step_pattern=pattern, family=None if pattern is None else family_of_pattern(pattern),
+        log_names=tuple(told.get("nccl_log_files", ())), topology_name=told.get("topology_file"),
+    )  # fmt: skip
 
 
 def family_of_pattern(pattern: str) -> str | None:

@@ -1,8 +1,7 @@
 """SQLite through Arrow, and which tables of a database hold their rows themselves, in pages that are theirs alone.
 
-A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no more than its
-file: that is so of tables, but not of views, virtual tables, generated columns, long default values, and trees of
-pages that meet again.
+A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no more than its file; but
+views, virtual tables, generated columns, long default values, and trees of pages that meet again can.
 """
 
 from __future__ import annotations
@@ -258,11 +257,7 @@ class Pages:
         self._seen = np.zeros(n_pages, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
-        """Follow trees from their first pages down; `DamagedReportError` if two ways lead to one page.
-
-        A query could go round for ever. Of most pages only the kind is looked at; what else is wrong, SQLite finds
-        itself.
-        """
+        """Follow trees from their first pages down; `DamagedReportError` if two ways lead to one page: a query might not end."""
         with self._path.open("rb", buffering=0) as file:
             level = self._new(np.array(list(roots), np.int64))
             while level.size:
