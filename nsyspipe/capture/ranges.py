@@ -171,11 +171,9 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
     __slots__ = ("text",)
 
     def __init__(self, name: str, number: int | None = None) -> None:
+        self.text = name if number is None else f"{name} {number}"
         if number is None:
             facts.saw(name)
-            self.text = name
-        else:
-            self.text = f"{name} {number}"
 
     def __enter__(self) -> annotate:
         backend().push(self.text)

@@ -74,17 +74,16 @@ def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) ->
     known = [name for name in causes if all(means[name] is not None for means in sides)]
     split: list[Means] = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
     if all(means["idle"] is not None for means in sides):
-        for means, cells, by_cause in zip(sides, shown, split, strict=True):
+        for means, cells, own in zip(sides, shown, split, strict=True):
             idle, total = means["idle"], cells["idle"]
             if idle is not None and total is not None:
-                parts = {name: means[name] or Fraction(0) for name in known}
-                parts[_OTHER] = idle - sum(parts.values())
-                by_cause.update(apportioned(total, parts, _unit(means["wall"])))
-    names = {name: name.removeprefix("idle_").removesuffix("_ns") for name in causes}
-    return (
-        STEP_TIME_PARTS.from_rows([{"part": name, **_cells(shown, name)} for name in PARTS]),
-        IDLE_CAUSE_PARTS.from_rows([{"cause": names.get(key, key), **_cells(split, key)} for key in (*causes, _OTHER)]),
-    )
+                exact = {name: means[name] or Fraction(0) for name in known}
+                exact[_OTHER] = idle - sum(exact.values())
+                own.update(apportioned(total, exact, _unit(means["wall"])))
+    names = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
+    parts = [{"part": name, **_cells(shown, name)} for name in PARTS]
+    by_cause = [{"cause": word, **_cells(split, name)} for name, word in names.items()]
+    return STEP_TIME_PARTS.from_rows(parts), IDLE_CAUSE_PARTS.from_rows(by_cause)
 
 
 def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:

@@ -199,8 +199,6 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
     """Refuse a file of other users but root, or where they may put another one; groups are left alone: most are private."""
-    if not hasattr(os, "geteuid"):
-        return
     ours = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         ours.add(int(os.environ["SUDO_UID"]))

@@ -95,8 +95,6 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     bursts = captured.burst[own]
     found = [_row(timeline, joins[bursts == one]) for one in np.unique(bursts).tolist()]
     rows = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-    if not rows.size:
-        return GradientCopies(rows, np.empty(0))
     is_copy = timeline.is_copy[rows]
     lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
     n_bytes = timeline.n_bytes[rows].astype(np.float64)

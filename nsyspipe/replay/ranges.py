@@ -86,8 +86,6 @@ def measured_contention(captured: Captured, slowdown: float | None, compared_sha
 
 def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
     """Return the times between operations of the main stream, without communication and beside it."""
-    if rank.start.size <= 1:
-        return np.empty(0), np.empty(0)
     busy = union(rank.collectives.start, rank.collectives.end)
     before, start = np.maximum.accumulate(rank.end)[:-1], rank.start[1:]
     gap = start - before

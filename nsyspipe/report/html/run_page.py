@@ -144,8 +144,8 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
     gain = words.gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
     lines = words.verdict(run).split("\n")  # of which one may say the same
-    is_new = [gain is None or line.rpartition(": ")[0].lower() not in gain.lower() for line in lines[1:]]
-    yield Sentence(" ".join([lines[0], *(line for line, new in zip(lines[1:], is_new, strict=True) if new)]), "bold")
+    new = [one for one in lines[1:] if gain is None or one.rpartition(": ")[0].lower() not in gain.lower()]
+    yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
         yield Sentence(gain, verdict="gain")
     yield Facts(_facts(run, summary), "Run")
