@@ -190,12 +190,12 @@ def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_p
     assert opened.steps().equals(old.steps())
 
 
-def commit_copy_of(run, folder, staged):
+def commit_copy_of(run, folder, store, staged):
     """Put the files of a run where a writer puts its own, and end as it does."""
     for name, path in places(stored(folder, run)).items():
         with staged.tables.create(f"{name}.parquet") as file:
             file.write(path.read_bytes())
-    with locked(staged.store) as opened:
+    with locked(store) as opened:
         opened.commit(staged, ())
 
 
@@ -209,7 +209,7 @@ def test_a_writer_that_was_killed_is_cleared_up_after_but_not_one_that_lives(run
         (own,) = staging.iterdir()
         save(runs[1], store)
         assert list(staging.iterdir()) == [own]
-        commit_copy_of(runs[1], tmp_path / "alone", staged)
+        commit_copy_of(runs[1], tmp_path / "alone", store, staged)
     assert left_behind(store) == []
     assert nsyspipe.load(store, run_id="slow").steps().equals(runs[1].steps())
 
@@ -219,7 +219,7 @@ def test_a_writer_that_fails_does_not_take_away_the_store_of_one_that_lives(runs
     with staged_run(store, "slow") as staged:
         with pytest.raises(KeyboardInterrupt), staged_run(store, "fast"):
             raise KeyboardInterrupt
-        commit_copy_of(runs[0], tmp_path / "alone", staged)
+        commit_copy_of(runs[0], tmp_path / "alone", store, staged)
     assert nsyspipe.load(store, run_id="slow").steps().equals(runs[0].steps())
     with pytest.raises(KeyboardInterrupt), staged_run(tmp_path / "new" / "store", "fast"):
         raise KeyboardInterrupt
