@@ -16,6 +16,7 @@ from nsyspipe.nsys.programs import Output, ask
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.doctor import machine_blocks
 from tests.build.programs import DRIVER_FILE, GPUS, HELP, STATUS, TOPOLOGY, VERSION, have_ended, printing, program, put
+from tests.conftest import examples
 
 NAMES = ["nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
          "nccl", "nvtx"]  # fmt: skip
@@ -231,6 +232,7 @@ def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):
 
 
 @given(text=st.text(), status=st.sampled_from([0, 1, None]))
+@examples(50)
 def test_no_output_makes_a_probe_fail(checks, place, text, status):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "")

@@ -23,6 +23,7 @@ from nsyspipe.redact.values import MARK, packed
 from tests.build.planted import found_in, plant, planted_rank
 from tests.build.tools import edit
 from tests.build.trace import KERNEL, NVTX, STRINGS, schemas, steady_rank
+from tests.conftest import examples
 
 SECRET = "hunter-2-Pa55phrase"
 
@@ -113,6 +114,7 @@ CELLS = text_cells()
 
 
 @pytest.mark.slow
+@examples(40)
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=6), as_blob=st.booleans())
 def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
     """Any cell of any column, numbers too: a copy is made without it, or no copy is made."""
