@@ -30,7 +30,8 @@ FROZEN = Path(__file__).with_name("golden") / "frozen"
 
 
 # In CI they are the same each time: what more of them would find they have found.
-settings.register_profile("fewer", max_examples=50 if "CI" in os.environ else 25, deadline=None)
+N_EXAMPLES = 50 if "CI" in os.environ else 25
+settings.register_profile("fewer", max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fewer")
 
 

@@ -165,9 +165,7 @@ EXACT = [Call(2**60 + 1, 2**62 + 1, comm=-(2**63), seq=2**53 + 1)]
     ([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)], sized(100, 200)),
     # Before any payload, or without a launch, there is nothing.
     ([Call(10, 100)], [Kernel(5), Kernel(15), Kernel(None)], sized(None, 100, None)),
-    ([], [Kernel(5), Kernel(None)], [NOTHING, NOTHING]),
-    ([Call(10, 1)], [], []),
-    ([], [], []),
+    ([], [Kernel(5), Kernel(None)], [NOTHING, NOTHING]), ([Call(10, 1)], [], []), ([], [], []),
     (EXACT, [Kernel(2**60 + 2)], [(-(2**63), 2**53 + 1, 2**62 + 1)]),
     # Fused: one kernel of a group takes the sum, and the first number.
     ([Call(10, 100, seq=7), Call(11, 20, seq=8), Call(12, 3, seq=9), Call(40, 5, seq=10)], [Kernel(20), Kernel(44)],

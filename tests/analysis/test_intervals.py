@@ -44,7 +44,7 @@ def test_what_others_leave_is_every_other_time_and_exact_above_what_a_float_hold
 
 
 SPANS = st.lists(st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])), max_size=8)
-quick = examples(200)
+quick = examples(100)
 
 
 def ticks(spans):

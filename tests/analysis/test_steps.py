@@ -78,10 +78,8 @@ def test_a_family_needs_two_members_and_half_of_the_launches(candidate, qualifie
 
 
 STEP, EPOCH, MATCHED = (
-    one(union=10),
-    one("Epoch #", union=1000),
-    one(module.STEP_OPTION, members=1, inside=0, launched=9),
-)
+    one(union=10), one("Epoch #", union=1000), one(module.STEP_OPTION, members=1, inside=0, launched=9),
+)  # fmt: skip
 # First ranges: a at 5 and 9, b at 7 and 8; with rank 1 shifted by -4: a 5 and 5, b 7 and 4.
 FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", first=8)]]
 
@@ -100,10 +98,8 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
         for rank, family in (([[one(name, union=1000), STEP]], "step #"), ([[one(name, union=1000)]], name))
     ),
     # What the option matches on any rank needs no vote; a range named like it, which was not asked for, does.
-    ([[MATCHED], []], [0, 0], module.STEP_OPTION),
-    ([[], [MATCHED]], [0, 0], module.STEP_OPTION),
-    ([measured(ranges((1, 0, 10, "--step")))], [0], None),
-    ([[], []], [0, 0], None),
+    ([[MATCHED], []], [0, 0], module.STEP_OPTION), ([[], [MATCHED]], [0, 0], module.STEP_OPTION),
+    ([measured(ranges((1, 0, 10, "--step")))], [0], None), ([[], []], [0, 0], None),
 ])  # fmt: skip
 def test_which_family_is_chosen(ranks, shifts, family):
     assert module.choose(ranks, shifts) == family

@@ -108,12 +108,9 @@ def test_a_schema_that_sqlite_never_writes_is_refused(report, edit):
     "CREATE VIEW mine AS SELECT * FROM nowhere",
     "CREATE VIRTUAL TABLE mine USING fts5(a)",
     "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
-    "CREATE INDEX i ON NVTX_EVENTS(abs(start))",
-    "CREATE UNIQUE INDEX i ON StringIds(id)",
-    "CREATE INDEX i ON StringIds(value COLLATE NOCASE)",
-    'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
-    "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID",
-    "ANALYZE",
+    "CREATE INDEX i ON NVTX_EVENTS(abs(start))", "CREATE UNIQUE INDEX i ON StringIds(id)",
+    "CREATE INDEX i ON StringIds(value COLLATE NOCASE)", 'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
+    "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID", "ANALYZE",
     "ALTER TABLE StringIds RENAME TO StringIds_V2",
 ])  # fmt: skip
 def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):

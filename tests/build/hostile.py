@@ -16,9 +16,7 @@ HOSTILE = (
     "</script><script>window.attacked=3</script>",
     '"><svg onload=window.attacked=4>', "' autofocus onfocus='window.attacked=5", "{{7*7}}{% raw %}${7*7}",
     "<!--<script>", "javascript:window.attacked=6",
-    "\u202eesrever\u202c zero\u200bwidth\u2028line\u2029",
-    "a\x07b\x1b[31mc\x7f",
-    "&lt;b&gt;&amp;&#39;",
+    "\u202eesrever\u202c zero\u200bwidth\u2028line\u2029", "a\x07b\x1b[31mc\x7f", "&lt;b&gt;&amp;&#39;",
 )  # fmt: skip
 # Names of kernels lose what looks like template arguments or comes before a space: these stay as they are.
 HOSTILE_KERNELS = ('"onload=window.attacked=7', "'onerror=window.attacked=8", "{{7*7}}", "&lt;script&gt;")

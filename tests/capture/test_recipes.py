@@ -98,10 +98,8 @@ def asked(tmp_path, program, **parts):
         program = program.replace(name, str(text))
     program = f"import json, nvtx\n{program}\nprint(json.dumps(nvtx.calls))"
     places = {
-        "PYTHONPATH": f"{tmp_path}/site{os.pathsep}{REPOSITORY}",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-    }
+        "PYTHONPATH": f"{tmp_path}/site{os.pathsep}{REPOSITORY}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
     options = {"env": os.environ | places, "cwd": tmp_path, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, "-c", program], **options, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings.judge import judge
 from nsyspipe.model import schema
-from tests.conftest import examples
 from tests.findings.make import WALL, assert_well_said, collective, evidence, kernel, link, phase, step, traffic
 
 _CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
@@ -82,7 +81,6 @@ def runs(draw):
 
 
 @pytest.mark.slow
-@examples(60)
 @given(runs())
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     table, problems = judge(run)

@@ -122,9 +122,7 @@ def late(rows, hosts=HOSTS, error=0):
     (WORLD, {"hosts": {0: "a", 1: "a", 2: "b"}}, None),  # of one rank the host is not known
     # One rank of a host is no host, nor are ranks of which one is late.
     (WORLD, {"hosts": {0: "a", 1: "a", 2: "a", 3: "b"}}, None),
-    (PAIRS, {}, None),
-    (collective(1, (0, 10, 5, 100), 400), {}, None),
-    ([], {}, None),
+    (PAIRS, {}, None), (collective(1, (0, 10, 5, 100), 400), {}, None), ([], {}, None),
 ])  # fmt: skip
 def test_a_node_is_late_where_all_its_ranks_are(rows, options, expected):
     assert late(rows, **options) == expected

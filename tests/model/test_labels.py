@@ -8,22 +8,11 @@ import re
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import (
-    COLLECTIVES,
-    PHASE_PATTERNS,
-    PHASES,
-    algorithm_of,
-    collective_of,
-    datatype_of,
-    holds_steps,
-    kernel_label,
-    phase_of,
-    step_number,
-)
+from nsyspipe.model import names as module
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
 from tests.conftest import FROZEN
 
-DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
+DEFAULTS = {phase: re.compile(pattern) for phase, pattern in module.PHASE_PATTERNS.items()}
 
 
 @pytest.mark.parametrize(("text", "number"), [
@@ -33,22 +22,22 @@ DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.item
     (f"step {2**63 - 1}", 2**63 - 1), (f"step {2**63}", None), ("step " + "9" * 5000, None),  # no int64
 ])  # fmt: skip
 def test_the_step_number_is_the_one_integer_of_the_text_without_suffixes(text, number):
-    assert step_number(text) == number
+    assert module.step_number(text) == number
 
 
 def test_an_epoch_is_known_by_its_name_in_any_case():
     families = ("epoch #", "Train EPOCH #", "epochs", "step #", "epo ch")
-    assert [holds_steps(family) for family in families] == [True, True, True, False, False]
+    assert [module.holds_steps(family) for family in families] == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("n_roles", range(5))
 def test_of_several_roles_the_first_in_order_wins(n_roles):
-    assert PHASES == ("backward", "forward", "optimizer", "data")
-    family = " ".join(["other", *PHASES[::-1][:n_roles]])
-    assert phase_of(family, DEFAULTS) == (PHASES[4 - n_roles] if n_roles else None)
+    assert module.PHASES == ("backward", "forward", "optimizer", "data")
+    family = " ".join(["other", *module.PHASES[::-1][:n_roles]])
+    assert module.phase_of(family, DEFAULTS) == (module.PHASES[4 - n_roles] if n_roles else None)
     # Patterns of one's own decide alone.
     patterns = DEFAULTS | {"data": re.compile("^other$")}
-    assert [phase_of(family, patterns) for family in ("other", "data")] == ["data", None]
+    assert [module.phase_of(family, patterns) for family in ("other", "data")] == ["data", None]
 
 
 def patterns(reading):
@@ -57,11 +46,11 @@ def patterns(reading):
 
 def test_patterns_given_as_text_are_compiled_and_others_keep_their_default():
     reading = Reading()
-    assert (reading.step, reading.comm_kernel, patterns(reading)) == (None, None, PHASE_PATTERNS)
+    assert (reading.step, reading.comm_kernel, patterns(reading)) == (None, None, module.PHASE_PATTERNS)
     assert Reading.from_text() == reading
     reading = Reading.from_text(step=r"^it \d+", comm_kernel="my_comm", forward="fp", data=None)
     assert (reading.step.pattern, reading.comm_kernel.pattern) == (r"^it \d+", "my_comm")
-    assert patterns(reading) == PHASE_PATTERNS | {"forward": "fp"}
+    assert patterns(reading) == module.PHASE_PATTERNS | {"forward": "fp"}
     assert pickle.loads(pickle.dumps(reading)) == reading
     assert compile_pattern("--step", r"(?i)step \d").search("my STEP 3")
 
@@ -99,14 +88,14 @@ def test_what_a_kernels_name_says_and_the_label_that_tells_it_apart(pinned):
     for name in (line for line in lines if not line.startswith("  ")):
         found.append(name)
         if name and not name.startswith("#"):
-            says = collective_of(name), datatype_of(name), algorithm_of(name)
-            found.append(f"  {', '.join(map(str, says))}; {kernel_label(name)}")
+            says = module.collective_of(name), module.datatype_of(name), module.algorithm_of(name)
+            found.append(f"  {', '.join(map(str, says))}; {module.kernel_label(name)}")
     pinned("names/kernels.txt", "\n".join([*found, ""]))
-    assert (collective_of(""), kernel_label("")) == ("other", "")
+    assert (module.collective_of(""), module.kernel_label("")) == ("other", "")
 
 
 def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_is_a_whole_word():
-    found = map(collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
+    found = map(module.collective_of, ("NCCLKERNEL_REDUCESCATTER_RING", "mscclAllReduceKernel"))
     assert list(found) == ["reduce_scatter", "all_reduce"]
-    assert {*map(datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
-    assert len(set(COLLECTIVES)) == len(COLLECTIVES) == 8
+    assert {*map(module.datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
+    assert len(set(module.COLLECTIVES)) == len(module.COLLECTIVES) == 8

@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.comparison.series import critical_value, two_sided_tails
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
-from tests.conftest import examples
 
 # Whole numbers of few sizes: ties, constants, stalls and grids come up by themselves.
 VALUES = st.one_of(st.integers(0, 3), st.integers(95, 105), st.integers(1, 10**12))
@@ -25,7 +24,6 @@ def bounds(result):
 
 
 @given(ANY_SIDE, ANY_SIDE)
-@examples(60)
 def test_swapping_the_sides_mirrors_everything_exactly(one, other):
     there, back = difference_of_centres(one, other), difference_of_centres(other, one)
     assert back.delta == -there.delta
@@ -44,7 +42,6 @@ def words(result, **renamed):
 
 
 @given(ANY_SIDE)
-@examples(60)
 def test_a_side_against_itself_is_exactly_no_change(side):
     result = difference_of_centres(side, side)
     assert result.delta == 0
@@ -55,7 +52,6 @@ def test_a_side_against_itself_is_exactly_no_change(side):
 
 
 @given(ANY_SIDE, ANY_SIDE, st.sampled_from([2.0**-40, 0.5, 2.0, 2.0**20]))
-@examples(60)
 def test_another_unit_scales_everything_exactly(one, other, unit):
     # Powers of two: no rounding can differ.
     result = difference_of_centres(one, other)
@@ -68,7 +64,6 @@ def test_another_unit_scales_everything_exactly(one, other, unit):
 
 
 @given(ANY_SIDE, ANY_SIDE, st.integers(-(10**12), 10**12))
-@examples(60)
 def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
     # A mean of several captures' medians may round differently after the shift.
     result = difference_of_centres(one, other)
@@ -84,7 +79,6 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
 
 
 @given(ANY_SIDE, ANY_SIDE)
-@examples(60)
 def test_the_interval_is_around_the_difference_and_more_confidence_never_narrows_it(one, other):
     low, high = (difference_of_centres(one, other, confidence=c) for c in (0.8, 0.99))
     if low.undecided is None:
@@ -93,7 +87,6 @@ def test_the_interval_is_around_the_difference_and_more_confidence_never_narrows
 
 
 @given(ANY_SIDE, ANY_SIDE)
-@examples(60)
 def test_a_speedup_turns_over_when_its_sides_are_swapped(one, other):
     there, back = ratio_of_means(one, other), ratio_of_means(other, one)
     if there.ratio:
@@ -104,7 +97,6 @@ def test_a_speedup_turns_over_when_its_sides_are_swapped(one, other):
 
 
 @given(st.floats(0.5, 0.9999), st.floats(1, 400))
-@examples(60)
 def test_a_quantile_has_its_own_tail(confidence, freedom):
     # With t = sqrt(f) tan a the density is cos(a)^(f - 1), over an integral that has a closed form.
     t = critical_value(confidence, freedom)
@@ -118,7 +110,6 @@ def test_a_quantile_has_its_own_tail(confidence, freedom):
 
 
 @given(st.floats(0.6, 0.999), st.floats(1, 100), st.floats(1.01, 2))
-@examples(60)
 def test_more_freedom_and_less_confidence_make_a_quantile_smaller(confidence, freedom, more):
     t = critical_value(confidence, freedom)
     assert critical_value(confidence, freedom * more) <= t

@@ -113,7 +113,6 @@ def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
     assert (sum(table["busy_ns"].to_pylist()), sum(table["n_operations"].to_pylist())) == (500_000, 5000)
 
 
-@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=10))  # fmt: skip
 def test_the_representative_step_is_the_one_closest_to_the_median(drawn):
     cells = {(rank, step): (wall, flag) for rank, step, wall, flag in drawn}

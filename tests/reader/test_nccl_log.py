@@ -96,7 +96,6 @@ def test_lines_of_two_ranks_say_the_same_however_they_are_written_down(read, fil
     assert read(*files) == TWO_RANKS
 
 
-@examples(60)
 @given(st.data())
 def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory, data):
     ranks = [[said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)]

@@ -54,13 +54,11 @@ def decoded(layout, *blobs, chunks=1):
 A_TO_D = [implicit("a", CHAR), implicit("b", INT), implicit("c", CHAR), implicit("d", UINT64)]
 # Of what is no single number: the room that it takes, behind a number of 4 bytes.
 ROOMS = [
-    (implicit("x", INT, flags=FIXED, detail=3), 4 + 12),
-    (implicit("x", CHAR, flags=POINTER), 8 + 8),
-    (implicit("x", STRING, detail=5), 4 + 5),
-    (implicit("x", LONGDOUBLE), 16 + 16),
+    (implicit("x", INT, flags=FIXED, detail=3), 4 + 12), (implicit("x", CHAR, flags=POINTER), 8 + 8),
+    (implicit("x", STRING, detail=5), 4 + 5), (implicit("x", LONGDOUBLE), 16 + 16),
     (implicit("x", 128), 8 + 8),  # a timestamp
     (implicit(None, SHORT), 4 + 2),
-]
+]  # fmt: skip
 OF_UNKNOWN_SIZE = [
     *(implicit("x", kind) for kind in (UNKNOWN, ENUM, STRING)),
     *(implicit("x", INT, flags=flags) for flags in (TERMINATED, BY_LENGTH, 4 << 4, FROM_BASE)),

@@ -73,10 +73,8 @@ def test_facets_hold_the_values_in_their_own_order():
 
 
 @pytest.mark.parametrize(("figure", "changes", "text"), [
-    ("step time", {}, "100.0 ms"),
-    ("throughput", {}, "10.00 steps/s"),
-    ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"),
-    ("step time", {"step_time_ns": None}, "not recorded"),
+    ("step time", {}, "100.0 ms"), ("throughput", {}, "10.00 steps/s"),
+    ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"), ("step time", {"step_time_ns": None}, "not recorded"),
     ("waits for others", {"wait_share": None}, "not recorded"),
     ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
     ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),

@@ -160,9 +160,7 @@ def test_a_page_that_is_not_ours_has_no_run_id_and_one_that_went_through_a_web_f
 
 
 HOSTILE = [
-    "**bold** __bold__ *it* _it_ ~~gone~~ a_b_c __x__ _",
-    "`code` ``code`` `",
-    "| a | b | \\| c \\\\| d \\",
+    "**bold** __bold__ *it* _it_ ~~gone~~ a_b_c __x__ _", "`code` ``code`` `", "| a | b | \\| c \\\\| d \\",
     "<script>alert(1)</script> <img src=x onerror=y> <!-- --> <https://x.y>",
     "&lt;b&gt; &amp; &#64;octocat &#35;1",
     "[link](https://evil.example) ![image](https://evil.example/x.png) [ref][1] [^1]",
@@ -173,7 +171,7 @@ HOSTILE = [
     "$x$ $$x$$ $`x`$",
     "first\nsecond\r\n\n# heading\n- item\u2028\x1b[31m\u202e",
     "--> <!-- nsyspipe:analyze -->",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("write", [escaped, prose])

@@ -128,10 +128,8 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(rep
     ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
     ("busbw_bytes_per_s", 25e9, [("busbw", "25.00 GB/s")]),
     ("grad_copy_bytes_per_step", 2e6, [("grad copy per step", "2.00 MB")]),
-    ("n_arrived_last", 11, [("arrived last", "11")]),
-    ("link", "SHM", [("link", "SHM")]),
-    ("is_estimate", True, [("is estimate", "yes")]),
-    ("ranks", [0, 3], [("ranks", "0, 3")]),
+    ("n_arrived_last", 11, [("arrived last", "11")]), ("link", "SHM", [("link", "SHM")]),
+    ("is_estimate", True, [("is estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
     ("link", None, []),
 ])  # fmt: skip

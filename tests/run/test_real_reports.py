@@ -17,10 +17,8 @@ from tests.pairs import reports
 # Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
 ONCE, BUCKETS = {"all_reduce": 1}, {"all_reduce": 11}
 GROUPS = {
-    "baseline": (1, {}, 72, 471_859_200),
-    "ddp-1gpu": (1, {}, 368, 1_698_000_800),
-    "ddp-2gpu": (2, ONCE, 368, 1_698_000_800),
-    "ddp-2gpu-straggler": (2, BUCKETS, 368, 1_698_000_800),
+    "baseline": (1, {}, 72, 471_859_200), "ddp-1gpu": (1, {}, 368, 1_698_000_800),
+    "ddp-2gpu": (2, ONCE, 368, 1_698_000_800), "ddp-2gpu-straggler": (2, BUCKETS, 368, 1_698_000_800),
     "ddp-2gpu-bucket100": (2, BUCKETS, 72, 471_859_200),
     "ddp-2gpu-bucket100-nsys2025": (2, BUCKETS, 72, 471_859_200),
     "ddp-4gpu": (4, ONCE, 368, 1_698_000_800),
@@ -29,7 +27,7 @@ GROUPS = {
     "ddp-4gpu-shm-powersgd": (4, {"all_reduce": 3}, 567, 2_925_645_536),
     "ddp-4gpu-onefile": (4, BUCKETS, 368, 1_698_000_800),
     "fsdp-4gpu": (4, {"all_gather": 49, "reduce_scatter": 25}, 72, 3_774_873_600),
-}
+}  # fmt: skip
 ACROSS = [name for name, (n_ranks, *_) in GROUPS.items() if n_ranks > 1]
 # How far the ends of one collective may be apart, in general and through host memory (ns).
 NEAR, SHARED_MEMORY = 100_000, {"ddp-4gpu-shm": 200_000, "ddp-4gpu-shm-bucket100": 200_000}

@@ -35,10 +35,8 @@ def read(text, fields=_PAGE):
     (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order", _PAGE),
     (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply", _PAGE),
     ("29 16 02 00", "list of another type", _CHUNK),  # encodings are a list of i32, not of i64
-    ("29 f5 ff ff ff ff 0f", "too large", _CHUNK),
-    ("29 f5 7f 00", "longer than it", _CHUNK),
-    ("28 02 61 62 00", "part of another type", _CHUNK),
-    ("8c 00 00", "encryption", _FILE),
+    ("29 f5 ff ff ff ff 0f", "too large", _CHUNK), ("29 f5 7f 00", "longer than it", _CHUNK),
+    ("28 02 61 62 00", "part of another type", _CHUNK), ("8c 00 00", "encryption", _FILE),
 ])  # fmt: skip
 def test_what_readers_take_in_two_ways_is_refused(text, why, fields):
     with pytest.raises(ValueError, match=why):
