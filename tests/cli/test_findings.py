@@ -81,7 +81,7 @@ DDP = "ddp-4gpu-shm_*.sqlite"
 
 def link_line(done):
     assert (done.exit_code, done.stderr) == (0, ""), done
-    head = done.stdout.partition("\n\n")[0]
+    head = done.stdout.partition("\n\n")[0].partition("\nparallelism: ")[0]
     _, found, said = head.partition("\nlink: ")
     return found.strip() + " " + " ".join(said.split()) if found else None
 
@@ -149,7 +149,7 @@ def test_the_line_takes_two_lines_of_a_terminal(sick, invoke, tmp_path, monkeypa
     log.write_text(ring_log(16, [transport, "SHM", "SHM", "SHM"]))
     done = invoke(sick, "--nccl-log", log, "--topology", TOPOLOGY)
     assert (done.exit_code, done.stderr) == (0, "")
-    head = done.stdout.partition("\n\n")[0].partition("\nlink: ")[2].splitlines()
+    head = done.stdout.partition("\nparallelism: ")[0].partition("\nlink: ")[2].splitlines()
     assert (len(head) <= 2, max(map(len, head)) <= 100) == (True, True)
     assert " of 16 edges, rank " in " ".join(head)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
 from nsyspipe.findings.grad_copy import grad_copy
 from nsyspipe.findings.input_bound import input_bound
@@ -103,7 +101,8 @@ LAUNCH_BOUND = of(
     *(case(f"who is waited for, {by_rank}", idle(LAUNCH, *by_rank), saving=900)
         for by_rank in ((20, 900), (900, 0, 20), (0, 900), (900, 0, 0))),
     case("each waits for the other", evidence(EACH_OTHER, phases=DATA), rank=0),
-    case("of several hosts the one", replace(idle(LAUNCH, 0, 900), n_hosts=2, hosts={0: "a", 1: "b"}),
+    case("of several hosts the one",
+        evidence([step(0, exposed=900, wait=900), step(1, **{LAUNCH: 900})], phases=DATA, n_hosts=2, hosts={0: "a", 1: "b"}),
         title="...on rank 1 of host b, which the others wait for"),
     case("all idle alike", idle(LAUNCH, 300, 290), title="...launched late"),
     case("no phases", idle(LAUNCH, 250, phases=[]), **NO_DATA),
