@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -311,6 +311,12 @@ class SerialExecutor(Executor):
         return future
 
 
+def place_for(running: Executor, path: str | Path) -> str:
+    """Return how those who run the calls find a report: by its whole path, where they may be in another directory."""
+    is_here = isinstance(running, SerialExecutor | ThreadPoolExecutor | Workers)
+    return str(path if is_here else Path(path).absolute())
+
+
 @contextlib.contextmanager
 def telling_shortage() -> Iterator[None]:
     """Turn the end of a worker process, and what a machine has too little of, into an `InputError` that says so."""
@@ -337,14 +343,21 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
 
 
 @contextlib.contextmanager
-def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) -> Iterator[Executor]:
-    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context."""
-    jobs = jobs_for([_size(path) for path in paths], requested)
+def executor_for(
+    paths: Sequence[Path], requested: int | None, *, preload: str, scheduler: str | None = None
+) -> Iterator[Executor]:
+    """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
+    jobs = 1 if scheduler else jobs_for([_size(path) for path in paths], requested)
+    if scheduler:
+        from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
+
+        workers: Workers | Cluster = Cluster(scheduler)
     # A program that is frozen or embedded is no Python that can be started again.
-    if jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
+    elif jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
         yield SerialExecutor()
         return
-    workers = Workers(jobs, preload=preload)
+    else:
+        workers = Workers(jobs, preload=preload)
     try:
         yield workers
     except BaseException:
