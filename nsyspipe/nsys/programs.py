@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from threading import Event
 
 ROOT = Path("/")
 
@@ -59,6 +58,13 @@ class Output(NamedTuple):
 
     status: int | None
     text: str
+
+
+class Stopping(Protocol):
+    """Says whether a program is to be ended before its time, as an event does."""
+
+    def is_set(self) -> bool:
+        """Return whether it is."""
 
 
 # Runs a program with a time limit in seconds; None when it cannot be started.
@@ -103,7 +109,7 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
 
 
 def printed(
-    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Event | None = None
+    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Stopping | None = None
 ) -> Output:
     """Run a program without input and return the last that it printed; OSError when it cannot be started.
 

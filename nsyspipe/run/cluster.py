@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from nsyspipe.errors import InputError, NsyspipeError, OptionError, ReportNotFoundError
+from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ class Cluster(Executor):
     def __init__(self, place: str) -> None:
         address = _address(place)
         try:
-            from distributed import Client  # noqa: PLC0415 - an extra
+            from distributed import Client
         except ImportError as error:
             fix = "pip install distributed (the extra dask of nsyspipe)"
             raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters of it is said here
-        self._place, self._error = place, None
+        self._place = place
+        self._error: InputError | None = None
         self._only: list[str] | None = None
         self._is_shut = threading.Event()
         try:
@@ -76,7 +77,7 @@ class Cluster(Executor):
         future.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
         return future
 
-    def on_each_worker(self, fn: Callable[P, T], *args: P.args) -> dict[str, T | Exception]:
+    def on_each_worker(self, fn: Callable[..., T], *args: object) -> dict[str, T | Exception]:
         """Return what each worker that is there now answers to a call, or which error it raises, by its address."""
         found: dict[str, T | Exception] = self._client.run(fn, *args, on_error="return")
         return found
@@ -85,20 +86,17 @@ class Cluster(Executor):
         """Give further calls to these workers alone."""
         self._only = sorted(workers)
 
-    def kill(self) -> None:
-        """Have what waits dropped; what a worker is doing it does to its end, and nobody gets its answer."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
+        """Leave the cluster; what waits is dropped, and what a worker is reading it reads to its end, for nobody."""
+        if self._is_shut.is_set():
+            return
         self._is_shut.set()
         with contextlib.suppress(Exception):  # a scheduler that is gone has nothing to drop
             self._executor.shutdown(wait=False)
         with contextlib.suppress(Exception):
             self._client.close()
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
-        """Leave the cluster, once it has made all calls that are not cancelled."""
-        if not self._is_shut.is_set():
-            if wait and not cancel_futures:
-                self._executor.shutdown(wait=True)
-            self.kill()
+    kill = shutdown
 
     def _settle(self, future: Future[T], done: Future[T]) -> None:
         """Say what came of a call."""
@@ -110,7 +108,9 @@ class Cluster(Executor):
             problem = "the scheduler has ended, or has dropped what it was asked for"
             future.set_exception(self._error or InputError(self._place, problem, fix="start it again, and this too"))
         except ModuleNotFoundError as error:
-            future.set_exception(InputError(self._place, f"one of its workers has no module {error.name}", fix=_INSTALL))
+            future.set_exception(
+                InputError(self._place, f"one of its workers has no module {error.name}", fix=_INSTALL)
+            )
         except Exception as error:  # noqa: BLE001 - the caller of result() gets it
             future.set_exception(self._told(error))
 
@@ -131,7 +131,9 @@ class Cluster(Executor):
         """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
         # By a function of Python's own, which is there whatever else is not.
         found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
-        wrong = {worker: "none" if isinstance(one, Exception) else one for worker, one in found.items() if one != __version__}
+        wrong = {
+            worker: "none" if isinstance(one, Exception) else one for worker, one in found.items() if one != __version__
+        }
         if wrong:
             problem = f"{len(wrong)} of its {len(found)} workers have no nsyspipe {__version__}, which is the one here"
             names = named(f"{worker} has {version}" for worker, version in wrong.items())
@@ -139,7 +141,7 @@ class Cluster(Executor):
 
     def _look_for_workers(self) -> None:
         """Give up when there has been nobody to do the work for some time."""
-        import dask  # noqa: PLC0415 - an extra
+        import dask
 
         timeout = dask.config.get("distributed.scheduler.no-workers-timeout", None)
         patience_s = dask.utils.parse_timedelta(timeout) if timeout else _NO_WORKER_S
@@ -160,7 +162,7 @@ class Unwanted:
 
     def is_set(self) -> bool:
         """Ask the worker that runs this."""
-        from distributed import get_worker  # noqa: PLC0415 - an extra
+        from distributed import get_worker
 
         worker = get_worker()
         return bool(worker.state.tasks[worker.get_current_task()].state == "cancelled")
@@ -178,7 +180,7 @@ class _Call:
 
 def answer(version: str, request: bytes) -> object:
     """Make a call on a worker; InputError if it has another nsyspipe, or does not see the report."""
-    from distributed import get_worker  # noqa: PLC0415 - an extra
+    from distributed import get_worker
 
     worker = get_worker().address
     if version != __version__:
