@@ -6,6 +6,7 @@ nsyspipe. A worker that is lost has its calls made by another one: that is Dask'
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -43,7 +44,8 @@ class Cluster(Executor):
     def __init__(self, place: str) -> None:
         address = _address(place)
         try:
-            from distributed import Client
+            from distributed import Client, Security
+            from distributed.comm import connect
         except ImportError as error:
             fix = "pip install distributed (the extra dask of nsyspipe)"
             raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
@@ -52,7 +54,12 @@ class Cluster(Executor):
         self._error: InputError | None = None
         self._only: list[str] | None = None
         self._is_shut = threading.Event()
+
+        async def reach() -> None:  # a client that cannot be made would have to be waited for
+            await (await connect(address, **Security().get_connection_args("client"))).close()
+
         try:
+            asyncio.run(reach())
             self._client = Client(address, set_as_default=False)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             problem = f"no scheduler of Dask answers there ({(str(error).splitlines() or [type(error).__name__])[0]})"
@@ -135,7 +142,7 @@ class Cluster(Executor):
             worker: "none" if isinstance(one, Exception) else one for worker, one in found.items() if one != __version__
         }
         if wrong:
-            problem = f"{len(wrong)} of its {len(found)} workers have no nsyspipe {__version__}, which is the one here"
+            problem = f"nsyspipe {__version__}, the one here, is not on {len(wrong)} of its {len(found)} workers"
             names = named(f"{worker} has {version}" for worker, version in wrong.items())
             raise InputError(self._place, problem, found=names, fix=_INSTALL)
 
