@@ -15,6 +15,7 @@ import pkgutil
 import re
 import threading
 import time
+import warnings
 from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -49,8 +50,9 @@ class Cluster(Executor):
         except ImportError as error:
             fix = "pip install distributed (the extra dask of nsyspipe)"
             raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters of it is said here
-        self._place = place
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
+        self._place, self._address = place, address
         self._error: InputError | None = None
         self._only: list[str] | None = None
         self._is_shut = threading.Event()
@@ -60,7 +62,9 @@ class Cluster(Executor):
 
         try:
             asyncio.run(reach())
-            self._client = Client(address, set_as_default=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of other versions of libraries, also of pandas, which is kept out here
+                self._client = Client(address, set_as_default=False)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             problem = f"no scheduler of Dask answers there ({(str(error).splitlines() or [type(error).__name__])[0]})"
             fix = "the address that dask scheduler prints; for tls:// the certificates of Dask's own configuration"
@@ -131,7 +135,7 @@ class Cluster(Executor):
         return self._without_workers() if name == "NoValidWorkerError" else error
 
     def _without_workers(self) -> InputError:
-        fix = f"dask worker {self._place}; to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
+        fix = f"dask worker {self._address}; to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
         return InputError(self._place, "has no worker, or none that may do this", fix=fix)
 
     def _check_versions(self) -> None:
