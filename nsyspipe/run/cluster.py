@@ -63,7 +63,7 @@ class Cluster(Executor):
         try:
             asyncio.run(reach())
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of other versions of libraries, also of pandas, which is kept out here
+                warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
                 self._client = Client(address, set_as_default=False)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             problem = f"no scheduler of Dask answers there ({(str(error).splitlines() or [type(error).__name__])[0]})"
