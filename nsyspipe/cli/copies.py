@@ -14,13 +14,11 @@ from nsyspipe.cli.inputs import refuse_saved_runs
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, OptionError
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
-
-    from nsyspipe.nsys.programs import Stopping
 
 
 @dataclass(frozen=True)
@@ -98,26 +96,25 @@ def convert(
 
 
 @contextlib.contextmanager
-def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple[Executor, Stopping] | None]:
+def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
     """Yield the workers of the cluster that is asked for, and name those without nsys; None without a cluster."""
     if running.cluster is None:
         yield None
         return
     from nsyspipe.nsys.programs import find
-    from nsyspipe.run.cluster import Cluster, Unwanted, named
+    from nsyspipe.run.cluster import MOST_NAMES, Cluster, is_unwanted
 
     with Cluster(running.cluster) as cluster:
         found = cluster.on_each_worker(find, program)
         without = [worker for worker, one in found.items() if isinstance(one, Exception)]
         if without and len(without) == len(found):
             problem, fix = "is on none of the workers", "--nsys PATH as workers see it; else leave --scheduler out"
-            raise NsysNotFoundError(program or "nsys", problem, found=named(without), fix=fix)
+            raise NsysNotFoundError(program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix)
         if without:
             cluster.take_only(found.keys() - without)
-            if not running.quiet:
-                counts = f"{len(without)} of {len(found)}"
-                typer.echo(f"no nsys on {counts} workers, which export nothing: {named(without)}", err=True)
-        yield cluster, Unwanted()
+            said = f"no nsys on {len(without)} of {len(found)} workers, which export nothing: {listed(without, MOST_NAMES)}"
+            typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
+        yield cluster, is_unwanted
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from types import FrameType
 
-    from nsyspipe.nsys.programs import Stopping
-
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
 
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
@@ -67,7 +65,7 @@ def attempt_exports(
     directory: Path | None = None,
     targets: Mapping[Path, Path] | None = None,
     nsys: Nsys | str | None = None,
-    elsewhere: tuple[Executor, Stopping] | None = None,
+    elsewhere: tuple[Executor, Callable[[], bool]] | None = None,
     jobs: int | None = None,
     force: bool = False,
     timeout_s: float = TIMEOUT_S,
@@ -171,7 +169,7 @@ def _export_all(
     pairs: Sequence[tuple[Path, Path]],
     jobs: int | None,
     on_progress: Callable[[int, int], None],
-    elsewhere: tuple[Executor, Stopping] | None,
+    elsewhere: tuple[Executor, Callable[[], bool]] | None,
     **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:
     """Export reports, each to its file, several at once; all are ended when we are asked to end."""
@@ -180,9 +178,9 @@ def _export_all(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs)))
     with _catching_ends(), threads:
-        executor, options["stopped"] = elsewhere or (threads, stopped)
+        executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
         calls = [[path.absolute() if elsewhere else path for path in pair] for pair in pairs]
-        futures = [executor.submit(_attempt, *call, **options) for call in calls]
+        futures = [executor.submit(_export, *call, **options) for call in calls]
         try:
             running = set(futures)
             while running:
@@ -195,25 +193,24 @@ def _export_all(
     return [_outcome(future, *pair) for future, pair in zip(futures, pairs, strict=True)]
 
 
-def _outcome(future: Future[NsyspipeError | None], source: Path, target: Path) -> Exported | NsyspipeError:
+def _outcome(future: Future[None], source: Path, target: Path) -> Exported | NsyspipeError:
     try:
-        return future.result() or Exported(target, source, EXPORTED)
-    except NsyspipeError as error:  # of whoever was to run it
-        return error
-
-
-def _attempt(source: Path, target: Path, **options: Any) -> NsyspipeError | None:  # noqa: ANN401 - of `_export`
-    try:
-        _export(source, target, **options)
+        future.result()
     except OSError as error:
         return _not_writable(target, error)
     except NsyspipeError as error:
         return error
-    return None
+    return Exported(target, source, EXPORTED)
 
 
 def _export(
-    source: Path, target: Path, *, nsys: Nsys | str | None, force: bool, timeout_s: float, stopped: Stopping
+    source: Path,
+    target: Path,
+    *,
+    nsys: Nsys | str | None,
+    force: bool,
+    timeout_s: float,
+    is_stopped: Callable[[], bool],
 ) -> None:
     """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
     nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
@@ -222,7 +219,7 @@ def _export(
         before = source.stat()
     with scratch_directory(real.parent) as scratch:
         made = scratch / target.name
-        run_export(nsys, source, made, timeout_s=timeout_s, stopped=stopped)
+        run_export(nsys, source, made, timeout_s=timeout_s, is_stopped=is_stopped)
         _check_made(source, made, before)
         # A report's time may be ahead of this machine's clock.
         if made.stat().st_mtime_ns < before.st_mtime_ns:
@@ -278,16 +275,16 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
     return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
 
 
-def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Stopping) -> None:
-    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is `stopped`."""
+def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
+    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is stopped."""
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
     command = [str(nsys.path), "export", *arguments, str(report.absolute())]
     try:
-        output = printed(command, timeout_s, folder=made.parent, stopped=stopped)
+        output = printed(command, timeout_s, folder=made.parent, is_stopped=is_stopped)
     except OSError as error:
         raise NsysFailedError(str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS) from error
-    if stopped.is_set():
+    if is_stopped():
         raise NsysFailedError(str(report), "was not exported: interrupted")
     if output.status != 0 or not made.is_file():
         raise _failure(nsys, report, output, timeout_s)

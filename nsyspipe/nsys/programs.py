@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
@@ -58,13 +58,6 @@ class Output(NamedTuple):
 
     status: int | None
     text: str
-
-
-class Stopping(Protocol):
-    """Says whether a program is to be ended before its time, as an event does."""
-
-    def is_set(self) -> bool:
-        """Return whether it is."""
 
 
 # Runs a program with a time limit in seconds; None when it cannot be started.
@@ -109,11 +102,11 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
 
 
 def printed(
-    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Stopping | None = None
+    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, is_stopped: Callable[[], bool] = bool
 ) -> Output:
     """Run a program without input and return the last that it printed; OSError when it cannot be started.
 
-    Its process group is ended with it, when time is up, or when `stopped`; its errors are left out, but in a `folder`.
+    Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
     with subprocess.Popen(  # noqa: S603 - a list, no shell
@@ -127,7 +120,7 @@ def printed(
         source, deadline = process.stdout, time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe
         try:
-            while time.monotonic() < deadline and not (stopped and stopped.is_set()):
+            while time.monotonic() < deadline and not is_stopped():
                 has_ended = process.poll() is not None
                 if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
                     chunk = os.read(source.fileno(), _CHUNK)

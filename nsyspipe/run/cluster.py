@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
+from nsyspipe.model.names import listed
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_WORKER_S, _LOOK_FOR_WORKERS_S = 60.0, 1.0
-_MOST_NAMES = 4
+MOST_NAMES = 4
 _INSTALL = f"install nsyspipe {__version__} where workers are started"
 _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
 
@@ -119,20 +120,14 @@ class Cluster(Executor):
             problem = "the scheduler has ended, or has dropped what it was asked for"
             future.set_exception(self._error or InputError(self._place, problem, fix="start it again, and this too"))
         except ModuleNotFoundError as error:
-            future.set_exception(
-                InputError(self._place, f"one of its workers has no module {error.name}", fix=_INSTALL)
-            )
+            problem = f"one of its workers has no module {error.name}"
+            future.set_exception(InputError(self._place, problem, fix=_INSTALL))
         except Exception as error:  # noqa: BLE001 - the caller of result() gets it
-            future.set_exception(self._told(error))
-
-    def _told(self, error: Exception) -> Exception:
-        """Return our error for Dask's, where it has given a call up."""
-        name = type(error).__name__
-        if name == "KilledWorker":
             problem = "its workers died, one after the other, at the same report; perhaps no memory was left"
-            fix = "more memory for each, or fewer threads: dask worker --memory-limit 16GB --nthreads 1; their logs say more"
-            return InputError(self._place, problem, fix=fix)
-        return self._without_workers() if name == "NoValidWorkerError" else error
+            told = InputError(
+                self._place, problem, fix="dask worker --nthreads 1 --memory-limit 16GB; its log says more"
+            )
+            future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
 
     def _without_workers(self) -> InputError:
         fix = f"dask worker {self._address}; to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
@@ -147,7 +142,7 @@ class Cluster(Executor):
         }
         if wrong:
             problem = f"nsyspipe {__version__}, the one here, is not on {len(wrong)} of its {len(found)} workers"
-            names = named(f"{worker} has {version}" for worker, version in wrong.items())
+            names = listed((f"{worker} has {version}" for worker, version in wrong.items()), MOST_NAMES)
             raise InputError(self._place, problem, found=names, fix=_INSTALL)
 
     def _look_for_workers(self) -> None:
@@ -168,15 +163,12 @@ class Cluster(Executor):
                     return
 
 
-class Unwanted:
-    """Whether the call that a worker makes was dropped meanwhile, as by Ctrl-C or the end of who asked for it."""
+def is_unwanted() -> bool:
+    """Tell whether the call that a worker makes was dropped meanwhile, as by Ctrl-C or the end of who asked for it."""
+    from distributed import get_worker
 
-    def is_set(self) -> bool:
-        """Ask the worker that runs this."""
-        from distributed import get_worker
-
-        worker = get_worker()
-        return bool(worker.state.tasks[worker.get_current_task()].state == "cancelled")
+    worker = get_worker()
+    return bool(worker.state.tasks[worker.get_current_task()].state == "cancelled")
 
 
 class _Call:
@@ -203,12 +195,6 @@ def answer(version: str, request: bytes) -> object:
     except ReportNotFoundError as error:
         fix = "a directory that all workers see by the same path; exports are cached in $NSYSPIPE_CACHE_DIR"
         raise InputError(error.subject, f"is not there for worker {worker}", fix=fix) from None
-
-
-def named(names: Iterable[str]) -> str:
-    """Return the first of some names, and how many others there are."""
-    first, others = (every := list(names))[:_MOST_NAMES], len(every) - _MOST_NAMES
-    return "; ".join(first) + (f"; and {others} more" if others > 0 else "")
 
 
 def _address(place: str) -> str:
