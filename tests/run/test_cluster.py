@@ -51,7 +51,7 @@ class Machines:
         self.folder, self.started, self.variables = folder, started, variables
         self.file = folder / "scheduler.json"
         words = ("--host", f"{protocol}://127.0.0.1", "--port", 0, "--scheduler-file", self.file)
-        self.scheduler = self.start("dask_scheduler", *words)
+        self.scheduler = self.start("dask_scheduler", *words, first=WITHOUT)
         eventually(lambda: self.file.exists() and self.file.read_text().endswith("}"), "a scheduler")
         self.address = json.loads(self.file.read_text())["address"]
 
