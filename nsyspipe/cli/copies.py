@@ -65,6 +65,7 @@ def convert(
       nsyspipe convert ddp-8gpu_*.nsys-rep
       nsyspipe convert reports/ -o exports/ -j 4
       nsyspipe convert "runs/*/ddp_*.nsys-rep" --nsys /opt/nvidia/nsight-systems/2025.6.1/bin/nsys
+      nsyspipe convert reports/ --scheduler tcp://HOST:8786
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
     from nsyspipe.errors import NsyspipeError

@@ -191,7 +191,7 @@ class RunningOptions(QuietOptions):
 
     jobs: int | None = option("Processes. [default: cores, capped by memory and use]", "N", "-j", least=1)
     scheduler: str | None = option(
-        "Instead: the workers of a Dask cluster, which see the same files; its scheduler's address, or the file that it "
+        "A Dask cluster does the work, whose workers see the same files: its scheduler's address, or the file that one "
         "writes. [default: $NSYSPIPE_SCHEDULER, unless -j is given]",
         "ADDRESS|FILE",
     )
