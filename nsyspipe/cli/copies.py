@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nsyspipe.cli.inputs import refuse_saved_runs
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
-from nsyspipe.errors import OptionError
-from nsyspipe.model.names import printable
+from nsyspipe.errors import NsysNotFoundError, OptionError
+from nsyspipe.model.names import listed, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Executor
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ def convert(
       nsyspipe convert ddp-8gpu_*.nsys-rep
       nsyspipe convert reports/ -o exports/ -j 4
       nsyspipe convert "runs/*/ddp_*.nsys-rep" --nsys /opt/nvidia/nsight-systems/2025.6.1/bin/nsys
+      nsyspipe convert reports/ --scheduler tcp://HOST:8786
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
     from nsyspipe.errors import NsyspipeError
@@ -69,11 +75,11 @@ def convert(
 
     refuse_saved_runs(reports, "convert")
     sources = find_captures(reports)
-    nsys = None if export.nsys is None else find(export.nsys)
-    with progress(shown=running.is_shown) as stage:
+    nsys = None if export.nsys is None else export.nsys if running.cluster else find(export.nsys)
+    with progress(shown=running.is_shown) as stage, _exporters(running, export.nsys) as elsewhere:
         outcomes = attempt_exports(
-            sources, directory=export.out, nsys=nsys, jobs=running.jobs, force=export.force, timeout_s=export.timeout,
-            on_progress=stage("exporting reports"),
+            sources, directory=export.out, nsys=nsys, elsewhere=elsewhere, jobs=running.jobs, force=export.force,
+            timeout_s=export.timeout, on_progress=stage("exporting reports"),
         )  # fmt: skip
     for one in outcomes:
         if isinstance(one, NsyspipeError):
@@ -88,6 +94,28 @@ def convert(
         typer.echo(", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True)
     if n_failed:
         raise typer.Exit(2)
+
+
+@contextlib.contextmanager
+def _exporters(running: ExportingOptions, program: str | None) -> Iterator[tuple[Executor, Callable[[], bool]] | None]:
+    """Yield the workers of the cluster that is asked for, and name those without nsys; None without a cluster."""
+    if running.cluster is None:
+        yield None
+        return
+    from nsyspipe.nsys.programs import find
+    from nsyspipe.run.cluster import MOST_NAMES, Cluster, is_unwanted
+
+    with Cluster(running.cluster) as cluster:
+        found = cluster.on_each_worker(find, program)
+        without = [worker for worker, one in found.items() if isinstance(one, Exception)]
+        if without and len(without) == len(found):
+            problem, fix = "is on none of the workers", "--nsys PATH as workers see it; else leave --scheduler out"
+            raise NsysNotFoundError(program or "nsys", problem, found=listed(without, MOST_NAMES), fix=fix)
+        if without:
+            cluster.take_only(found.keys() - without)
+            said = f"no nsys on {len(without)} of {len(found)} workers, which export nothing: {listed(without, MOST_NAMES)}"
+            typer.echo("" if running.quiet else f"{said}\n", err=True, nl=False)
+        yield cluster, is_unwanted
 
 
 @dataclass(frozen=True)

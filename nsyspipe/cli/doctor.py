@@ -55,7 +55,7 @@ def doctor(
     refuse_saved_runs(reports or [], "doctor")
     reports, logs = with_logs(reports or [], reading.nccl_log)
     if reports:
-        inputs, document, blocks = _examined(reports, reading, logs, running.jobs)
+        inputs, document, blocks = _examined(reports, reading, logs, running)
     else:
         from nsyspipe.nsys.machine import check_machine
         from nsyspipe.report.doctor import machine_blocks, machine_document
@@ -69,7 +69,7 @@ def doctor(
 
 
 def _examined(
-    reports: list[str], reading: NamedRunOptions, nccl_log: list[str], jobs: int | None
+    reports: list[str], reading: NamedRunOptions, nccl_log: list[str], running: RunningOptions
 ) -> tuple[list[Path], dict[str, Any], list[Block]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
     from nsyspipe.nsys.find_reports import find_logs, source_of
@@ -78,7 +78,6 @@ def _examined(
     from nsyspipe.run.doctor import examine
     from nsyspipe.run.questions import Beside
     from nsyspipe.run.ranks import parse_rank_map
-    from nsyspipe.run.workers import PRELOAD, executor_for
 
     parse_skip_first(reading.skip_first)
     parse_findings(reading.findings)
@@ -87,13 +86,13 @@ def _examined(
     topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
-        paths = exports_of(reports, jobs=jobs, stage=stage)
+        paths = exports_of(reports, jobs=running.jobs, stage=stage)
     beside = Beside(
         rank_map=None if reading.rank_map is None else parse_rank_map(reading.rank_map),
         log=read_nccl_logs(logs) if logs else None,
         topology=read_topology(topology[0]) if topology else None,
     )
-    with executor_for(paths, jobs, preload=PRELOAD) as executor:
+    with running.executor(paths) as executor:
         found = examine(paths, told, beside, executor=executor)
     inputs = [*paths, *map(source_of, paths), *logs, *topology]
     return inputs, reports_document(found), list(reports_blocks(found))

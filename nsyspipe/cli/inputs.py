@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
-from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.layout import argument_of, find_saved, ids_by_time, is_one_run, is_saved, runs_by_label
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def opened_run(
         reports, logs = with_logs(reports, reading.nccl_log)
         found_logs = find_logs(logs)
         paths = exports_of(reports, jobs=running.jobs, stage=stage)
-        with executor_for(paths, running.jobs, preload=PRELOAD) as executor:
+        with running.executor(paths) as executor:
             # Heavy, so imported while the workers do the same.
             from nsyspipe.api import load
 
@@ -194,7 +193,7 @@ def opened_runs(
             for key in reports
         }
         every = [path for some in paths.values() for path in some]
-        executor = processes.enter_context(executor_for(every, running.jobs, preload=PRELOAD)) if reports else None
+        executor = processes.enter_context(running.executor(every)) if reports else None
 
         def open_one(one: NamedRuns, place: str) -> Run:
             # Each imported where it is used: what reads reports is heavy, and workers import it at the same time.

@@ -14,11 +14,14 @@ from typer.core import TyperCommand
 
 from nsyspipe.comparison import gate
 from nsyspipe.comparison.gate import GateSettings
+from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS, printable
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
 
 
 # The sections of a command's help, in the order of work.
@@ -28,6 +31,7 @@ INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
 _ELSEWHERE = dict.fromkeys(("rank_map", "label", "run_id", "nccl_log", "topology"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
 
 
@@ -183,9 +187,28 @@ class QuietOptions:
 
 @dataclass(frozen=True)
 class RunningOptions(QuietOptions):
-    """By how many processes, and what is said meanwhile."""
+    """By how many processes, or whose, and what is said meanwhile."""
 
     jobs: int | None = option("Processes. [default: cores, capped by memory and use]", "N", "-j", least=1)
+    scheduler: str | None = option(
+        "A Dask cluster does the work, whose workers see the same files: its scheduler's address, or the file that one "
+        "writes. [default: $NSYSPIPE_SCHEDULER, unless -j is given]",
+        "ADDRESS|FILE",
+    )
+
+    @property
+    def cluster(self) -> str | None:
+        """The scheduler whose workers do the work; None: it is done here."""
+        if self.scheduler is not None and self.jobs is not None:
+            problem = "counts processes of this machine, and the cluster has its own"
+            raise OptionError(f"-j {self.jobs} with --scheduler", problem, fix="leave one of them out")
+        return self.scheduler or (os.environ.get(SCHEDULER) if self.jobs is None else None) or None
+
+    def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:
+        """Return what runs the work on some reports; its processes end with the context."""
+        from nsyspipe.run.workers import PRELOAD, executor_for
+
+        return executor_for(paths, self.jobs, preload=PRELOAD, scheduler=self.cluster)
 
 
 @dataclass(frozen=True)

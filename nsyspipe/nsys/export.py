@@ -33,6 +33,7 @@ from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, numbers, printe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor, Future
     from types import FrameType
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
@@ -63,7 +64,8 @@ def attempt_exports(
     *,
     directory: Path | None = None,
     targets: Mapping[Path, Path] | None = None,
-    nsys: Nsys | None = None,
+    nsys: Nsys | str | None = None,
+    elsewhere: tuple[Executor, Callable[[], bool]] | None = None,
     jobs: int | None = None,
     force: bool = False,
     timeout_s: float = TIMEOUT_S,
@@ -72,7 +74,8 @@ def attempt_exports(
     """Export reports, in a directory, to the targets, or each beside its report; for each return its export, or error.
 
     An export is up to date if it is whole, of a report of that name, and not older; `force` makes it again, over any.
-    As many run at once as `jobs`, or the cores, say. `on_progress` is called with (reports done, reports to export).
+    As many run at once as `jobs`, or the cores, say; or as an executor `elsewhere` does, with what tells a call there that
+    it is to end, and with the nsys there, which `nsys` may name. `on_progress` is called with (reports done, reports to export).
     OptionError if two would go to one file, OutputError if the directory cannot be made, NsysNotFoundError or
     NsysFailedError if no nsys answers. Ctrl-C, SIGTERM and SIGHUP end every nsys and leave no half export.
     """
@@ -99,8 +102,8 @@ def attempt_exports(
     if left:
         for folder in {target.parent for _, target in left.values()}:
             remove_abandoned(folder)
-        options = {"nsys": nsys or _any_nsys(), "force": force, "timeout_s": timeout_s}
-        made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), **options)
+        options = {"nsys": nsys if elsewhere else nsys or _any_nsys(), "force": force, "timeout_s": timeout_s}
+        made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), elsewhere, **options)
         outcomes |= dict(zip(left, made, strict=True))
     return [outcomes[at] for at in range(len(pairs))]
 
@@ -166,24 +169,18 @@ def _export_all(
     pairs: Sequence[tuple[Path, Path]],
     jobs: int | None,
     on_progress: Callable[[int, int], None],
+    elsewhere: tuple[Executor, Callable[[], bool]] | None,
     **options: Any,  # noqa: ANN401 - of `_export`
 ) -> list[Exported | NsyspipeError]:
     """Export reports, each to its file, several at once; all are ended when we are asked to end."""
-
-    def attempt(source: Path, target: Path) -> Exported | NsyspipeError:
-        try:
-            _export(source, target, **options, stopped=stopped)
-        except OSError as error:
-            return _not_writable(target, error)
-        except NsyspipeError as error:
-            return error
-        return Exported(target, source, EXPORTED)
-
     stopped = Event()
     on_progress(0, len(pairs))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with _catching_ends(), ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs))) as threads:
-        futures = [threads.submit(attempt, *pair) for pair in pairs]
+    threads = ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs)))
+    with _catching_ends(), threads:
+        executor, options["is_stopped"] = elsewhere or (threads, stopped.is_set)
+        calls = [[path.absolute() if elsewhere else path for path in pair] for pair in pairs]
+        futures = [executor.submit(_export, *call, **options) for call in calls]
         try:
             running = set(futures)
             while running:
@@ -191,19 +188,38 @@ def _export_all(
                 on_progress(len(pairs) - len(running), len(pairs))
         except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
             stopped.set()
-            threads.shutdown(cancel_futures=True)
+            executor.shutdown(cancel_futures=True)
             raise
-    return [future.result() for future in futures]
+    return [_outcome(future, *pair) for future, pair in zip(futures, pairs, strict=True)]
 
 
-def _export(source: Path, target: Path, *, nsys: Nsys, force: bool, timeout_s: float, stopped: Event) -> None:
-    """Export one report: under another name first, which is renamed when all is well."""
+def _outcome(future: Future[None], source: Path, target: Path) -> Exported | NsyspipeError:
+    try:
+        future.result()
+    except OSError as error:
+        return _not_writable(target, error)
+    except NsyspipeError as error:
+        return error
+    return Exported(target, source, EXPORTED)
+
+
+def _export(
+    source: Path,
+    target: Path,
+    *,
+    nsys: Nsys | str | None,
+    force: bool,
+    timeout_s: float,
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Export one report, by an nsys or the one of that name here: under another name first, renamed when all is well."""
+    nsys = nsys if isinstance(nsys, Nsys) else find(nsys)
     real = Path(os.path.realpath(target))  # through a link, not over it
     with readable(source):
         before = source.stat()
     with scratch_directory(real.parent) as scratch:
         made = scratch / target.name
-        run_export(nsys, source, made, timeout_s=timeout_s, stopped=stopped)
+        run_export(nsys, source, made, timeout_s=timeout_s, is_stopped=is_stopped)
         _check_made(source, made, before)
         # A report's time may be ahead of this machine's clock.
         if made.stat().st_mtime_ns < before.st_mtime_ns:
@@ -259,16 +275,16 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
     return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
 
 
-def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Event) -> None:
-    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is `stopped`."""
+def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
+    """Export one report to a new file; NsysFailedError if nsys fails, does not end in time or is stopped."""
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
     command = [str(nsys.path), "export", *arguments, str(report.absolute())]
     try:
-        output = printed(command, timeout_s, folder=made.parent, stopped=stopped)
+        output = printed(command, timeout_s, folder=made.parent, is_stopped=is_stopped)
     except OSError as error:
         raise NsysFailedError(str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS) from error
-    if stopped.is_set():
+    if is_stopped():
         raise NsysFailedError(str(report), "was not exported: interrupted")
     if output.status != 0 or not made.is_file():
         raise _failure(nsys, report, output, timeout_s)

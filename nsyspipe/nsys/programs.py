@@ -24,7 +24,6 @@ from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from threading import Event
 
 ROOT = Path("/")
 
@@ -103,11 +102,11 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
 
 
 def printed(
-    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Event | None = None
+    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, is_stopped: Callable[[], bool] = bool
 ) -> Output:
     """Run a program without input and return the last that it printed; OSError when it cannot be started.
 
-    Its process group is ended with it, when time is up, or when `stopped`; its errors are left out, but in a `folder`.
+    Its process group is ended with it, when time is up, or when `is_stopped` says so; its errors are left out, but in a `folder`.
     """
     received, is_open = bytearray(), True
     with subprocess.Popen(  # noqa: S603 - a list, no shell
@@ -121,7 +120,7 @@ def printed(
         source, deadline = process.stdout, time.monotonic() + timeout_s
         assert source is not None  # noqa: S101 - a pipe
         try:
-            while time.monotonic() < deadline and not (stopped and stopped.is_set()):
+            while time.monotonic() < deadline and not is_stopped():
                 has_ended = process.poll() is not None
                 if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
                     chunk = os.read(source.fileno(), _CHUNK)

@@ -305,12 +305,12 @@ def _of_ranks(ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: 
     left_out = sorted(number for number in without - present if number < size)
     known = present.union(left_out)
     if n_missing := size - sum(number < size for number in known):
-        missing = _shown((number for number in range(size) if number not in known), n_missing)
+        missing = _ranks((number for number in range(size) if number not in known), n_missing)
         if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
             missing += f"; captured as {', '.join(files[:_SHOWN])}"
         yield problem("ranks-missing", n=n_missing, world_size=size, missing=missing)
     if n := len(left_out):
-        yield problem("ranks-not-captured", n=n, world_size=size, missing=_shown(left_out, n))
+        yield problem("ranks-not-captured", n=n, world_size=size, missing=_ranks(left_out, n))
 
 
 def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
@@ -375,6 +375,10 @@ def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], lis
     for number in numbers[counts < len(ranks)].tolist():
         lacking.setdefault(tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), []).append(number)
     return lacking
+
+
+def _ranks(numbers: Iterable[int], n_ranks: int) -> str:
+    return f"rank{'s'[: n_ranks > 1]} {_shown(numbers, n_ranks)}"
 
 
 def _shown(numbers: Iterable[int], n_numbers: int) -> str:

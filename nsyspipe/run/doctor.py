@@ -17,7 +17,7 @@ from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
 from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
-from nsyspipe.run.workers import SerialExecutor, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def examine(
         check_file(path)  # all of them, before any is read
     reading, beside, running = reading or Reading(), beside or Beside(), executor or SerialExecutor()
     with telling_shortage():
-        counts = list(running.map(read_counts, paths))
+        counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
     together, gathered = _gathered(paths, reading, running)
     is_several_runs = any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True))
     sidecars = together.sidecars

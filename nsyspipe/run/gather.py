@@ -30,7 +30,7 @@ from nsyspipe.run.process import (
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import ProcessSteps, process_steps
-from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
+from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, place_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -249,13 +249,14 @@ def _digest_all(
     try:
         with telling_shortage():
             for path, *family in calls:
-                futures.append(running.submit(digest_report, path, reading, *family, is_decided=bool(family)))
+                place = place_for(running, path)
+                futures.append(running.submit(digest_report, place, reading, *family, is_decided=bool(family)))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
                     progress(len(futures), len(calls))
             for n_done, _ in enumerate(() if works_at_once else as_completed(futures), start=1):
                 progress(n_done, len(calls))
-            return [future.result() for future in futures]
+            return [replace(future.result(), path=path) for future, (path, *_) in zip(futures, calls, strict=True)]
     except BaseException:
         for future in futures:
             future.cancel()

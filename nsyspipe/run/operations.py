@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections import deque
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.reader.operations import Wanted, read_again
 from nsyspipe.run.collectives import places_in_steps
 from nsyspipe.run.gather import Rank, text_families
-from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,6 +126,7 @@ def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor 
             for number in sorted(rank.rank for task in tasks for rank in task.ranks):
                 while number not in ready:
                     while len(waiting) < n_ahead and (task := next(left, None)):
+                        task = replace(task, path=place_for(running, task.path))
                         waiting.append(running.submit(report_operations, task))
                     ready |= {result[0]: result for result in waiting.popleft().result()}
                 yield ready.pop(number)

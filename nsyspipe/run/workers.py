@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import os
 import pickle
-import queue
 import select
 import signal
 import struct
@@ -20,9 +19,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
 from nsyspipe.nsys.programs import import_path
@@ -58,60 +57,41 @@ _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
 
 
-class _Call(NamedTuple):
-    future: Future[Any]
-    request: bytes
-
-
-class Workers(Executor):
-    """Processes that run calls; each has a thread here, which hands it one call after the other.
+class Workers(ThreadPoolExecutor):
+    """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
 
     They import `preload` at once. Where one of them dies, all calls that are not answered yet end in an `InputError`,
     and so does every further one.
     """
 
     def __init__(self, number: int, *, preload: str) -> None:
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        # Ctrl-C is for the main thread of this process; what threads start inherits that it is blocked.
+        super().__init__(number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
+        self._lock, self._own = threading.Lock(), threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: InputError | None = None
-        self._is_shut = self._is_killed = False
+        self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), preload, os.getpid())).hex()
-        self._threads = [threading.Thread(target=self._run, name="nsyspipe worker", daemon=True) for _ in range(number)]
         try:
-            for thread in self._threads:
-                thread.start()
+            for _ in range(number):
+                super().submit(self._process)
         except RuntimeError as error:
             self.kill()
+            self.shutdown(cancel_futures=True)
             problem = f"no more processes can be started ({error})"
             raise InputError("analysis", problem, fix=_FEWER) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have a call made by the next process that is free."""
-        call = _Call(Future(), pickle.dumps((fn, args, kwargs)))
-        with self._lock:
-            if self._is_shut:
-                message = "cannot take calls after the end"
-                raise RuntimeError(message)
-            if self._error is not None:
-                call.future.set_exception(self._error)
-            else:
-                self._calls.put(call)
-        return call.future
+        return super().submit(self._answer, pickle.dumps((fn, args, kwargs)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
         """End the processes, once they have made all calls that are not cancelled."""
-        with self._lock:
-            self._is_shut = True
-            if cancel_futures:
-                for call in self._left():
-                    call.future.cancel()
-            for _ in self._threads:
-                self._calls.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for process in self._processes if wait else ():
+            with contextlib.suppress(BrokenPipeError), process:
+                pass  # it ends when nothing more can be asked
 
     def kill(self) -> None:
         """End the processes at once; there is nothing of theirs that could be half done."""
@@ -120,39 +100,41 @@ class Workers(Executor):
             for process in self._processes:
                 process.kill()
 
-    def _run(self) -> None:
-        """Start a process, and hand it calls until the end."""
-        # Ctrl-C is for the main thread of this process; what is started here inherits that it is blocked.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
+        """Have a call made by this thread's process; the error that it raises, or an `InputError` if the process is gone."""
+        process = self._process()
         try:
-            process = self._started()
-        except (OSError, MemoryError) as error:
-            reason = getattr(error, "strerror", None) or "no memory is left"
-            self._give_up(InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER))
-            return
-        call = None
-        with contextlib.suppress(BrokenPipeError), process:
-            requests, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+            _send(cast("IO[bytes]", process.stdin), request)
+            payload = _received(cast("IO[bytes]", process.stdout))
+        except (OSError, EOFError, MemoryError) as failure:
+            if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
+                process.kill()
             try:
-                while (call := self._calls.get()) is not None:
-                    if call.future.set_running_or_notify_cancel():
-                        _answer(call, requests, answers)
-                _send(requests, b"")
-                process.wait()
-            except (OSError, EOFError, MemoryError) as failure:
-                if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
-                    process.kill()
-                try:
-                    status = process.wait(_LAST_WORDS_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    status = process.wait()
-                told = self._give_up(dead_worker(status))
-                if call is not None:
-                    call.future.set_exception(told)
+                status = process.wait(_LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+            raise self._given_up(dead_worker(status)) from failure
+        error, value = pickle.loads(payload)  # noqa: S301 - from a process of ours
+        if error is not None:
+            raise error
+        return value
+
+    def _process(self) -> subprocess.Popen[bytes]:
+        """Return the process of this thread, which lives as long as it does; once one of all has died, raise that error."""
+        if self._error is not None:
+            raise self._error
+        if not hasattr(self._own, "process"):
+            try:
+                self._own.process = self._started()
+            except (OSError, MemoryError) as error:
+                reason = getattr(error, "strerror", None) or "no memory is left"
+                problem = f"a worker process cannot be started ({reason})"
+                raise self._given_up(InputError("analysis", problem, fix=_FEWER)) from error
+        return cast("subprocess.Popen[bytes]", self._own.process)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """Start one process; this thread is its parent, and lives as long as it does."""
+        """Start one process."""
         flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
             [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
@@ -168,23 +150,11 @@ class Workers(Executor):
                 process.kill()
         return process
 
-    def _give_up(self, error: InputError) -> InputError:
+    def _given_up(self, error: InputError) -> InputError:
         """Refuse all calls that are left, and those to come; return the first error of all processes."""
         with self._lock:
             self._error = self._error or error
-            for call in self._left():
-                if call.future.set_running_or_notify_cancel():
-                    call.future.set_exception(self._error)
-            if self._is_shut:
-                for _ in self._threads:
-                    self._calls.put(None)
             return self._error
-
-    def _left(self) -> Iterator[_Call]:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                if (call := self._calls.get_nowait()) is not None:
-                    yield call
 
 
 def dead_worker(status: int | None = None) -> InputError:
@@ -193,20 +163,6 @@ def dead_worker(status: int | None = None) -> InputError:
     if status is not None and status < 0:
         how = f" by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
     return InputError("analysis", f"a worker process died{how}; perhaps no memory was left", fix=_FEWER)
-
-
-def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Have one call made, and say what came of it; `OSError` or `EOFError` if the process is gone."""
-    _send(requests, call.request)
-    payload = _received(answers)
-    try:
-        error, value = pickle.loads(payload)  # noqa: S301 - from a process of ours
-    except Exception as failure:  # noqa: BLE001 - whatever it is, the caller of result() gets it
-        error, value = failure, None
-    if error is None:
-        call.future.set_result(value)
-    else:
-        call.future.set_exception(error)
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
@@ -311,6 +267,12 @@ class SerialExecutor(Executor):
         return future
 
 
+def place_for(running: Executor, path: str | Path) -> str:
+    """Return how those who run the calls find a report: by its whole path, where they may be in another directory."""
+    is_here = isinstance(running, SerialExecutor | ThreadPoolExecutor)
+    return str(path if is_here else Path(path).absolute())
+
+
 @contextlib.contextmanager
 def telling_shortage() -> Iterator[None]:
     """Turn the end of a worker process, and what a machine has too little of, into an `InputError` that says so."""
@@ -337,14 +299,21 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
 
 
 @contextlib.contextmanager
-def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) -> Iterator[Executor]:
-    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context."""
-    jobs = jobs_for([_size(path) for path in paths], requested)
+def executor_for(
+    paths: Sequence[Path], requested: int | None, *, preload: str, scheduler: str | None = None
+) -> Iterator[Executor]:
+    """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
+    jobs = 1 if scheduler else jobs_for([_size(path) for path in paths], requested)
+    if scheduler:
+        from nsyspipe.run.cluster import Cluster  # noqa: PLC0415 - few have one
+
+        workers: Workers | Cluster = Cluster(scheduler)
     # A program that is frozen or embedded is no Python that can be started again.
-    if jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
+    elif jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
         yield SerialExecutor()
         return
-    workers = Workers(jobs, preload=preload)
+    else:
+        workers = Workers(jobs, preload=preload)
     try:
         yield workers
     except BaseException:

@@ -48,6 +48,13 @@ ASKED = [
     ("whatif nowhere --gradient-dtype int8", "bf16, fp16"),
     ("whatif nowhere --bucket-mb -1", "is not a positive number"),
     ("whatif nowhere --gradient-bytes nan", "is not a positive number"),
+    # Who reads the reports.
+    (
+        "analyze reports/slow --scheduler here",
+        "--scheduler here: is no address of a scheduler, and no such file is there",
+    ),
+    ("analyze reports/slow --scheduler text.sqlite", "is no file that Dask's scheduler wrote"),
+    ("analyze reports/slow --scheduler tcp://h:1 -j 2", "-j 2 with --scheduler: counts processes of this machine"),
     # Outputs.
     ("analyze slow --json - --markdown -", "--json and --markdown: both write -"),
     ("analyze slow --json x --html ./x", "--json and --html: both write ./x"),

@@ -38,7 +38,7 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 OPTIONS = (
     "--body-file --capture-range-end --cap-add --cudabacktrace --delay --duration --email --firstname --force-overwrite "
     "--gpus --group --include-blobs --index-url --ipc --job --lastname --no-deps --no-python --nodes --nproc_per_node "
-    "--gpus-per-node --lr --password --rm --sample --tables --type --username --with-threads"
+    "--gpus-per-node --lr --nthreads --ntasks --password --rm --sample --scheduler-file --tables --type --username --with-threads"
 )
 PRINTED = (
     "dependency, blocked, input, launch, level with, not told apart, improvement, regression, no change, inconclusive, "

@@ -199,6 +199,7 @@ JSON = st.recursive(
 )
 
 
+@examples(60)
 @given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
 def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)

@@ -49,7 +49,7 @@ def built(folder, *, without=(), version=NEW, n_ranks=2, **sizes):
 
 
 @pytest.mark.parametrize(("table", "expected", "flag"), [
-    (NVTX, {"nccl_ranges": "no", "phases": "no"}, "--trace=cuda,nvtx"),
+    (NVTX, {"nccl_ranges": "no", "phases": "partly"}, "--trace=cuda,nvtx"),
     (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
     (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"}, "without --tables"),
     (MEMCPY, {"copies": "partly"}, "without --tables"),
@@ -75,7 +75,7 @@ def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path)
     assert (found["nccl_ranges"].status, found["nccl_ranges"].lacking) == ("partly", ("a_1.sqlite",))
     assert found["nccl_ranges"].found == "1 of 2 reports: 1 ranges"
     # The steps of a run are those of all its ranks: what has none of its own has them by repetition, as all others then.
-    assert (found["steps"].status, found["steps"].found) == ("yes", "8 found by repetition")
+    assert (found["steps"].status, found["steps"].found) == ("yes", "4 found by repetition per rank")
 
 
 def one(builder):
@@ -187,10 +187,10 @@ CASES = [
     (alone(without=("META_DATA_CAPTURE",)), {}, {"link": ("no", LONE)}),
     (two_hosts, {}, {"one_clock": ("yes", "session starts, on 2 hosts whose clocks may differ")}),
     # Each rank has steps 0 to 3; with one match each, no step would be whole.
-    (built, {"step": "^step [0-9]"}, {"steps": ("yes", "8 match --step '^step [0-9]'")}),
-    (built, {"step": "^step 2$"}, {"steps": (PART, "2 match --step '^step 2$'")}),
-    (built, {"step": "^Iter"}, {"steps": ("no", "0 match --step '^Iter', 8 step #, 8 backward, 8 forward", "leave --step out")}),
-    (one_without_steps, {"step": "^step"}, {"steps": (PART, "1 of 2 reports: 4 match --step '^step'")}),
+    (built, {"step": "^step [0-9]"}, {"steps": ("yes", "4 match --step '^step [0-9]' per rank")}),
+    (built, {"step": "^step 2$"}, {"steps": (PART, "1 match --step '^step 2$' per rank")}),
+    (built, {"step": "^Iter"}, {"steps": ("no", "0 match --step '^Iter', 4 step #, 4 backward, 4 forward per rank", "leave --step out")}),
+    (one_without_steps, {"step": "^step"}, {"steps": (PART, "1 of 2 reports: 4 match --step '^step' per rank")}),
     (lambda folder: built(folder, without=(NVTX,)), {"step": "^step"}, {"steps": ("no", "NVTX ranges were not recorded")}),
     (one(own_phases), {}, {"phases": (PART, "3 data")}),
     (one(own_phases), {"step": "^batch", "backward": "^grads$"}, {"phases": ("yes", "3 backward, 3 data")}),
@@ -233,8 +233,8 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
     found = {name: (one.status, one.found, one.fix) for name, one in capabilities(tmp_path).items()}
     assert found["ranks"] == ("yes", "0-1 from RANK", None)
     assert found["world_size"] == ("yes", "2", None)
-    assert found["phases"] == ("partly", "6 backward", None)
-    assert found["steps"][1].startswith("6 step #")
+    assert found["phases"] == ("partly", "3 backward per rank", None)
+    assert found["steps"][1].startswith("3 step #, 3 backward, ")
     assert "nsyspipe.capture" not in found["steps"][1]
     for name in ("compute_and_comm", "copies", "gpu_model", "kernel_shapes", "cuda_graphs", "link"):
         assert found[name] == ("no", "captured without a GPU", None)

@@ -250,9 +250,9 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
 
 
 @pytest.mark.parametrize(("present", "world_size", "missing"), [
-    ((1, 2), 4, "2 of 4 ranks are not among the reports (0, 3)"),
+    ((1, 2), 4, "2 of 4 ranks are not among the reports (ranks 0, 3)"),
     # A rank beyond the world does not stand in for one that is missing.
-    ((0, 2), 2, "1 of 2 ranks are not among the reports (1)"),
+    ((0, 2), 2, "1 of 2 ranks are not among the reports (rank 1)"),
 ])  # fmt: skip
 def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path, present, world_size, missing):
     run = run_of(tmp_path, *(steady_rank(rank, world_size=world_size) for rank in present))

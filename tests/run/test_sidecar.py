@@ -203,13 +203,13 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing_and_others_are_by_n
     sidecar(tmp_path, *ranks, world_size=3)
     run = nsyspipe.load(tmp_path)
     assert "ranks-missing" not in codes(run)
-    told = "2 of 3 ranks were left out of the capture (1, 2): figures hold for those present, and waiting"
+    told = "2 of 3 ranks were left out of the capture (ranks 1, 2): figures hold for those present, and waiting"
     assert messages(run, "ranks-not-captured") == [("info", f"{told} for the others counts as transfer")]
     ranks = [rank(0, "ddp_0"), rank(1, "ddp_1"), rank(2, None), rank(3, None, problem="no report")]
     sidecar(tmp_path, *ranks, world_size=5)
     run = nsyspipe.load(tmp_path)
     # 2 was left out; 1 was not passed, 3 has none, and of 4 nothing is known.
-    missing = "3 of 5 ranks are not among the reports (1, 3, 4; captured as ddp_1)"
+    missing = "3 of 5 ranks are not among the reports (ranks 1, 3, 4; captured as ddp_1)"
     assert problem_of(run, "ranks-missing")["message"].startswith(missing)
     assert problem_of(run, "ranks-not-captured")["message"].startswith("1 of 5 ranks")
 

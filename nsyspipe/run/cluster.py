@@ -1,0 +1,215 @@
+"""The work on reports by the workers of a Dask cluster, which see the same files as this process.
+
+What is sent is a pickle whose loading is the call, so that the scheduler, which loads what it passes on, needs no
+nsyspipe. A worker that is lost has its calls made by another one: that is Dask's part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import pickle
+import pkgutil
+import re
+import threading
+import time
+import warnings
+from concurrent.futures import CancelledError, Executor, Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
+from nsyspipe.model.names import listed
+from nsyspipe.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NO_WORKER_S, _LOOK_FOR_WORKERS_S = 60.0, 1.0
+MOST_NAMES = 4
+_INSTALL = f"install nsyspipe {__version__} where workers are started"
+_ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
+
+
+class Cluster(Executor):
+    """The workers of one scheduler, named by its address or by the file that it writes.
+
+    Raises OptionError if that is neither, or Dask is not installed; InputError if no scheduler answers, or a worker
+    that is there has no nsyspipe of this version.
+    """
+
+    def __init__(self, place: str) -> None:
+        address = _address(place)
+        try:
+            from distributed import Client, Security
+            from distributed.comm import connect
+        except ImportError as error:
+            fix = "pip install distributed (the extra dask of nsyspipe)"
+            raise OptionError(place, f"needs dask.distributed, which is not here ({error})", fix=fix) from error
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
+        self._place, self._address = place, address
+        self._error: InputError | None = None
+        self._only: list[str] | None = None
+        self._is_shut = threading.Event()
+
+        async def reach() -> None:  # a client that cannot be made would have to be waited for
+            await (await connect(address, **Security().get_connection_args("client"))).close()
+
+        try:
+            asyncio.run(reach())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
+                self._client = Client(address, set_as_default=False)
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            problem = f"no scheduler of Dask answers there ({(str(error).splitlines() or [type(error).__name__])[0]})"
+            fix = "the address that dask scheduler prints; for tls:// the certificates of Dask's own configuration"
+            raise InputError(place, problem, fix=fix) from error
+        self._executor = self._client.get_executor(pure=False)
+        try:
+            self._check_versions()
+        except BaseException:
+            self.kill()
+            raise
+        threading.Thread(target=self._look_for_workers, name="nsyspipe cluster", daemon=True).start()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a call made by a worker that is free; `fn` is a function of nsyspipe."""
+        if self._error is not None:
+            raise self._error
+        only = {} if self._only is None else {"workers": self._only}
+        running = self._executor.submit(pickle.loads, pickle.dumps(_Call(fn, args, kwargs)), **only)
+        future: Future[T] = Future()
+        running.add_done_callback(lambda done: self._settle(future, done))
+        future.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
+        return future
+
+    def on_each_worker(self, fn: Callable[..., T], *args: object) -> dict[str, T | Exception]:
+        """Return what each worker that is there now answers to a call, or which error it raises, by its address."""
+        found: dict[str, T | Exception] = self._client.run(fn, *args, on_error="return")
+        return found
+
+    def take_only(self, workers: Iterable[str]) -> None:
+        """Give further calls to these workers alone."""
+        self._only = sorted(workers)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
+        """Leave the cluster; what waits is dropped, and what a worker is reading it reads to its end, for nobody."""
+        if self._is_shut.is_set():
+            return
+        self._is_shut.set()
+        with contextlib.suppress(Exception):  # a scheduler that is gone has nothing to drop
+            self._executor.shutdown(wait=False)
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    kill = shutdown
+
+    def _settle(self, future: Future[T], done: Future[T]) -> None:
+        """Say what came of a call."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(done.result())
+        except CancelledError:
+            problem = "the scheduler has ended, or has dropped what it was asked for"
+            future.set_exception(self._error or InputError(self._place, problem, fix="start it again, and this too"))
+        except ModuleNotFoundError as error:
+            problem = f"one of its workers has no module {error.name}"
+            future.set_exception(InputError(self._place, problem, fix=_INSTALL))
+        except Exception as error:  # noqa: BLE001 - the caller of result() gets it
+            problem = "its workers died, one after the other, at the same report; perhaps no memory was left"
+            told = InputError(
+                self._place, problem, fix="dask worker --nthreads 1 --memory-limit 16GB; its log says more"
+            )
+            future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
+
+    def _without_workers(self) -> InputError:
+        fix = f"dask worker {self._address}; to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
+        return InputError(self._place, "has no worker, or none that may do this", fix=fix)
+
+    def _check_versions(self) -> None:
+        """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
+        # By a function of Python's own, which is there whatever else is not.
+        found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
+        wrong = {
+            worker: "none" if isinstance(one, Exception) else one for worker, one in found.items() if one != __version__
+        }
+        if wrong:
+            problem = f"nsyspipe {__version__}, the one here, is not on {len(wrong)} of its {len(found)} workers"
+            names = listed((f"{worker} has {version}" for worker, version in wrong.items()), MOST_NAMES)
+            raise InputError(self._place, problem, found=names, fix=_INSTALL)
+
+    def _look_for_workers(self) -> None:
+        """Give up when there has been nobody to do the work for some time."""
+        import dask
+
+        timeout = dask.config.get("distributed.scheduler.no-workers-timeout", None)
+        patience_s = dask.utils.parse_timedelta(timeout) if timeout else _NO_WORKER_S
+        seen_at = time.monotonic()
+        while not self._is_shut.wait(_LOOK_FOR_WORKERS_S):
+            with contextlib.suppress(Exception):  # while it reconnects
+                there = self._client.nthreads()
+                if there if self._only is None else there.keys() & set(self._only):
+                    seen_at = time.monotonic()
+                elif time.monotonic() - seen_at > patience_s:
+                    self._error = self._without_workers()
+                    self._executor.shutdown(wait=False)
+                    return
+
+
+def is_unwanted() -> bool:
+    """Tell whether the call that a worker makes was dropped meanwhile, as by Ctrl-C or the end of who asked for it."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    return bool(worker.state.tasks[worker.get_current_task()].state == "cancelled")
+
+
+class _Call:
+    """A call that unpickling makes."""
+
+    def __init__(self, *call: Any) -> None:  # noqa: ANN401 - a function and what it takes
+        self._call = call
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return answer, (__version__, pickle.dumps(self._call))
+
+
+def answer(version: str, request: bytes) -> object:
+    """Make a call on a worker; InputError if it has another nsyspipe, or does not see the report."""
+    from distributed import get_worker
+
+    worker = get_worker().address
+    if version != __version__:
+        problem = f"has nsyspipe {__version__}, and {version} is asking"
+        raise InputError(f"worker {worker}", problem, fix=f"install nsyspipe {version} where workers are started")
+    function, args, kwargs = pickle.loads(request)  # noqa: S301 - Dask's protocol is pickles too
+    try:
+        return function(*args, **kwargs)
+    except ReportNotFoundError as error:
+        fix = "a directory that all workers see by the same path; exports are cached in $NSYSPIPE_CACHE_DIR"
+        raise InputError(error.subject, f"is not there for worker {worker}", fix=fix) from None
+
+
+def _address(place: str) -> str:
+    """Return the address of a scheduler that is named by it, or by its file."""
+    path = Path(place)
+    try:
+        if _ADDRESS.fullmatch(place) and not path.is_file():
+            return place
+        found = json.loads(path.read_text("utf-8"))["address"]
+        if isinstance(found, str):
+            return found
+        problem = "has no address of a scheduler"
+    except FileNotFoundError:
+        problem = "is no address of a scheduler, and no such file is there"
+    except (OSError, KeyError, TypeError, ValueError):
+        problem = "is no file that Dask's scheduler wrote"
+    fix = "tcp://HOST:8786, or what dask scheduler --scheduler-file FILE writes"
+    raise OptionError(f"--scheduler {place}", problem, fix=fix)

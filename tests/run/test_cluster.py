@@ -1,0 +1,325 @@
+"""Reports read, and exported, by the workers of a Dask cluster: the same bytes, and one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import InputError, OptionError
+from nsyspipe.run.cluster import Cluster
+from tests.build.fake_nsys import COPY, calls, fake_nsys, fake_report
+from tests.build.programs import is_running
+from tests.cli.tools import assert_refused, environment, nsyspipe_run, program
+from tests.conftest import SAMPLES
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 90.0
+# What a worker is made of where nsyspipe is missing, or another one.
+WITHOUT = "sys.modules['nsyspipe'] = None"
+OLDER = "import nsyspipe.version; nsyspipe.version.__version__ = '0.0.1'"
+PATIENCE = {"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "2s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
+TLS = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": "{0}/one.pem" for name in ("CA_FILE", *(
+    f"{who}__{what}" for who in ("CLIENT", "SCHEDULER", "WORKER") for what in ("CERT", "KEY")
+))}  # fmt: skip
+
+
+def eventually(condition, what):
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+class Machines:
+    """A scheduler and workers as one starts them by hand, in a directory where no report is."""
+
+    def __init__(self, folder, started, protocol="tcp", **variables):
+        self.folder, self.started, self.variables = folder, started, variables
+        self.file = folder / "scheduler.json"
+        words = ("--host", f"{protocol}://127.0.0.1", "--port", 0, "--scheduler-file", self.file)
+        self.scheduler = self.start("dask_scheduler", *words, first=WITHOUT)
+        eventually(lambda: self.file.exists() and self.file.read_text().endswith("}"), "a scheduler")
+        self.address = json.loads(self.file.read_text())["address"]
+
+    def start(self, module, *words, first="", **variables):
+        code = f"import sys; {first}\nfrom distributed.cli.{module} import main\nmain()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words), "--no-dashboard"], cwd=self.folder, start_new_session=True,
+            env=environment(**self.variables | variables), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def worker(self, *words, **more):
+        process = self.start("dask_worker", self.address, "--nthreads", 1, "--no-nanny", *words, **more)
+        said = iter(process.stderr.readline, "")
+        assert any("Registered to" in line for line in said)
+        self.started[-1].drain = ThreadPoolExecutor(1).submit(list, said)  # else it waits for a reader
+        return process
+
+
+@pytest.fixture
+def machines(tmp_path_factory):
+    started = []
+    yield lambda *words, **more: Machines(tmp_path_factory.mktemp("machines"), started, *words, **more)
+    for process in reversed(started):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+
+
+def outputs(folder, *words, **variables):
+    """Return what an analysis prints and writes."""
+    files = [f"run.{one}" for one in ("json", "html", "md", "pftrace")]
+    given = zip(("--json", "--html", "--markdown", "--perfetto"), files, strict=True)
+    words = (*words, "--findings", "all", "--force", *(word for pair in given for word in pair))
+    done = nsyspipe_run("analyze", ".", *words, cwd=folder, **variables)
+    assert done.returncode == 0, done
+    return [done.stdout, done.stderr, *((folder / name).read_bytes() for name in files)]
+
+
+def test_all_outputs_are_those_of_one_process(steady, machines):
+    cluster = machines()
+    for _ in range(2):
+        cluster.worker()
+    here = outputs(steady, "-j", 1)
+    assert outputs(steady, "--scheduler", cluster.address) == here
+    assert outputs(steady, "--scheduler", cluster.file) == here
+    assert outputs(steady, NSYSPIPE_SCHEDULER=cluster.address) == here
+    # That it was the cluster: nobody is there any more, and -j goes before the variable.
+    cluster.scheduler.kill()
+    assert outputs(steady, "-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == here
+    done = nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE)
+    assert_refused(done)
+    assert "no scheduler of Dask answers there" in done.stderr
+
+
+def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
+    cluster = machines()
+    cluster.worker()
+    for words in ("doctor .", "diff . . --force", "whatif .", "compare ."):
+        here, there = (
+            nsyspipe_run(*words.split(), "--json", "-", *one, cwd=steady)
+            for one in [("-j", 1), ("--scheduler", cluster.address)]
+        )
+        assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
+        assert here.stdout.startswith("{")
+
+
+def test_a_cluster_of_python_and_its_executor(steady):
+    """`LocalCluster` of processes: the executor of its client is one as any other."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as local,
+        distributed.Client(local) as client,
+    ):
+        told = []
+        run = nsyspipe.load(steady, executor=client.get_executor(), on_progress=lambda *done: told.append(done))
+        assert run.steps() == nsyspipe.load(steady, jobs=1).steps()
+        assert told[-1] == (2, 2)
+        cluster = Cluster(local.scheduler_address)
+        assert [cluster.submit(pow, 2, n).result() for n in range(4)] == [1, 2, 4, 8]
+        with pytest.raises(ZeroDivisionError):
+            cluster.submit(divmod, 1, 0).result()
+        # A call that ends its worker, whoever makes it.
+        with pytest.raises(InputError, match="its workers died, one after the other"):
+            cluster.submit(os._exit, 1).result()
+        cluster.shutdown()
+        with pytest.raises(RuntimeError):
+            cluster.submit(int)
+
+
+def test_tls_is_that_of_dask(steady, machines, tmp_path):
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2",
+         "-subj", "/CN=127.0.0.1"], cwd=tmp_path, capture_output=True, check=False,
+    ) if shutil.which("openssl") else None  # fmt: skip
+    if made is None or made.returncode:
+        pytest.skip("no openssl")
+    (tmp_path / "one.pem").write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
+    variables = {name: value.format(tmp_path) for name, value in TLS.items()}
+    cluster = machines("tls", **variables)
+    cluster.worker()
+    assert cluster.address.startswith("tls://")
+    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE)
+    assert_refused(done)
+    assert "certificates of Dask's own configuration" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "words"), [(WITHOUT, "has none"), (OLDER, "has 0.0.1")], ids=["without", "another version"]
+)
+def test_workers_without_this_nsyspipe_are_named(steady, machines, first, words):
+    cluster = machines()
+    cluster.worker()
+    cluster.worker(first=first)
+    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.address)
+    assert_refused(done)
+    assert f"nsyspipe {nsyspipe.__version__}, the one here, is not on 1 of its 2 workers" in done.stderr
+    assert re.search(rf"found: tcp://127\.0\.0\.1:\d+ {words}\n  fix: install nsyspipe", done.stderr)
+
+
+@pytest.mark.parametrize(("first", "words"), [(WITHOUT, "has no module nsyspipe"), (OLDER, "has nsyspipe 0.0.1, and")])
+def test_a_worker_that_comes_later_is_refused_too(machines, first, words):
+    cluster = machines()
+    running = Cluster(cluster.address)
+    future = running.submit(int)
+    cluster.worker(first=first)
+    with pytest.raises(InputError, match=words) as caught:
+        future.result(DEADLINE_S)
+    assert nsyspipe.__version__ in caught.value.fix
+    running.shutdown()
+
+
+def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
+    cluster = machines()
+    cluster.worker()
+    done = nsyspipe_run("analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady)
+    assert_refused(done)
+    assert re.search(
+        r"/steady_0\.sqlite: is not there for worker tcp://127\.0\.0\.1:\d+\n  fix: a directory", done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("tcp://127.0.0.1:9", "no scheduler of Dask answers there"), ("nothing://h:1", "unknown address scheme")],
+)
+def test_a_scheduler_that_does_not_answer_is_told(place, words):
+    done = nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", place, **PATIENCE)
+    assert_refused(done)
+    assert words in done.stderr
+
+
+def test_a_scheduler_without_workers_is_told(steady, machines):
+    cluster = machines()
+    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE)
+    assert_refused(done)
+    assert f"has no worker, or none that may do this\n  fix: dask worker {cluster.address};" in done.stderr
+
+
+def test_dask_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(OptionError, match="pip install distributed"):
+        Cluster("tcp://127.0.0.1:8786")
+
+
+# A worker that is at a report when somebody looks, and takes its time.
+SLOW = """
+import time, nsyspipe.run.gather as gather
+quick = gather.digest_report
+def digest_report(path, *words, **options):
+    open(f"{path}.begun", "w").close()
+    time.sleep(4)
+    return quick(path, *words, **options)
+digest_report.__module__ = "nsyspipe.run.gather"
+gather.digest_report = digest_report
+"""
+
+
+def begun(folder, *words, **variables):
+    """Start an analysis, and return it once a worker is at a report."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(program("analyze", folder, *words), env=environment(**variables), **pipes)
+    eventually(lambda: list(folder.glob("*.begun")) or process.poll() is not None, "it reads")
+    assert process.poll() is None
+    return process
+
+
+def test_the_report_of_a_worker_that_is_lost_is_read_again(steady, machines, tmp_path):
+    expected = nsyspipe_run("analyze", steady, "-j", 1).stdout
+    cluster = machines()
+    lost, _ = cluster.worker(first=SLOW), cluster.worker()
+    process = begun(steady, "--scheduler", cluster.address)
+    lost.kill()
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, errors) == (0, expected, "")
+
+
+@pytest.mark.parametrize("who", ["worker", "scheduler"])
+def test_when_nobody_is_left_that_is_told(steady, machines, who):
+    cluster = machines()
+    worker = cluster.worker(first=SLOW)
+    process = begun(steady, "--scheduler", cluster.address, **PATIENCE)
+    (worker if who == "worker" else cluster.scheduler).kill()
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    assert ("has no worker" if who == "worker" else "the scheduler has ended") in errors
+
+
+def tasks(address):
+    """Return how many calls a scheduler and its workers know."""
+    with distributed.Client(address, set_as_default=False) as client:
+        known = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+        return known + sum(client.run(lambda dask_worker: len(dask_worker.state.tasks)).values())
+
+
+def test_ctrl_c_leaves_nothing(steady, machines, tmp_path):
+    cluster = machines()
+    cluster.worker(first=SLOW)
+    process = begun(steady, "--scheduler", cluster.address, "--json", tmp_path / "run.json")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=DEADLINE_S) == ("", "")
+    assert process.returncode == 130
+    assert not (tmp_path / "run.json").exists()
+    eventually(lambda: tasks(cluster.address) == 0, "nothing is left to do")
+    assert len(list(steady.glob("*.begun"))) == 1  # the other report was not begun
+
+
+@pytest.fixture
+def captures(tmp_path):
+    for rank in range(3):
+        fake_report(tmp_path / "captures" / f"run_{rank}.nsys-rep", rank)
+    return tmp_path / "captures"
+
+
+def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp_path):
+    nsys = fake_nsys(tmp_path / "tool")
+    cluster = machines()
+    cluster.worker(PATH="/nonexistent")
+    done = nsyspipe_run("convert", captures, "--scheduler", cluster.address)
+    if "exported" not in done.stderr:  # this machine has none in the usual places
+        assert_refused(done)
+        assert "nsys: is on none of the workers" in done.stderr
+    cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
+    done = nsyspipe_run("convert", captures.name, "--scheduler", cluster.file, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert re.match(
+        r"no nsys on 1 of 2 workers, which export nothing: tcp://127\.0\.0\.1:\d+\n3 exported\n", done.stderr
+    )
+    assert done.stdout.splitlines() == [f"captures/run_{rank}.sqlite" for rank in range(3)]
+    assert len(calls(nsys)) == 3
+    again = nsyspipe_run("convert", captures, "--scheduler", cluster.file, "-q", "--nsys", nsys)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert len(calls(nsys)) == 3
+
+
+def test_ctrl_c_ends_exports_on_workers(machines, captures, tmp_path):
+    pid = tmp_path / "pid"
+    fake_nsys(tmp_path / "tool", f"echo $$ > {pid}; sleep 300; {COPY}")
+    cluster = machines()
+    cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
+    words = program("convert", captures, "--scheduler", cluster.address)
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    number = int(eventually(lambda: pid.exists() and pid.read_text(), "an export"))
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=DEADLINE_S) == ("", "")
+    assert process.returncode == 130
+    eventually(lambda: not is_running(number), "nsys is gone")
+    eventually(lambda: {one.suffix for one in captures.iterdir()} == {".nsys-rep"}, "nothing is half-written")
