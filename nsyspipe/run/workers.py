@@ -73,12 +73,15 @@ class Workers(ThreadPoolExecutor):
         self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), preload, os.getpid())).hex()
+        self._together = threading.Barrier(number)  # else one thread could take what starts the process of another
         try:
             for _ in range(number):
-                super().submit(self._process)
-        except RuntimeError as error:
+                super().submit(self._begin)
+        except BaseException as error:
             self.kill()
             self.shutdown(cancel_futures=True)
+            if not isinstance(error, RuntimeError):
+                raise
             problem = f"no more processes can be started ({error})"
             raise InputError("analysis", problem, fix=_FEWER) from error
 
@@ -88,6 +91,7 @@ class Workers(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
         """End the processes, once they have made all calls that are not cancelled."""
+        self._together.abort()
         super().shutdown(wait, cancel_futures=cancel_futures)
         for process in self._processes if wait else ():
             with contextlib.suppress(BrokenPipeError), process:
@@ -119,6 +123,10 @@ class Workers(ThreadPoolExecutor):
         if error is not None:
             raise error
         return value
+
+    def _begin(self) -> None:
+        self._together.wait()
+        self._process()
 
     def _process(self) -> subprocess.Popen[bytes]:
         """Return the process of this thread, which lives as long as it does; once one of all has died, raise that error."""
