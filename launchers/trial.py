@@ -119,6 +119,10 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
         _split(text)
     if options.finding and (options.set or options.words):
         raise TrialError("--finding, and --set or --with", "one says what to try; leave the other out")
+    if "--cpu" in launcher and not (options.set or options.words):
+        raise TrialError(
+            "--cpu: analyze advises nothing where no GPU is", "say what to try: --set NAME=VALUE, or --with WORDS"
+        )
     return options, [*launcher, "--program", options.program], words[cut + 1 :]
 
 

@@ -27,6 +27,7 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
     if not is_busy and is_explained:
         title = f"the first step is distorted by the start of the capture{left_out}"
+        action = "nothing: only the first step is distorted, and left out" if is_skipped else action
     elif not is_busy:
         title = f"the first step takes {ratio:.2g} times the others{left_out}"
         action = "read with care: the first step is unlike the others"

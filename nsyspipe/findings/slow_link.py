@@ -37,6 +37,7 @@ _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
 )
+_FIND_OUT = "find out over what they do (NCCL_DEBUG=INFO, nvidia-smi topo -m), which was not recorded"
 _BETWEEN_HOSTS = (
     "see in NCCL's log why it took no InfiniBand or RoCE (lines with NET/IB; NCCL_IB_DISABLE, NCCL_NET), and give "
     "containers the cards (/dev/infiniband) and room for pinned memory (--ulimit memlock=-1)"
@@ -74,9 +75,9 @@ def slow_link(evidence: Evidence) -> Answer:
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     is_between = _is_between_hosts(verdict.evidence["link_kind"], evidence)
     return Finding(
-        title=f"the ranks communicate over a slow link: {verdict.text}{mostly}",
+        title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
         action=_action(verdict.evidence["link_kind"], evidence),
-        advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS,
+        advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS if verdict.is_seen else f"{_FIND_OUT}; {_INSIDE_HOSTS}",
         # What NVLink would still need says nothing of what goes between hosts.
         saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
         evidence={
@@ -100,11 +101,11 @@ def _action(kind: str | None, evidence: Evidence) -> str:
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
-    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
+    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "what is slower")
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         return f"unset NCCL_P2P_DISABLE: data goes over {over.removesuffix(' (SHM)')}"
-    return f"use NVLink or P2P: data goes over {over}"
+    return f"use NVLink or P2P: data goes over {over}" if kind else "use NVLink, if it connects the GPUs (not recorded)"
 
 
 @dataclass(frozen=True)

@@ -378,7 +378,7 @@ PHASE_SUMMARY = table(f"""phase_summary by phase: One row per phase: means over 
 {"".join(f"    {name}_per_step float:ns? mean of {name} of phases <- derived{chr(10)}" for name in PHASE_TIMES)}
 """)
 
-FINDINGS = table("""findings by saving_ns_per_step, id: One row per rule that fired, by saving, largest first.
+FINDINGS = table("""findings by expected_ns_per_step, saving_ns_per_step, id: One row per rule that fired: the largest likely gain first, where none is known the largest saving; comm-bound behind its causes.
     id                    text       stable identifier of the rule
     severity              text       high, medium or low: the saving is at least 10 %, at least 3 % of step time, or less or not known <- derived
     title                 text       what was found

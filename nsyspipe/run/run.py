@@ -348,6 +348,7 @@ class Run(ShownInNotebooks, ABC):
         OptionError
             If there is no such table.
         """
-        return self._named_table(name)
+        is_without_method = name in RUN_TABLES and not hasattr(self, name)
+        return self._table(name) if is_without_method else self._named_table(name)
 
     _TABLES = (*RUN_TABLES, "breakdown", "costs")

@@ -178,7 +178,8 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     ids = sorted(run_ids(store))
     if not ids:
         what = "holds no saved run" if store.is_dir() else "is no directory"
-        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
+        place = store / "runs" if store.is_dir() and any(store.iterdir()) else store
+        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {place}")
     rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):

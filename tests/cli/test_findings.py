@@ -54,7 +54,7 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
 def test_several_processes_replay_as_one_does(real):
     done = nsyspipe_run("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", 2, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^34\.7 %  55\.38  30\.6 %  48\.89  single-bucket: ", done.stdout, re.MULTILINE)
+    assert re.search(r"^34\.7 % +55\.38 +30\.6 % +48\.89 +single-bucket: ", done.stdout, re.MULTILINE)
 
 
 def test_the_document_has_all_findings_with_figures_and_evidence(sick, invoke):

@@ -138,7 +138,7 @@ def test_control_characters_from_reports_logs_and_programs_never_reach_the_termi
     log = tmp_path / "nccl.log"
     log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
-    program(tmp_path, "nvidia-smi", f"printf '0, H200{EVIL}, 1, 580.1\\n'")
+    program(tmp_path, "nvidia-smi", f"printf '0, H200{EVIL}, 580.1\\n'")
     reading = ["--step", "^st.*ep", "--nccl-log", log, "--label", f"mine{EVIL}"]
     for words, said in [
         (["analyze", folder, *reading], "sync-bound"),

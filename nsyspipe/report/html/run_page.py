@@ -93,8 +93,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
     yield Heading("What to change first")
     if findings := findings_of(run):
-        how = "By cause, in order of what is likely by a replay, else of the most that it could give back per step."
-        yield Sentence(f"{how} Bounds overlap: they do not add up.")
+        yield Sentence(
+            "By cause, the likeliest gain first; comm-bound behind its causes. Bounds overlap: they do not add up."
+        )
         yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."

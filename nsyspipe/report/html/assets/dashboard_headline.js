@@ -58,7 +58,9 @@ nsyspipe.headline = (() => {
     const best = board.best(of);
     if (best === null || !board.isStudy(of)) return "";
     const all = `the best of ${board.fellows(run).length} on ${words.group(run)}`;
-    return best === run ? `, ${all}` : `, ${words.against(MAIN, run, best).text} than ${all}`;
+    if (best === run) return `, ${all}`;
+    const { difference, text } = words.against(MAIN, run, best);
+    return `, ${text} ${difference === 0 ? "as" : "than"} ${all}`;
   };
 
   /** Since which run the series is where it is. */
