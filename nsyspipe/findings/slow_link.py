@@ -101,7 +101,7 @@ def _action(kind: str | None, evidence: Evidence) -> str:
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
-    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "what is slower")
+    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         return f"unset NCCL_P2P_DISABLE: data goes over {over.removesuffix(' (SHM)')}"
