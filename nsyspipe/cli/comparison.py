@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from nsyspipe.cli.inputs import NamedRuns
     from nsyspipe.comparison.difference import Side
 
+_AGAINST = (
+    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
+    "candidate: RUN, another label of the store, or the only other one if none is named."
+)
+_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
+
 
 @dataclass(frozen=True)
 class GateOptions(RuleOptions):
@@ -64,12 +70,6 @@ def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what
     """Declare the argument that names runs."""
     more = f"Several captures of one {several}: repeat LABEL=REPORTS."
     return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
-
-
-_AGAINST = (
-    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
-    "candidate: RUN, another label of the store, or the only other one if none is named."
-)
 
 
 @with_options
@@ -137,9 +137,6 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         problem = f"compares two runs, the baseline first, and {named[0].places[0]} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
-
-
-_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
 @with_options

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
+_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
+_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
+
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -124,10 +127,6 @@ class RedactOptions:
 
     drop_unknown: bool = flag("Leave out tables that this version does not know, instead of refusing the report.")
     force: bool = flag("Replace copies that are there already.")
-
-
-_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
-_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
 
 
 @with_options

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from nsyspipe.cli.outputs import Stage
     from nsyspipe.run.run import Run
 
+LONGEST_LABEL = 100
+# What an argument may be, for help.
+ONE_RUN = (
+    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
+    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
+)
+OpenedRuns = list[tuple[str, tuple["Run", ...]]]
+
 
 def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
@@ -70,14 +78,6 @@ def store_of(arguments: Sequence[str]) -> Path:
         problem, fix = "not one store, of which all runs are shown", shlex.quote(os.path.relpath(store))
         raise OptionError(shlex.join(arguments), problem, fix=fix)
     return store
-
-
-LONGEST_LABEL = 100
-# What an argument may be, for help.
-ONE_RUN = (
-    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
-    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
-)
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,6 @@ def _names_files(argument: str) -> bool:
     """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
     # The first says no to names that are too long.
     return os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
-
-
-OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ _ELSEWHERE = dict.fromkeys(("rank_map", "label", "run_id", "nccl_log", "topology
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
+Command = TypeVar("Command", bound="Callable[..., None]")
 
 
 class Sectioned(TyperCommand):
@@ -69,9 +70,6 @@ def option(
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
     """Declare a field as an option without a value."""
     return option(text, short=short, default=False)
-
-
-Command = TypeVar("Command", bound="Callable[..., None]")
 
 
 def with_options(command: Command) -> Command:

@@ -29,6 +29,8 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+# What a spreadsheet takes for a formula at the start of a cell.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
@@ -120,10 +122,6 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
-
-
-# What a spreadsheet takes for a formula at the start of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_cell(value: object) -> str:

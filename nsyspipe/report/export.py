@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-
 __all__ = ["dashboard", "document", "parquet", "write"]
+Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
+OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
-OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.run import Run
 
-
 _LONGEST, _LONGEST_NAME = 300, 80
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a

@@ -52,6 +52,12 @@ _HEAD = "nsyspipe run_id="
 # Bytes of a slice and its call, about; and from how many on a trace is hard to open.
 _BYTES_PER_KERNEL, _LARGE_BYTES = 180, 200_000_000
 _NS_PER_S = 10**9
+# So many bins show the shape of one step; of a long run they are as many as one can tell apart.
+_BINS_PER_STEP, _MOST_BINS = 200, 4_000
+_SEQ_BITS = 24  # collectives of a step are fewer
+_NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
+_LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
+_TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
 def perfetto(
@@ -231,10 +237,6 @@ def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     return union(starts, waited_until(starts, ends, waits)).intersect(inside)
 
 
-# So many bins show the shape of one step; of a long run they are as many as one can tell apart.
-_BINS_PER_STEP, _MOST_BINS = 200, 4_000
-
-
 def bin_edges(steps: pa.Table) -> Int64:
     """Return the edges of the counters' bins, the same for all ranks, ns: one more than bins; none without windows.
 
@@ -258,10 +260,6 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     percent = np.append((200 * covered + length) // np.maximum(2 * length, 1), 0)
     is_new = np.append(True, percent[1:] != percent[:-1])
     return edges[is_new], percent[is_new]
-
-
-_SEQ_BITS = 24  # collectives of a step are fewer
-_NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 
 
 def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
@@ -316,10 +314,6 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
         parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
         has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
         yield " ".join(parts) + (" (NCCL)" if has_comm else ""), [rows[lane] for lane in lanes]
-
-
-_LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
-_TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
 def run_id_of_trace(path: Path) -> str | None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
 # aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
 START, END, NAME, CATEGORY, FLOW = NOT_NOTES = ("start", "end", "name", "category", "flow")
+_BATCH = 16_384  # slices whose packets are held before they are written
+_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
 
 
 def shown(text: str) -> str:
@@ -140,10 +142,6 @@ class _Pen:
 
 def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
-
-
-_BATCH = 16_384  # slices whose packets are held before they are written
-_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,26 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
 SHARES = (
     "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share",
+)  # fmt: skip
+_LONGEST_REASON = 90
+_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
+_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
+# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
+_FROM_WIDTH = {
+    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
+    "exposed_memory_share": _WIDE,
+}  # fmt: skip
+# A word that is typed as it is keeps its first letter.
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+# Suffix of a figure's name, and what writes it. The first that fits counts.
+_UNITS = (
+    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
+    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
 )  # fmt: skip
 
 
@@ -121,7 +135,6 @@ _CAUSES = {
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
-_LONGEST_REASON = 90
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
@@ -187,13 +200,6 @@ _OF_RANKS = (
     "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
     "backward_overlap_ratio", "wait_share",
 )  # fmt: skip
-_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
-_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
-# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
-_FROM_WIDTH = {
-    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
-    "exposed_memory_share": _WIDE,
-}  # fmt: skip
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:
@@ -362,19 +368,8 @@ def findings_of(run: Run) -> list[Finding]:
     return findings
 
 
-# A word that is typed as it is keeps its first letter.
-_CODE_WORD = re.compile(r"^\S*[_=()\d]")
-
-
 def _sentence(text: str) -> str:
     return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
-
-
-# Suffix of a figure's name, and what writes it. The first that fits counts.
-_UNITS = (
-    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
-    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
-)  # fmt: skip
 
 
 def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

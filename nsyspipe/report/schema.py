@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Column, TableSchema
     from nsyspipe.report.blocks import Block
 
-
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
 _KINDS = ("word", "word", "word", "long", "prose")
 _LEGEND = (
