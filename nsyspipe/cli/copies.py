@@ -13,7 +13,7 @@ import typer
 from nsyspipe.cli.inputs import refuse_saved_runs
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
-from nsyspipe.errors import NsysNotFoundError, OptionError
+from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def convert(
       nsyspipe convert reports/ --scheduler tcp://HOST:8786
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
-    from nsyspipe.errors import NsyspipeError
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, Exported, attempt_exports
     from nsyspipe.nsys.find_reports import find_captures
     from nsyspipe.nsys.programs import find

@@ -43,9 +43,8 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         fields = fields_of[name](shown, is_capture=run.is_capture)
         if run.is_capture and name != KERNELS:  # which has nothing per step; that is not the same as not recorded
             fields = [one for one in fields if any(one.cell(row) != absent for row in shown)]
-        share = (
-            "" if None in left else f", {percent_text(sum(left))} of {'the capture' if run.is_capture else 'step time'}"
-        )
+        whole = "the capture" if run.is_capture else "step time"
+        share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
         notes += [f"{len(left)} more{share}: --csv has all."] if left else []
         if rows:

@@ -13,24 +13,16 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
-from nsyspipe.report.perfetto_packets import (
-    FLOW,
-    TraceWriter,
-    Track,
-    disjoint_lanes,
-    nested_lanes,
-    protos,
-    shown,
-    slices,
-)
+from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nsyspipe.model.table import Flags, Int64
+    from nsyspipe.report.export import OnProgress, Steps
     from nsyspipe.run.run import Run, RunHeader
 
 
@@ -60,12 +52,7 @@ _LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
 _TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
-def perfetto(
-    run: Run,
-    file: BinaryIO,
-    steps: tuple[int, int] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> None:
+def perfetto(run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress = None) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
@@ -324,7 +311,7 @@ def run_id_of_trace(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             is_packet, head = file.read(len(_TAG)) == _TAG, io.BytesIO(file.read(_LONGEST_HEAD))
-        packet = parse_length_prefixed(protos().TracePacket, head) if is_packet else None
+        packet = parse_length_prefixed(pb2().TracePacket, head) if is_packet else None
     except (OSError, ValueError, DecodeError):
         return None
     name: str = packet.track_descriptor.name if packet else ""

@@ -54,6 +54,27 @@ _UNITS = (
     ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
     ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
 )  # fmt: skip
+_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
+# Which problems explain that a figure is null, the most telling first.
+_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
+_CAUSES = {
+    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
+    "comm_share": _NO_COMM,
+    "exposed_comm_share": _NO_COMM,
+    "overlap_ratio": _NO_COMM,
+    "backward_overlap_ratio": (
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
+    ),
+    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
+    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
+    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
+}  # fmt: skip
+# The parts of the step come first and sum to it.
+_OF_RANKS = (
+    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
+    "backward_overlap_ratio", "wait_share",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,24 +140,6 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
 
 
-# --- figures ---------------------------------------------------------------------------------
-
-# Which problems explain that a figure is null, the most telling first.
-_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
-_CAUSES = {
-    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": _NO_COMM,
-    "exposed_comm_share": _NO_COMM,
-    "overlap_ratio": _NO_COMM,
-    "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
-    ),
-    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
-    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
-}  # fmt: skip
-
-
 def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary = run.summary().to_pylist()[0]
@@ -193,15 +196,6 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
-# --- ranks -----------------------------------------------------------------------------------
-
-# The parts of the step come first and sum to it.
-_OF_RANKS = (
-    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
-    "backward_overlap_ratio", "wait_share",
-)  # fmt: skip
-
-
 def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
@@ -226,21 +220,16 @@ def rank_table(run: Run, n_shown: int) -> Table:
         width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
         return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
 
+    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *(
-            [Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])]
-            if _LATENESS in known
-            else []
-        ),
+        *([late] if _LATENESS in known else []),
     ]
     shown = set(chosen_ranks(rows, n_shown))
-    note = left_out_note(len(shown), len(rows))
-    return table_of(
-        "Ranks", [row for row in rows if row["rank"] in shown], fields, f"{note} --json has all." if note else None
-    )
+    note = f"{which} --json has all." if (which := left_out_note(len(shown), len(rows))) else None
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -281,9 +270,6 @@ def phase_table(phase_summary: pa.Table) -> Table | None:
     return table_of("Phases, mean per step", rows, fields) if rows else None
 
 
-# --- host steps of a run without GPU activity ------------------------------------------------
-
-
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
     figures = host_figures(host_steps)
@@ -313,12 +299,6 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
 
 def _short_ms(ns: float | None) -> str:
     return words.host_ms(ns).removesuffix(" ms")
-
-
-# --- findings and problems -------------------------------------------------------------------
-
-_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
-_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
 
 
 @dataclass(frozen=True)
@@ -358,9 +338,7 @@ def findings_of(run: Run) -> list[Finding]:
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
         evidence = json.loads(row["evidence"])
-        in_replay = None
-        if expected is not None:
-            in_replay = (percent_text(expected), ms_text(expected * (step_time or 0.0)))
+        in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
         is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])

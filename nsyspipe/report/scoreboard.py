@@ -268,10 +268,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null.
-
-    A name that a spreadsheet would take for a formula begins with an apostrophe.
-    """
+    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null."""
     return csv_text(board.table.column_names, (row.values() for row in board.table.to_pylist()))
 
 

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.analysis.traffic import (
-    DATA,
-    OTHER,
-    Dimension,
-    bubble_ns_per_step,
-    dimensions,
-    mean_over_ranks,
-    parallelism,
-)
+from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -33,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.analysis.summary import Evenness, HostFigures
+    from nsyspipe.analysis.traffic import Dimension
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import RunCapture
     from nsyspipe.run.run import Run
