@@ -42,11 +42,9 @@ class RuleOptions:
 
     def settled(self, *names: str, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
-        options = gate.GateSettings(
-            min_effect=None if self.min_effect is None else gate.parse_min_effect(self.min_effect),
-            confidence=None if self.confidence is None else gate.parse_confidence(self.confidence),
-            **more,
-        )
+        effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
+        confidence = None if self.confidence is None else gate.parse_confidence(self.confidence)
+        options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
         return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
 
 

@@ -153,8 +153,7 @@ def redact(
     reports, out = paths[:-1], Path(paths[-1])
     refuse_saved_runs(reports, "redact")
     with progress(shown=running.is_shown) as stage:
-        done = run_redact(
-            reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=stage("copying MiB")
-        )
+        bar = stage("copying MiB")
+        done = run_redact(reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=bar)
     if not running.quiet:
         write_stdout(redaction_text(done, out))

@@ -93,9 +93,8 @@ def parse_run(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the label of the one run that all arguments name together, None without one, and where its reports are."""
     labels, places = zip(*map(split_label, arguments), strict=True)
     if len({*labels}) > 1:
-        raise OptionError(
-            shlex.join(arguments), "names several runs, where one is meant", fix=shlex.quote(arguments[0])
-        )
+        problem = "names several runs, where one is meant"
+        raise OptionError(shlex.join(arguments), problem, fix=shlex.quote(arguments[0]))
     return labels[0], list(places)
 
 
@@ -140,11 +139,9 @@ def split_label(argument: str) -> tuple[str | None, str]:
     if not equals or any(one in label for one in separators if one) or _names_files(argument):
         return None, argument
     if not (label and label.isprintable() and len(label) <= LONGEST_LABEL):
-        raise OptionError(
-            repr(argument[:LONGEST_LABEL]),
-            f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable",
-            fix="LABEL=PATH, or ./PATH for a path with = in it",
-        )
+        problem = f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable"
+        fix = "LABEL=PATH, or ./PATH for a path with = in it"
+        raise OptionError(repr(argument[:LONGEST_LABEL]), problem, fix=fix)
     if not place:
         raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
     return label, place
@@ -235,11 +232,8 @@ def _check_options(options: dict[str, Any], files: Sequence[str], *, is_any_repo
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != "auto"]
     given += ["--nccl-log or --topology"] if files else []
     if given and not is_any_report:
-        raise OptionError(
-            ", ".join(given),
-            "says how reports are read, and all runs are saved ones, whose figures are made",
-            fix="leave it out, or analyze the reports again",
-        )
+        problem = "says how reports are read, and all runs are saved ones, whose figures are made"
+        raise OptionError(", ".join(given), problem, fix="leave it out, or analyze the reports again")
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:

@@ -126,9 +126,8 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
         table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
     for row in rows:
         table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
-    gone = dict.fromkeys(
-        column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown
-    )
+    hidden = (column.heading for at, column in enumerate(block.columns) if at not in shown)
+    gone = dict.fromkeys(heading.replace("\n", " ") for heading in hidden)
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
     if gone:
         below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")

@@ -192,9 +192,8 @@ def dashboard(
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
-    files.write_text(
-        Path(given), store_page(place, Path(given), into, force=force)[0], [place], may_replace=lambda: True
-    )
+    text, *_ = store_page(place, Path(given), into, force=force)
+    files.write_text(Path(given), text, [place], may_replace=lambda: True)
 
 
 def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> None:

@@ -142,9 +142,8 @@ def markdown(run: Run, top: int | None = None) -> str:
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
     head = marker("analyze", "run_id", run.header.run_id)
-    return as_markdown(
-        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
-    )
+    blocks = run_blocks(run, replace(COMMENT, n_top=top))
+    return as_markdown(blocks, head, "nsyspipe analyze REPORTS --html report.html")
 
 
 def run_id_of_markdown(path: Path) -> str | None:

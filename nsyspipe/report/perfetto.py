@@ -225,10 +225,7 @@ def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
 
 
 def bin_edges(steps: pa.Table) -> Int64:
-    """Return the edges of the counters' bins, the same for all ranks, ns: one more than bins; none without windows.
-
-    Bins are equally long, a 200th of the mean window or longer: at most 4000 cover all windows.
-    """
+    """Return the edges of the counters' bins, equally long and the same for all ranks, ns; none without windows."""
     if not steps.num_rows:
         return np.empty(0, np.int64)
     first, last = pc.min(steps["start_ns"]).as_py(), pc.max(steps["end_ns"]).as_py()

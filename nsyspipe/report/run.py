@@ -99,9 +99,8 @@ def summary_text(
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
     is_whole = n_findings is None
-    extent = Extent(
-        (*_STEPS, *SHARES, *_SIZES), 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top
-    )
+    figures = (*_STEPS, *SHARES, *_SIZES)
+    extent = Extent(figures, 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -233,10 +232,7 @@ def rank_table(run: Run, n_shown: int) -> Table:
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few.
-
-    Of many in turn the most waited for, the slowest, the most exposed and the fastest, then those evenly between.
-    """
+    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few, else as `left_out_note` says."""
     ranks = [row["rank"] for row in rows]
     if len(ranks) <= most:
         return ranks
