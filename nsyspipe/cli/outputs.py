@@ -34,7 +34,6 @@ Stage = Callable[[str], OnProgress | None]
 STDOUT = "-"
 # In this order they are written, and what is printed comes last.
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
-_SUFFIXES = {"markdown": "md", "perfetto": "pftrace"}
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 _LONGEST_ID = 100
 Kind = TypeVar("Kind", bound="type[Outputs]")
@@ -176,7 +175,7 @@ class Outputs:
             seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
-                check_directory(value, f"run.{_SUFFIXES.get(name, name)}")
+                check_directory(value, f"run{FORMATS[name].suffixes[0]}")
 
     def answer(
         self, formats: Mapping[str, Format], blocks: Iterable[Block], inputs: Sequence[Path], identity: object, *,
