@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, opened_runs, parse_runs, runs_in
-from nsyspipe.cli.options import (
-    INPUT,
-    OUTPUT,
-    RuleOptions,
-    RunningOptions,
-    SeveralRunsOptions,
-    file_of,
-    option,
-    thresholds,
-    with_options,
-)
+from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
-from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
+from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from nsyspipe.cli.inputs import NamedRuns
     from nsyspipe.comparison.difference import Side
+
+_AGAINST = (
+    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
+    "candidate: RUN, another label of the store, or the only other one if none is named."
+)
+_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """What counts as a difference, and where the nearest file of settings says it."""
+
+    fail_on: str | None = None
+    min_effect: str | None = option(
+        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT|PCT%"
+    )
+    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
+    metric: list[str] | None = None
+
+    def settled(self, *names: str, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
+        """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
+        effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
+        confidence = None if self.confidence is None else gate.parse_confidence(self.confidence)
+        options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
+        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
 
 
 @dataclass(frozen=True)
@@ -46,30 +62,38 @@ class GateOptions(RuleOptions):
         "NAME,...",
     )
 
-    def settings(self) -> GateSettings:
+    def settings(self) -> gate.GateSettings:
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
-        metrics = parse_metrics(",".join(self.metric)) if self.metric else None
-        fail_on = None if self.fail_on is None else check_gate(self.fail_on)
+        metrics = gate.parse_metrics(",".join(self.metric)) if self.metric else None
+        fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
         found = self.settled("fail_on", "metrics", fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
             from nsyspipe.model.figures import METRICS
 
             judged = {name: METRICS[name].better for name in found.metrics}
-            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{ANY_CHANGE}"')
-            check_can_fail(found.fail_on, judged, *names)
+            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{gate.ANY_CHANGE}"')
+            gate.check_can_fail(found.fail_on, judged, *names)
         return found
+
+
+def thresholds(settings: gate.GateSettings) -> dict[str, Any]:
+    """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
+    effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
+    return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
+
+
+def file_of(settings: gate.GateSettings, *, is_said: bool) -> str | None:
+    """Return the file that some setting comes from as seen from here; said on stderr where no text says it."""
+    path = None if settings.path is None else os.path.relpath(settings.path)
+    if path and is_said:
+        typer.echo(printable(f"Thresholds from {path}."), err=True)
+    return path
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
     """Declare the argument that names runs."""
     more = f"Several captures of one {several}: repeat LABEL=REPORTS."
     return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
-
-
-_AGAINST = (
-    "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
-    "candidate: RUN, another label of the store, or the only other one if none is named."
-)
 
 
 @with_options
@@ -111,7 +135,7 @@ def diff(
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
         difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
-        judged = gate(difference, settings.fail_on) if settings.fail_on else None
+        judged = gate.gate(difference, settings.fail_on) if settings.fail_on else None
         formats = difference_formats(difference, judged, settings_file=path)
         blocks = difference_blocks(difference, judged, settings_file=path)
         outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
@@ -137,9 +161,6 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         problem = f"compares two runs, the baseline first, and {named[0].places[0]} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
-
-
-_SORT = "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]"
 
 
 @with_options

@@ -13,12 +13,15 @@ import typer
 from nsyspipe.cli.inputs import refuse_saved_runs
 from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
-from nsyspipe.errors import NsysNotFoundError, OptionError
+from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
+
+_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
+_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,6 @@ def convert(
       nsyspipe convert reports/ --scheduler tcp://HOST:8786
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
-    from nsyspipe.errors import NsyspipeError
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, Exported, attempt_exports
     from nsyspipe.nsys.find_reports import find_captures
     from nsyspipe.nsys.programs import find
@@ -126,10 +128,6 @@ class RedactOptions:
     force: bool = flag("Replace copies that are there already.")
 
 
-_IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
-_OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."
-
-
 @with_options
 def redact(
     paths: Annotated[list[str], typer.Argument(metavar="IN... OUT", help=f"{_IN} {_OUT}")],
@@ -155,8 +153,7 @@ def redact(
     reports, out = paths[:-1], Path(paths[-1])
     refuse_saved_runs(reports, "redact")
     with progress(shown=running.is_shown) as stage:
-        done = run_redact(
-            reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=stage("copying MiB")
-        )
+        bar = stage("copying MiB")
+        done = run_redact(reports, out, force=copying.force, drop_unknown=copying.drop_unknown, on_progress=bar)
     if not running.quiet:
         write_stdout(redaction_text(done, out))

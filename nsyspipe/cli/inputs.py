@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from nsyspipe.cli.outputs import Stage
     from nsyspipe.run.run import Run
 
+LONGEST_LABEL = 100
+# What an argument may be, for help.
+ONE_RUN = (
+    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
+    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
+)
+OpenedRuns = list[tuple[str, tuple["Run", ...]]]
+
 
 def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
@@ -72,14 +80,6 @@ def store_of(arguments: Sequence[str]) -> Path:
     return store
 
 
-LONGEST_LABEL = 100
-# What an argument may be, for help.
-ONE_RUN = (
-    "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
-    "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
-)
-
-
 @dataclass(frozen=True)
 class NamedRuns:
     """What a user names as one thing to look at: one capture, or several under one label."""
@@ -93,9 +93,8 @@ def parse_run(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the label of the one run that all arguments name together, None without one, and where its reports are."""
     labels, places = zip(*map(split_label, arguments), strict=True)
     if len({*labels}) > 1:
-        raise OptionError(
-            shlex.join(arguments), "names several runs, where one is meant", fix=shlex.quote(arguments[0])
-        )
+        problem = "names several runs, where one is meant"
+        raise OptionError(shlex.join(arguments), problem, fix=shlex.quote(arguments[0]))
     return labels[0], list(places)
 
 
@@ -140,11 +139,9 @@ def split_label(argument: str) -> tuple[str | None, str]:
     if not equals or any(one in label for one in separators if one) or _names_files(argument):
         return None, argument
     if not (label and label.isprintable() and len(label) <= LONGEST_LABEL):
-        raise OptionError(
-            repr(argument[:LONGEST_LABEL]),
-            f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable",
-            fix="LABEL=PATH, or ./PATH for a path with = in it",
-        )
+        problem = f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable"
+        fix = "LABEL=PATH, or ./PATH for a path with = in it"
+        raise OptionError(repr(argument[:LONGEST_LABEL]), problem, fix=fix)
     if not place:
         raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
     return label, place
@@ -169,9 +166,6 @@ def _names_files(argument: str) -> bool:
     """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
     # The first says no to names that are too long.
     return os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
-
-
-OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 
 @contextlib.contextmanager
@@ -238,11 +232,8 @@ def _check_options(options: dict[str, Any], files: Sequence[str], *, is_any_repo
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != "auto"]
     given += ["--nccl-log or --topology"] if files else []
     if given and not is_any_report:
-        raise OptionError(
-            ", ".join(given),
-            "says how reports are read, and all runs are saved ones, whose figures are made",
-            fix="leave it out, or analyze the reports again",
-        )
+        problem = "says how reports are read, and all runs are saved ones, whose figures are made"
+        raise OptionError(", ".join(given), problem, fix="leave it out, or analyze the reports again")
 
 
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:

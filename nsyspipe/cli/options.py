@@ -1,4 +1,4 @@
-"""The options that several commands share: how reports are read, what is written, what counts as a difference."""
+"""The options that several commands share: how reports are read, and what is said meanwhile."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from nsyspipe.comparison import gate
-from nsyspipe.comparison.gate import GateSettings
 from nsyspipe.errors import OptionError
-from nsyspipe.model.names import PHASE_PATTERNS, printable
+from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ _ELSEWHERE = dict.fromkeys(("rank_map", "label", "run_id", "nccl_log", "topology
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
+Command = TypeVar("Command", bound="Callable[..., None]")
 
 
 class Sectioned(TyperCommand):
@@ -69,9 +68,6 @@ def option(
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
     """Declare a field as an option without a value."""
     return option(text, short=short, default=False)
-
-
-Command = TypeVar("Command", bound="Callable[..., None]")
 
 
 def with_options(command: Command) -> Command:
@@ -209,38 +205,3 @@ class RunningOptions(QuietOptions):
         from nsyspipe.run.workers import PRELOAD, executor_for
 
         return executor_for(paths, self.jobs, preload=PRELOAD, scheduler=self.cluster)
-
-
-@dataclass(frozen=True)
-class RuleOptions:
-    """What counts as a difference, and where the nearest file of settings says it."""
-
-    fail_on: str | None = None
-    min_effect: str | None = option(
-        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT|PCT%"
-    )
-    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
-    metric: list[str] | None = None
-
-    def settled(self, *names: str, **more: Any) -> GateSettings:  # noqa: ANN401 - as `GateSettings` has them
-        """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
-        options = GateSettings(
-            min_effect=None if self.min_effect is None else gate.parse_min_effect(self.min_effect),
-            confidence=None if self.confidence is None else gate.parse_confidence(self.confidence),
-            **more,
-        )
-        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
-
-
-def thresholds(settings: GateSettings) -> dict[str, Any]:
-    """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
-    effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
-    return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
-
-
-def file_of(settings: GateSettings, *, is_said: bool) -> str | None:
-    """Return the file that some setting comes from as seen from here; said on stderr where no text says it."""
-    path = None if settings.path is None else os.path.relpath(settings.path)
-    if path and is_said:
-        typer.echo(printable(f"Thresholds from {path}."), err=True)
-    return path

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from nsyspipe.report.files import Format
     from nsyspipe.run.run import Run
 
+# Called with (done, in all); and what starts a stage by its name.
+OnProgress = Callable[[int, int], None]
+Stage = Callable[[str], OnProgress | None]
+STDOUT = "-"
+# In this order they are written, and what is printed comes last.
+_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+_TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
+_LONGEST_ID = 100
+Kind = TypeVar("Kind", bound="type[Outputs]")
+_STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
+_LOWEST, _HIGHEST = -(2**62), 2**62
+
 
 def write_stdout(text: str) -> None:
     """Write a result, now rather than at exit."""
@@ -93,11 +105,6 @@ def open_page(path: Path) -> None:
         typer.echo(printable(f"no browser was found; open {path} in one"), err=True)
 
 
-# Called with (done, in all); and what starts a stage by its name.
-OnProgress = Callable[[int, int], None]
-Stage = Callable[[str], OnProgress | None]
-
-
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Stage]:
     """Yield what starts a stage: it replaces the bar of the one before, and returns what moves its own."""
@@ -117,13 +124,6 @@ def progress(*, shown: bool) -> Iterator[Stage]:
             return lambda done, total: bar.update(task, completed=done, total=total)
 
         yield start
-
-
-STDOUT = "-"
-# In this order they are written, and what is printed comes last.
-_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
-_SUFFIXES = {"markdown": "md", "perfetto": "pftrace"}
-_TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
 
 
 def _format(name: str) -> Any:  # noqa: ANN401 - a field
@@ -175,7 +175,7 @@ class Outputs:
             seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
-                check_directory(value, f"run.{_SUFFIXES.get(name, name)}")
+                check_directory(value, f"run{FORMATS[name].suffixes[0]}")
 
     def answer(
         self, formats: Mapping[str, Format], blocks: Iterable[Block], inputs: Sequence[Path], identity: object, *,
@@ -233,14 +233,6 @@ class DoctorOutputs(Outputs):
     """The files of an examination, which do not say what they are of."""
 
     force: bool = flag("Replace a file that is there already.")
-
-
-_LONGEST_ID = 100
-_STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
-_LOWEST, _HIGHEST = -(2**62), 2**62
-
-
-Kind = TypeVar("Kind", bound=type[Outputs])
 
 
 def _with_formats(outputs: Kind) -> Kind:

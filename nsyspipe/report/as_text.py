@@ -12,24 +12,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import (
-    Facts,
-    Heading,
-    Items,
-    Notes,
-    Sentence,
-    Table,
-    Tiles,
-    Troubles,
-    Word,
-    left_out,
-    words_of,
-)
+from nsyspipe.report import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from nsyspipe.report.blocks import Block, Cell, Field, Tile
 
 MAX_WIDTH = 100
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -48,7 +34,7 @@ _LEAST, _GAP = 12, 2
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
 
-def as_text(blocks: Iterable[Block], console: Console) -> str:
+def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
     page = Console(
         file=io.StringIO(),
@@ -58,7 +44,7 @@ def as_text(blocks: Iterable[Block], console: Console) -> str:
         no_color=console.no_color,
         legacy_windows=False,
     )
-    page.print(Group(*(_drawn(block, console.width) for block in blocks)))
+    page.print(Group(*(_drawn(block, console.width) for block in parts)))
     text: str = page.file.getvalue()  # type: ignore[attr-defined]
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
@@ -87,31 +73,31 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     return table
 
 
-def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
+def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
     match block:
-        case Sentence():
+        case blocks.Sentence():
             style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
             text = Text(printable(block.text), style=style)
             return text if block.is_close else _apart(text)
-        case Facts():
+        case blocks.Facts():
             return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
-        case Heading():
+        case blocks.Heading():
             return _apart(Text(printable(block.text), style=block.style))
-        case Items():
+        case blocks.Items():
             return Group(*(Text(f"- {printable(text)}") for text in block.texts))
-        case Troubles():
-            below = left_out(block.rows, block.n_shown)
+        case blocks.Troubles():
+            below = blocks.left_out(block.rows, block.n_shown)
             return _apart(Group(_marked(block.rows[: block.n_shown]), *([_dim([below])] if below else [])))
-        case Notes():
+        case blocks.Notes():
             return _apart(_dim(block.texts))
-        case Tiles():
+        case blocks.Tiles():
             return _apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
-        case Table():
+        case blocks.Table():
             table = _table(block, min(width, MAX_WIDTH))
             return table if block.is_close else _apart(table)
 
 
-def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
+def _tiles(tiles: Sequence[blocks.Tile], n_beside: int) -> Grid:
     table = _grid()
     for _ in range(n_beside):
         table.add_column(style="dim")
@@ -122,7 +108,7 @@ def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
     return table
 
 
-def _table(block: Table, width: int) -> RenderableType:
+def _table(block: blocks.Table, width: int) -> RenderableType:
     if not block.rows and block.note:
         return _dim([f"{block.caption}: {block.note}"])
     rows = [[_cell(cell) for cell in row] for row in block.rows[: block.n_shown]]
@@ -140,17 +126,16 @@ def _table(block: Table, width: int) -> RenderableType:
         table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
     for row in rows:
         table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
-    gone = dict.fromkeys(
-        column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown
-    )
-    below = [left_out(block.rows, block.n_shown), block.note]
+    hidden = (column.heading for at, column in enumerate(block.columns) if at not in shown)
+    gone = dict.fromkeys(heading.replace("\n", " ") for heading in hidden)
+    below = [blocks.left_out(block.rows, block.n_shown), block.note]
     if gone:
         below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")
     lines = [line for line in below if line]
     return Group(table, _dim(lines)) if lines else table
 
 
-def _fitting(columns: Sequence[Field], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
+def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
     """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
     least, wanted = [], []
     for column, size in zip(columns, widths, strict=True):
@@ -178,5 +163,6 @@ def _cut(text: Text, longest: int) -> Text:
     return text if len(name) <= longest else Text(cut, style=text.style)
 
 
-def _cell(cell: Cell) -> Text:
-    return Text(printable(words_of(cell)), style=VERDICTS.get(cell.text, "") if isinstance(cell, Word) else "")
+def _cell(cell: blocks.Cell) -> Text:
+    style = VERDICTS.get(cell.text, "") if isinstance(cell, blocks.Word) else ""
+    return Text(printable(blocks.words_of(cell)), style=style)

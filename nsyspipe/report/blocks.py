@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsyspipe.report.units import absent, ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles"
+Cell: TypeAlias = "str | Bar | Word | Track"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +135,6 @@ def _place(low: float | None, high: float | None) -> tuple[float, float] | None:
     return None if low is None or high is None else (left, right - left)
 
 
-Cell = str | Bar | Word | Track
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """Columns and rows of cells; `note` stands below, or says why there are no rows."""
@@ -172,9 +172,6 @@ class Tiles:
     """Key figures: large on a page, two in a row on the terminal, one row in Markdown."""
 
     tiles: Sequence[Tile]
-
-
-Block = Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles
 
 
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:

@@ -29,6 +29,8 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+# What a spreadsheet takes for a formula at the start of a cell.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
@@ -41,9 +43,8 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
         fields = fields_of[name](shown, is_capture=run.is_capture)
         if run.is_capture and name != KERNELS:  # which has nothing per step; that is not the same as not recorded
             fields = [one for one in fields if any(one.cell(row) != absent for row in shown)]
-        share = (
-            "" if None in left else f", {percent_text(sum(left))} of {'the capture' if run.is_capture else 'step time'}"
-        )
+        whole = "the capture" if run.is_capture else "step time"
+        share = "" if None in left else f", {percent_text(sum(left))} of {whole}"
         notes = [_OF_TRAFFIC] if name == TRAFFIC and not run.is_capture else []
         notes += [f"{len(left)} more{share}: --csv has all."] if left else []
         if rows:
@@ -120,10 +121,6 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
-
-
-# What a spreadsheet takes for a formula at the start of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_cell(value: object) -> str:

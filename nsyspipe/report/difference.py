@@ -15,20 +15,10 @@ from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report import units
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of
-from nsyspipe.report.units import (
-    POINTS,
-    absent,
-    decimals,
-    delta_text,
-    metric_figure,
-    metric_label,
-    ms_text,
-    percent_text,
-    signed,
-    value_text,
-)
+from nsyspipe.report.units import absent, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
@@ -108,7 +98,7 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
     is_capture = difference.has_capture_without_steps  # all that it has is a main one: shares and bandwidths
 
     def place(row: Mapping[str, Any]) -> int:
-        is_main = (is_capture or metric_figure(row["metric"])) and row["baseline"] is not None
+        is_main = (is_capture or units.metric_figure(row["metric"])) and row["baseline"] is not None
         return 0 if row["metric"] in difference.judged else 1 if is_main else 2
 
     rows.sort(key=place)  # stable
@@ -173,7 +163,7 @@ def percent_change(row: Mapping[str, Any]) -> str:
     """Return the relative difference with its sign; nothing of ratios, which have points."""
     if row["delta_pct"] is None or row["unit"] == "ratio":
         return absent
-    return f"{signed(row['delta_pct'], row.get('min_effect_pct'))} %"
+    return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))} %"
 
 
 def change_text(row: Mapping[str, Any]) -> str:
@@ -193,8 +183,8 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
-    units = {_unit(delta_text(row["unit"], row[name])) for name in ("delta", "ci_low", "ci_high")}
-    return interval_text(row).removesuffix(f" {units.pop()}") if len(units) == 1 else interval_text(row)
+    ends = {_unit(delta_text(row["unit"], row[name])) for name in ("delta", "ci_low", "ci_high")}
+    return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
 
 
 def _unit(text: str) -> str:
@@ -276,10 +266,10 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
     why, base, least = row["why"] or "", row["baseline"], row["min_effect"]
     if least is None or not (base or row["unit"] == "ratio") or _OPPOSED in why or "not comparable" in why:
         return None
-    unit, word = (1, POINTS) if row["unit"] == "ratio" else (abs(base), "%")
+    unit, word = (1, units.POINTS) if row["unit"] == "ratio" else (abs(base), "%")
     counts = 100 * least / unit
-    low, high = (signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
-    return f"{low} to {high} {word}", f"{decimals(counts)} {word}"
+    low, high = (units.signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
+    return f"{low} to {high} {word}", f"{units.decimals(counts)} {word}"
 
 
 def outlier_text(one: Outlier) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.doctor import Examination
 
-
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28

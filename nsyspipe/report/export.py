@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-
 __all__ = ["dashboard", "document", "parquet", "write"]
+Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
+OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-Steps: TypeAlias = "tuple[int, int] | None"  # the first and the last to write, by number; None for all
-OnProgress: TypeAlias = "Callable[[int, int], None] | None"  # called with (done, in all)
 
 
 @dataclass(frozen=True)
@@ -91,24 +88,12 @@ def _perfetto() -> Format:
 
 
 FORMATS: dict[str, RunFormat] = {
-    "json": RunFormat(
-        (".json",),
-        "Write the JSON document; - prints it and nothing else.",
-        lambda: _text(files.run_id_of_document, document_text),
-    ),
-    "markdown": RunFormat(
-        (".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown, has_top=True
-    ),
-    "csv": RunFormat(
-        (".csv",),
-        "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.",
-        _csv,
-    ),
+    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.", lambda: _text(files.run_id_of_document, document_text)),
+    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown, has_top=True),
+    "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.", _csv),
     "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False, has_top=True),
-    "perfetto": RunFormat(
-        (".pftrace", ".perfetto-trace"), "Write a trace of all ranks for ui.perfetto.dev.", _perfetto, is_printed=False
-    ),
-}
+    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace of all ranks for ui.perfetto.dev.", _perfetto, is_printed=False),
+}  # fmt: skip
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
 
@@ -142,11 +127,8 @@ def write(
 
     path = Path(path_of("path", path, "run.html"))
     name = SUFFIXES.get(path.suffix.lower(), "")
-    if isinstance(answer, Run):
-        known: Iterable[str] = FORMATS
-    else:
-        formats, identity, inputs = _of_answer(answer)
-        known = formats
+    formats, identity, inputs = ({}, None, []) if isinstance(answer, Run) else _of_answer(answer)
+    known = FORMATS if isinstance(answer, Run) else formats
     if name not in known:
         found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
         raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix="run.html")
@@ -173,11 +155,8 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
             formats, identity = difference.difference_formats(answer), difference.identity_of(answer)
             sides: tuple[Side, ...] = (answer.baseline, answer.candidate)
         case Scoreboard():
-            formats, identity, sides = (
-                scoreboard.scoreboard_formats(answer),
-                scoreboard.identity_of(answer),
-                answer.sides,
-            )
+            formats, identity = scoreboard.scoreboard_formats(answer), scoreboard.identity_of(answer)
+            sides = answer.sides
         case _:
             raise OptionError.of_kind("answer", answer, "a run, a difference or a scoreboard", "write(load(RUN), PATH)")
     return formats, identity, [path for side in sides for run in side.runs for path in run.inputs]
@@ -211,10 +190,10 @@ def dashboard(
     from nsyspipe.report.html.dashboard_page import check_dashboard, store_page
 
     place, given = Path(path_of("store", store, "dashboard('runs/', 'runs.html')")), path_of("path", path, "runs.html")
-    target = Path(given)
     check_dashboard(given, place, force=force)
     into = None if pages is None else Path(path_of("pages", pages, "pages='pages/'"))
-    files.write_text(target, store_page(place, target, into, force=force)[0], [place], may_replace=lambda: True)
+    text, *_ = store_page(place, Path(given), into, force=force)
+    files.write_text(Path(given), text, [place], may_replace=lambda: True)
 
 
 def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> None:

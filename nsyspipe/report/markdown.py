@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.run import Run
 
-
 _LONGEST, _LONGEST_NAME = 300, 80
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a
@@ -143,9 +142,8 @@ def markdown(run: Run, top: int | None = None) -> str:
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
     head = marker("analyze", "run_id", run.header.run_id)
-    return as_markdown(
-        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
-    )
+    blocks = run_blocks(run, replace(COMMENT, n_top=top))
+    return as_markdown(blocks, head, "nsyspipe analyze REPORTS --html report.html")
 
 
 def run_id_of_markdown(path: Path) -> str | None:

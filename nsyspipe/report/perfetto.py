@@ -13,24 +13,16 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
-from nsyspipe.report.perfetto_packets import (
-    FLOW,
-    TraceWriter,
-    Track,
-    disjoint_lanes,
-    nested_lanes,
-    protos,
-    shown,
-    slices,
-)
+from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nsyspipe.model.table import Flags, Int64
+    from nsyspipe.report.export import OnProgress, Steps
     from nsyspipe.run.run import Run, RunHeader
 
 
@@ -52,14 +44,15 @@ _HEAD = "nsyspipe run_id="
 # Bytes of a slice and its call, about; and from how many on a trace is hard to open.
 _BYTES_PER_KERNEL, _LARGE_BYTES = 180, 200_000_000
 _NS_PER_S = 10**9
+# So many bins show the shape of one step; of a long run they are as many as one can tell apart.
+_BINS_PER_STEP, _MOST_BINS = 200, 4_000
+_SEQ_BITS = 24  # collectives of a step are fewer
+_NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
+_LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
+_TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
-def perfetto(
-    run: Run,
-    file: BinaryIO,
-    steps: tuple[int, int] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> None:
+def perfetto(run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress = None) -> None:
     r"""Write a run as a Perfetto trace, of all steps or from one to another.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
@@ -231,15 +224,8 @@ def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     return union(starts, waited_until(starts, ends, waits)).intersect(inside)
 
 
-# So many bins show the shape of one step; of a long run they are as many as one can tell apart.
-_BINS_PER_STEP, _MOST_BINS = 200, 4_000
-
-
 def bin_edges(steps: pa.Table) -> Int64:
-    """Return the edges of the counters' bins, the same for all ranks, ns: one more than bins; none without windows.
-
-    Bins are equally long, a 200th of the mean window or longer: at most 4000 cover all windows.
-    """
+    """Return the edges of the counters' bins, equally long and the same for all ranks, ns; none without windows."""
     if not steps.num_rows:
         return np.empty(0, np.int64)
     first, last = pc.min(steps["start_ns"]).as_py(), pc.max(steps["end_ns"]).as_py()
@@ -258,10 +244,6 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     percent = np.append((200 * covered + length) // np.maximum(2 * length, 1), 0)
     is_new = np.append(True, percent[1:] != percent[:-1])
     return edges[is_new], percent[is_new]
-
-
-_SEQ_BITS = 24  # collectives of a step are fewer
-_NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 
 
 def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
@@ -318,10 +300,6 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
         yield " ".join(parts) + (" (NCCL)" if has_comm else ""), [rows[lane] for lane in lanes]
 
 
-_LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
-_TAG = b"\x0a"  # field 1 of Trace: a packet
-
-
 def run_id_of_trace(path: Path) -> str | None:
     """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
     from google.protobuf.message import DecodeError
@@ -330,7 +308,7 @@ def run_id_of_trace(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             is_packet, head = file.read(len(_TAG)) == _TAG, io.BytesIO(file.read(_LONGEST_HEAD))
-        packet = parse_length_prefixed(protos().TracePacket, head) if is_packet else None
+        packet = parse_length_prefixed(pb2().TracePacket, head) if is_packet else None
     except (OSError, ValueError, DecodeError):
         return None
     name: str = packet.track_descriptor.name if packet else ""

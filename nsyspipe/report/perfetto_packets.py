@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
 # aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
 START, END, NAME, CATEGORY, FLOW = NOT_NOTES = ("start", "end", "name", "category", "flow")
+_BATCH = 16_384  # slices whose packets are held before they are written
+_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
 
 
 def shown(text: str) -> str:
@@ -106,7 +108,7 @@ def _lanes(order: Int64, starts: Int64, ends: Int64, has_room: Callable[[list[in
 
 
 @functools.cache
-def protos() -> ModuleType:
+def pb2() -> ModuleType:
     """Return the messages; loading them costs 50 ms, and only this output needs them."""
     return importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
@@ -142,10 +144,6 @@ def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
 
-_BATCH = 16_384  # slices whose packets are held before they are written
-_FIRST_THREAD = 1_000_000  # an id of a thread must be no process's
-
-
 @dataclass(frozen=True)
 class Track:
     """How a track is described."""
@@ -170,11 +168,11 @@ class TraceWriter:
         self._file, self._shift_ns, self._n_tracks = file, shift_ns, 0
 
     def _write(self, **fields: object) -> None:
-        self._file.write(protos().Trace(packet=[fields]).SerializeToString())
+        self._file.write(pb2().Trace(packet=[fields]).SerializeToString())
 
     def write_order(self) -> None:
         """Let processes and threads stand in the order of their tracks, not of their names or ids."""
-        kinds = protos().TrackDescriptor
+        kinds = pb2().TrackDescriptor
         processes, threads = kinds.PROCESS_ORDERING_EXPLICIT, kinds.THREAD_ORDERING_EXPLICIT
         self._write(track_descriptor={"uuid": 0, "process_ordering": processes, "thread_ordering": threads})
 
@@ -191,7 +189,7 @@ class TraceWriter:
         elif track.process is not None:
             fields["process"] = {"pid": track.process, "process_name": name}
         else:
-            fields |= {"name": name, "child_ordering": protos().TrackDescriptor.EXPLICIT}
+            fields |= {"name": name, "child_ordering": pb2().TrackDescriptor.EXPLICIT}
         self._write(track_descriptor=fields)
         return number
 
@@ -222,7 +220,7 @@ class TraceWriter:
         """Write a counter: the value from each time on, times in order."""
         number = self.write_track(track)
         self._write_first(number)
-        message, packet = _event(number, protos().TrackEvent.TYPE_COUNTER)
+        message, packet = _event(number, pb2().TrackEvent.TYPE_COUNTER)
         packets = []
         for time, value in zip(self._trace_time(times), values.tolist(), strict=True):
             packet.timestamp, packet.track_event.counter_value = time, value
@@ -231,7 +229,7 @@ class TraceWriter:
 
     def _write_first(self, sequence: int, **fields: object) -> None:
         """Write the first packet of a sequence, whose events are on the track of the same number unless they say."""
-        flags = protos().TracePacket
+        flags = pb2().TracePacket
         self._write(
             trusted_packet_sequence_id=sequence,
             first_packet_on_sequence=True,
@@ -245,7 +243,7 @@ class TraceWriter:
 
     def _write_events(self, number: int, columns: dict[str, Values], notes: Sequence[Values]) -> None:
         """Write begins and ends in order of time: what ends when another begins ends first."""
-        ending, end_packet = _event(number, protos().TrackEvent.TYPE_SLICE_END)
+        ending, end_packet = _event(number, pb2().TrackEvent.TYPE_SLICE_END)
         flows = columns.get(FLOW)
         pens, pen_of = _pens(number, columns[CATEGORY], notes, flows)
         starts, ends, names = (columns[name].numbers for name in (START, END, NAME))
@@ -276,7 +274,7 @@ class TraceWriter:
 
 def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
     """Return a message of one event, and the event in it: both serve again for each event like it."""
-    message, flag = protos().Trace(), protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    message, flag = pb2().Trace(), pb2().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
     packet = message.packet.add(trusted_packet_sequence_id=sequence, sequence_flags=flag)
     packet.track_event.type = kind
     return message, packet
@@ -291,7 +289,7 @@ def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Value
     shapes, pen_of = np.unique(shape, return_inverse=True)
     pens = []
     for bits in shapes.tolist():
-        message, packet = _event(sequence, protos().TrackEvent.TYPE_SLICE_BEGIN)
+        message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
         packet.track_event.category_iids.append((bits >> len(columns)) + 1)
         pens.append(_Pen(message, packet, notes, [place for place in range(len(columns)) if bits >> place & 1]))
     return pens, pen_of

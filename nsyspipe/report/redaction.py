@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nsyspipe.redact.copy import Amount
     from nsyspipe.redact.redact import Redaction
 
-
 _KEPT = (
     "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",
     "names of CUDA calls, GPU models, versions of nsys",

@@ -33,12 +33,47 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
-
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
 SHARES = (
     "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share",
+)  # fmt: skip
+_LONGEST_REASON = 90
+_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
+_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
+# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
+_FROM_WIDTH = {
+    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
+    "exposed_memory_share": _WIDE,
+}  # fmt: skip
+# A word that is typed as it is keeps its first letter.
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+# Suffix of a figure's name, and what writes it. The first that fits counts.
+_UNITS = (
+    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
+    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
+)  # fmt: skip
+_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
+# Which problems explain that a figure is null, the most telling first.
+_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
+_CAUSES = {
+    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
+    "comm_share": _NO_COMM,
+    "exposed_comm_share": _NO_COMM,
+    "overlap_ratio": _NO_COMM,
+    "backward_overlap_ratio": (
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
+    ),
+    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
+    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
+    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
+}  # fmt: skip
+# The parts of the step come first and sum to it.
+_OF_RANKS = (
+    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
+    "backward_overlap_ratio", "wait_share",
 )  # fmt: skip
 
 
@@ -64,9 +99,8 @@ def summary_text(
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
     is_whole = n_findings is None
-    extent = Extent(
-        (*_STEPS, *SHARES, *_SIZES), 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top
-    )
+    figures = (*_STEPS, *SHARES, *_SIZES)
+    extent = Extent(figures, 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -103,25 +137,6 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
-
-
-# --- figures ---------------------------------------------------------------------------------
-
-# Which problems explain that a figure is null, the most telling first.
-_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
-_CAUSES = {
-    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": _NO_COMM,
-    "exposed_comm_share": _NO_COMM,
-    "overlap_ratio": _NO_COMM,
-    "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
-    ),
-    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
-    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
-}  # fmt: skip
-_LONGEST_REASON = 90
 
 
 def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
@@ -180,22 +195,6 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
-# --- ranks -----------------------------------------------------------------------------------
-
-# The parts of the step come first and sum to it.
-_OF_RANKS = (
-    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
-    "backward_overlap_ratio", "wait_share",
-)  # fmt: skip
-_ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
-_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
-# How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
-_FROM_WIDTH = {
-    _LATENESS: 44, "wait_share": 52, "comm_share": 60, "compute_share": 70, "idle_share": _FULL_WIDTH,
-    "exposed_memory_share": _WIDE,
-}  # fmt: skip
-
-
 def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
@@ -220,28 +219,20 @@ def rank_table(run: Run, n_shown: int) -> Table:
         width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
         return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
 
+    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *(
-            [Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])]
-            if _LATENESS in known
-            else []
-        ),
+        *([late] if _LATENESS in known else []),
     ]
     shown = set(chosen_ranks(rows, n_shown))
-    note = left_out_note(len(shown), len(rows))
-    return table_of(
-        "Ranks", [row for row in rows if row["rank"] in shown], fields, f"{note} --json has all." if note else None
-    )
+    note = f"{which} --json has all." if (which := left_out_note(len(shown), len(rows))) else None
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few.
-
-    Of many in turn the most waited for, the slowest, the most exposed and the fastest, then those evenly between.
-    """
+    """Return the ranks of `rank_rows` that tell most about a run, sorted: all if they are few, else as `left_out_note` says."""
     ranks = [row["rank"] for row in rows]
     if len(ranks) <= most:
         return ranks
@@ -275,9 +266,6 @@ def phase_table(phase_summary: pa.Table) -> Table | None:
     return table_of("Phases, mean per step", rows, fields) if rows else None
 
 
-# --- host steps of a run without GPU activity ------------------------------------------------
-
-
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
     figures = host_figures(host_steps)
@@ -307,12 +295,6 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
 
 def _short_ms(ns: float | None) -> str:
     return words.host_ms(ns).removesuffix(" ms")
-
-
-# --- findings and problems -------------------------------------------------------------------
-
-_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
-_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
 
 
 @dataclass(frozen=True)
@@ -352,9 +334,7 @@ def findings_of(run: Run) -> list[Finding]:
         if expected is not None and abs(expected) < _NOTHING:
             expected = 0.0
         evidence = json.loads(row["evidence"])
-        in_replay = None
-        if expected is not None:
-            in_replay = (percent_text(expected), ms_text(expected * (step_time or 0.0)))
+        in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
         what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
         is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
@@ -362,19 +342,8 @@ def findings_of(run: Run) -> list[Finding]:
     return findings
 
 
-# A word that is typed as it is keeps its first letter.
-_CODE_WORD = re.compile(r"^\S*[_=()\d]")
-
-
 def _sentence(text: str) -> str:
     return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
-
-
-# Suffix of a figure's name, and what writes it. The first that fits counts.
-_UNITS = (
-    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
-    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
-)  # fmt: skip
 
 
 def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

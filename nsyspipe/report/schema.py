@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Column, TableSchema
     from nsyspipe.report.blocks import Block
 
-
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
 _KINDS = ("word", "word", "word", "long", "prose")
 _LEGEND = (
@@ -46,10 +45,7 @@ def _type(column: Column) -> str:
 
 
 def schema_markdown(schemas: Sequence[TableSchema]) -> str:
-    """Return each table's grain, key and columns; several tables have a title and a list of them.
-
-    A table has the anchor ``#steps``, a column ``#steps.wall_ns``.
-    """
+    """Return each table's grain, key and columns, with anchors (``#steps``, ``#steps.wall_ns``); of several a list first."""
     parts: list[str] = []
     if len(schemas) > 1:
         grains = ((schema.name, schema.doc.split(". ", maxsplit=1)[0].rstrip(".")) for schema in schemas)

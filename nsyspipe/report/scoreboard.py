@@ -40,6 +40,15 @@ _INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 4
 _FIGURE = 10
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
+_LARGEST_FILE = 2**26
+_RUNS = "nsyspipe-compare"  # the meta element of a page
+# The columns that a page defines.
+_DEFINED = (
+    "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
+    "mean_step_time_ns", "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share",
+    "dtod_ns_per_step", "message_bytes_per_step",
+)  # fmt: skip
+_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 
 
 def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
@@ -244,9 +253,6 @@ def doubts(board: Scoreboard) -> list[str]:
     ]
 
 
-_LARGEST_FILE = 2**26
-
-
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
@@ -262,10 +268,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null.
-
-    A name that a spreadsheet would take for a formula begins with an apostrophe.
-    """
+    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null."""
     return csv_text(board.table.column_names, (row.values() for row in board.table.to_pylist()))
 
 
@@ -286,16 +289,6 @@ def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
 
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
     return hashlib.sha256(json.dumps(sorted(sorted(map(str, one)) for one in captures)).encode()).hexdigest()
-
-
-_RUNS = "nsyspipe-compare"  # the meta element of a page
-# The columns that a page defines.
-_DEFINED = (
-    "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
-    "mean_step_time_ns", "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share",
-    "dtod_ns_per_step", "message_bytes_per_step",
-)  # fmt: skip
-_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 
 
 def scoreboard_page(board: Scoreboard) -> str:

@@ -19,6 +19,9 @@ _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 absent = "-"  # where nothing was recorded
+_SHORT_NS = 1e5
+_MOST_DIGITS = 3
+POINTS = "points"  # what a difference of ratios is in
 
 
 class Time(str):
@@ -105,11 +108,6 @@ def count_text(count: float | None) -> str:
     if count is None:
         return absent
     return f"{count:.0f}" if count == round(count) else _significant(count)
-
-
-_SHORT_NS = 1e5
-_MOST_DIGITS = 3
-POINTS = "points"  # what a difference of ratios is in
 
 
 def _time_text(ns: float | None) -> str:

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.analysis.traffic import (
-    DATA,
-    OTHER,
-    Dimension,
-    bubble_ns_per_step,
-    dimensions,
-    mean_over_ranks,
-    parallelism,
-)
+from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -33,9 +25,43 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.analysis.summary import Evenness, HostFigures
+    from nsyspipe.analysis.traffic import Dimension
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import RunCapture
     from nsyspipe.run.run import Run
+
+_LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
+_SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
+_SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
+_TWO = 2
+_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
+_SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
+_LITTLE = 0.02  # of the step time: less is little to gain
+NOT_CLEAR = "not clear"  # a gain within the error of a replay
+# Severity, message, where, fix.
+Trouble: TypeAlias = "tuple[str, str, str, str | None]"
+_DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
+_LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
+_LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
+_TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
+_WAITING = "There ranks wait for each other:"
+_percent = partial(percent_text, digits=0)
+# From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
+_MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
+_NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
+_WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
+_CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
+# Why communication is not known, by the problem that says so.
+_UNKNOWN_COMM = {
+    "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
+    "them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
+    "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
+    "Name yours with --comm-kernel REGEX.",
+}
+_MIXED = {"different-runs", "more-ranks-than-world"}
+# Where ranks are missing, waiting for them looks like transfer.
+_MISSING = {"ranks-missing", "ranks-not-captured"}
+_ALIKE = 0.01  # of a saving: what differs by less is not told apart
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -95,9 +121,6 @@ def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
     missing = f" of {world_size}" if world_size not in (None, n) else ""
     return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
-
-
-_LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
 
 
 def link_text(verdict: LinkVerdict | None) -> str | None:
@@ -164,10 +187,6 @@ def _cut(items: Sequence[object], joint: str) -> str:
     return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
 
 
-_SHOWN_GROUPS = 4
-_SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500
-
-
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     """Return what sidecars say of a capture, as pairs."""
     if capture is None:
@@ -179,10 +198,6 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
     versions = {name: getattr(capture, f"{name.lower()}_version") for name in ("torch", "NCCL", "CUDA", "driver")}
     commit = f"{commit} with changes" if commit and capture.git_is_dirty else commit
     return [(name, value) for name, value in {"command": command, **versions, "commit": commit}.items() if value]
-
-
-_TWO = 2
-_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 
 
 def uneven_text(evenness: Evenness) -> str:
@@ -224,9 +239,6 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     return 1e9 / rate if rate else None
 
 
-_SEEN = 0.002  # of what is written with four digits; shares have three
-
-
 def shares_text(run: Run, median: float | None) -> str | None:
     """Return what the shares are of where one would see that it is not the step time printed beside them."""
     mean = pc.mean(run.breakdown()["wall_ns"]).as_py()
@@ -235,16 +247,10 @@ def shares_text(run: Run, median: float | None) -> str | None:
     return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
 
 
-_LITTLE = 0.02
-
-
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
     """Tell whether the range that a replay gives leaves the captured step time out."""
     is_known = not (step_ns is None or low_ns is None or high_ns is None)
     return is_known and not low_ns <= step_ns <= high_ns  # type: ignore[operator]  # none is None
-
-
-NOT_CLEAR = "not clear"  # a gain within the error of a replay
 
 
 def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
@@ -279,11 +285,6 @@ def few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-# Severity, message, where, fix.
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"
-_DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
-
-
 def same_problems(
     problems: Iterable[Mapping[str, Any]], place_of: Callable[[list[Mapping[str, Any]]], str]
 ) -> list[Trouble]:
@@ -312,10 +313,6 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
     return rows
 
 
-_LEAST_SHARE, _LEAST_PART = 0.02, 0.001
-_LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
-
-
 def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
@@ -339,10 +336,6 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
 def idle_cause(column: str) -> str:
     """Return the cause that a column is of: ``launch`` of ``idle_launch_ns``."""
     return column.removeprefix("idle_").removesuffix("_ns")
-
-
-_TWO_DECIMALS_NS = range(10_000, 10_000_000)  # where they say enough of what varies from step to step
-_WAITING = "There ranks wait for each other:"
 
 
 def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
@@ -396,24 +389,6 @@ def report_name(one: HostFigures) -> str:
     return stem if one.is_alone else f"{stem}:{one.pid}"
 
 
-_percent = partial(percent_text, digits=0)
-# From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
-_MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
-_NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
-_WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
-_CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
-# Why communication is not known, by the problem that says so.
-_UNKNOWN_COMM = {
-    "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
-    "them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
-    "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
-    "Name yours with --comm-kernel REGEX.",
-}
-_MIXED = {"different-runs", "more-ranks-than-world"}
-# Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured"}
-
-
 def verdict(run: Run) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     (summary,) = run.summary().to_pylist()
@@ -446,9 +421,6 @@ def verdict(run: Run) -> str:
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
-
-
-_ALIKE = 0.01
 
 
 def _longest(straggler: Mapping[str, Any]) -> str:
