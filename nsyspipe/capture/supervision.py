@@ -29,7 +29,7 @@ _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
 # Between the polite signal and the last one, of nsys and of the program.
-GRACE_S, PROGRAM_GRACE_S, _POLL_S = 10.0, 15.0, 0.05
+GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
 
 
 @contextlib.contextmanager
@@ -132,9 +132,15 @@ def _end(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *s
         for one in left():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(one, number)
-        deadline = time.monotonic() + wait_s
-        while any(True for _ in left()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        wait_until(lambda: not any(True for _ in left()), wait_s)
+
+
+def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
+    """Wait until something is so, for a limited time, and tell whether it is."""
+    deadline = time.monotonic() + most_s
+    while not (is_it := is_so()) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return is_it
 
 
 def _prctl() -> Callable[[int, int], object]:
@@ -197,12 +203,12 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, which the terminal's Ctrl-C does not reach; it may end with us."""
     return subprocess.Popen(  # noqa: S603 - a list, no shell
-        list(command),
-        env=dict(environment),
+        command,
+        env=environment,
         start_new_session=True,
         stdout=output,
         stderr=output,
-        pass_fds=tuple(pass_fds),
+        pass_fds=pass_fds,
         # Looked up before: between fork and exec as little as possible happens.
         preexec_fn=functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )

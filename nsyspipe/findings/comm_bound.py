@@ -15,12 +15,8 @@ _ADVICE = {
         "hide communication under backward, or send less",
         "hide it under backward (DDP bucket_cap_mb), send less (no_sync(), bf16_compress_hook), or use a faster link",
     ),
-    False: (
-        "hide communication under compute, or send less",
-        "hide it under compute, send less, or use a faster link",
-    ),
+    False: ("hide communication under compute, or send less", "hide it under compute, send less, or use a faster link"),
 }
-
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 
 

@@ -28,10 +28,7 @@ _ASK = {
         "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
-    "net": (
-        "NCCL's log names a network, and message sizes are needed to tell how fast it is",
-        WITH_CALLS,
-    ),
+    "net": ("NCCL's log names a network, and message sizes are needed to tell how fast it is", WITH_CALLS),
 }
 _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "

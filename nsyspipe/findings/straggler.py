@@ -12,15 +12,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsyspipe.model.table import Int64
-
-NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
@@ -43,7 +41,6 @@ _COMPARE_ALL = (
     "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
     "their GPUs' clocks"
 )
-
 _COMPARE_NODE = (
     "compare this node with the others: where its ranks read their data from, other work on its CPUs, its GPUs' clocks, "
     "its network"

@@ -38,7 +38,7 @@ T = TypeVar("T")
 _START = """\
 import pickle, sys
 try:
-    around, path, preload, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
+    around, path, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
     sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
     import importlib.machinery, importlib.util
     spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [around])
@@ -47,7 +47,7 @@ try:
     from nsyspipe.run.workers import serve
 except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
-serve(preload, parent)
+serve(parent)
 """
 _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
 _LENGTH = struct.Struct("!Q")
@@ -60,11 +60,11 @@ _FEWER = "-j 1"
 class Workers(ThreadPoolExecutor):
     """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
 
-    They import `preload` at once. Where one of them dies, all calls that are not answered yet end in an `InputError`,
+    They import at once what they are to run. Where one of them dies, all calls that are not answered yet end in an `InputError`,
     and so does every further one.
     """
 
-    def __init__(self, number: int, *, preload: str) -> None:
+    def __init__(self, number: int) -> None:
         # Ctrl-C is for the main thread of this process; what threads start inherits that it is blocked.
         super().__init__(number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
         self._lock, self._own = threading.Lock(), threading.local()
@@ -72,7 +72,7 @@ class Workers(ThreadPoolExecutor):
         self._error: InputError | None = None
         self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
-        self._hello = pickle.dumps((around, import_path(), preload, os.getpid())).hex()
+        self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
         try:
             for _ in range(number):
                 super().submit(self._process)
@@ -181,14 +181,14 @@ def _received(file: IO[bytes]) -> bytes:
     raise EOFError
 
 
-def serve(preload: str, parent: int) -> None:
+def serve(parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process."""
     _end_with(parent)
     without_other_frames()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
-        importlib.import_module(preload)
+        importlib.import_module("nsyspipe.run.gather")
     with contextlib.suppress(EOFError, BrokenPipeError):
         while request := _received(requests):
             _send(answers, _outcome(request))
@@ -247,9 +247,6 @@ class _NoOtherFrames:
         return None
 
 
-# What workers run, and import before they are asked to.
-PRELOAD = "nsyspipe.run.gather"
-
 # Below this many bytes per extra process, starting it costs more than it saves.
 _WORTH_A_PROCESS = 96 * 2**20
 
@@ -299,9 +296,7 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
 
 
 @contextlib.contextmanager
-def executor_for(
-    paths: Sequence[Path], requested: int | None, *, preload: str, scheduler: str | None = None
-) -> Iterator[Executor]:
+def executor_for(paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None) -> Iterator[Executor]:
     """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
     jobs = 1 if scheduler else jobs_for([_size(path) for path in paths], requested)
     if scheduler:
@@ -313,7 +308,7 @@ def executor_for(
         yield SerialExecutor()
         return
     else:
-        workers = Workers(jobs, preload=preload)
+        workers = Workers(jobs)
     try:
         yield workers
     except BaseException:
