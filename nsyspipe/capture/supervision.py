@@ -9,13 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
+from nsyspipe.nsys.programs import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, handling, prctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,8 +88,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# Of prctl(2). Processes that outlive those who started them are adopted and ended; other systems do without.
-_SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 
@@ -104,7 +102,7 @@ def _processes() -> Iterator[tuple[int, str, int, int]]:
 
 def adopt_orphans() -> None:
     """Become the parent of what our children leave running, where Linux can do that."""
-    _prctl()(_SET_CHILD_SUBREAPER, 1)
+    prctl()(SET_CHILD_SUBREAPER, 1)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
@@ -143,14 +141,7 @@ def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
     return is_it
 
 
-def _prctl() -> Callable[[int, int], object]:
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # noqa: PLC0415 - only Linux needs it
-
-            found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
-            return found
-    return lambda _option, _value: None
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Stop:
@@ -166,21 +157,9 @@ class Stop:
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Hand the signals that end a program to a function; nohup's and the like stay ignored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {one: signal.signal(one, handler) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-@contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
     """Yield what remembers signals that end a program while the context lasts."""
-    with _handling((stop := Stop()).ask):
+    with handling((stop := Stop()).ask, *_ENDING):
         yield stop
 
 
@@ -190,7 +169,7 @@ def interruptible() -> contextlib.AbstractContextManager[None]:
     def interrupt(number: int, _frame: object) -> None:
         raise KeyboardInterrupt(number)
 
-    return _handling(interrupt)
+    return handling(interrupt, *_ENDING)
 
 
 def start(
@@ -210,7 +189,7 @@ def start(
         stderr=output,
         pass_fds=pass_fds,
         # Looked up before: between fork and exec as little as possible happens.
-        preexec_fn=functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        preexec_fn=functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
-from nsyspipe.nsys.programs import import_path
+from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +50,6 @@ serve(parent)
 """
 _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
 _LENGTH = struct.Struct("!Q")
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
@@ -210,12 +208,8 @@ def _outcome(request: bytes) -> bytes:
 
 def _end_with(parent: int) -> None:
     """Have this process end with its parent: killed by the system where that can do so, else by a thread that looks."""
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # noqa: PLC0415 - numpy needs it too, where there is one
-
-            # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
-            ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
+    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before
         os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
