@@ -286,8 +286,7 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[np.searchsorted(numbers, rank)]
     group = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
     key = np.stack((rows["step"].to_numpy(), group, start + rows["wait_ns"].to_numpy()))
-    _, met = np.unique(key, axis=1, return_inverse=True)
-    met = met.ravel()
+    met = np.unique(key, axis=1, return_inverse=True)[1].ravel()
     first, last = np.full((2, int(met.max()) + 1, len(hosts)), _FAR)
     np.minimum.at(first, (met, host), start)
     np.minimum.at(last, (met, host), -start)

@@ -181,7 +181,11 @@ def _received(file: IO[bytes]) -> bytes:
 
 def serve(parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process."""
-    _end_with(parent)
+    # It ends with its parent: by the system, also where a call holds the interpreter for good, or by a thread that looks.
+    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)  # the parent's thread that has started us lives as long
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
+    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
     without_other_frames()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -204,15 +208,6 @@ def _outcome(request: bytes) -> bytes:
             return pickle.dumps((error, None))
         except Exception:  # noqa: BLE001 - an error that holds what cannot be sent
             return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
-
-
-def _end_with(parent: int) -> None:
-    """Have this process end with its parent: killed by the system where that can do so, else by a thread that looks."""
-    # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
-    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
-        os._exit(1)
-    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
 
 
 def _look_for(parent: int) -> None:
