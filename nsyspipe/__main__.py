@@ -11,7 +11,6 @@ from nsyspipe.nsys.programs import import_path
 if TYPE_CHECKING:
     from types import FrameType
 
-
 INTERRUPTED = 130
 _SIGNALLED = 128
 # Some send a signal twice, to a program and to its group (timeout does).

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
     "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",

@@ -149,9 +149,7 @@ class _Running:
         """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
         n_asked, patience_s = stop.n_asked, self._job.exit_timeout_s
         process.terminate()
-        deadline = time.monotonic() + JOB_GRACE_S + patience_s
-        while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
-            time.sleep(supervision.POLL_S)
+        supervision.wait_until(lambda: process.poll() is not None or stop.n_asked > n_asked, JOB_GRACE_S + patience_s)
         if process.poll() is None:
             supervision.end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else supervision.GRACE_S)
             process.wait()
@@ -159,16 +157,15 @@ class _Running:
 
     def _wait_for_nsys(self, patience_s: float, stop: supervision.Stop) -> None:
         """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
-        deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
+        n_asked = stop.n_asked
         groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
-        while any(map(supervision.group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked:
-            time.sleep(supervision.POLL_S)
+        supervision.wait_until(
+            lambda: stop.n_asked > n_asked or not any(map(supervision.group_is_alive, groups)), patience_s
+        )
         left = {group for one in self._unended() if one.pid and (group := supervision.group_of(one.pid))}
         is_hurried = not patience_s or stop.n_asked > n_asked
         supervision.end_groups(groups | left, grace_s=_HURRY_S if is_hurried else supervision.GRACE_S)
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while self._unended() and time.monotonic() < deadline:
-            time.sleep(supervision.POLL_S)
+        supervision.wait_until(lambda: not self._unended(), _LAST_WORDS_S)
 
     def _unended(self) -> list[RankRecord]:
         return [one for one in read_records(self._directory) if one.status is None]

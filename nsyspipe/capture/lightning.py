@@ -39,11 +39,10 @@ class LightningCapture(Callback):  # type: ignore[misc]
     def on_before_zero_grad(self, *_words: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase(None)
 
+    on_after_backward = on_before_zero_grad
+
     def on_before_backward(self, *_words: Any) -> None:  # noqa: ANN401, D102
         self._steps.phase("backward")
-
-    def on_after_backward(self, *_words: Any) -> None:  # noqa: ANN401, D102
-        self._steps.phase(None)
 
     def on_before_optimizer_step(self, _trainer: Any, module: Any, *_words: Any) -> None:  # noqa: ANN401, D102
         self._has_stepped = True

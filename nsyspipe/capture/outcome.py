@@ -177,10 +177,8 @@ def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) 
 
 
 def _signal(status: int) -> str:
-    try:
-        return signal.Signals(status - _SIGNALLED).name
-    except ValueError:
-        return f"signal {status - _SIGNALLED}"
+    number = status - _SIGNALLED
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def finish(

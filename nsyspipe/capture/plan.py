@@ -190,10 +190,8 @@ class Room(contextlib.AbstractContextManager["Room"]):
                 names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
                 if names:
                     more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-                    problem, fix = (
-                        "an earlier capture of this name is there",
-                        "-o ANOTHER_NAME, or --force to replace it",
-                    )
+                    problem = "an earlier capture of this name is there"
+                    fix = "-o ANOTHER_NAME, or --force to replace it"
                     raise OutputError(str(job.name), problem, found=", ".join(names[:_MOST_NAMED]) + more, fix=fix)
                 return self
             for path in there:

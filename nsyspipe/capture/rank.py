@@ -149,9 +149,7 @@ class _Rank:
     def _end_program(self, process: subprocess.Popen[bytes], stop: supervision.Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
-        deadline = time.monotonic() + _START_S
-        while self._program_pid() is None and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(supervision.POLL_S)
+        supervision.wait_until(lambda: self._program_pid() is not None or process.poll() is not None, _START_S)
         pid = self._program_pid()
         if pid is None and process.poll() is None:
             supervision.end_groups([process.pid])
@@ -160,11 +158,10 @@ class _Rank:
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            deadline = time.monotonic() + supervision.PROGRAM_GRACE_S
-            while time.monotonic() < deadline:
-                if self._program_status() is not None or process.poll() is not None:
-                    return
-                time.sleep(supervision.POLL_S)
+            if supervision.wait_until(
+                lambda: self._program_status() is not None or process.poll() is not None, supervision.PROGRAM_GRACE_S
+            ):
+                return
 
     def _program_pid(self) -> int | None:
         return _number(self._ended.with_name(f"{self._ended.name}.pid"))

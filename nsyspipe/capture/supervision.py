@@ -9,13 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
+from nsyspipe.nsys.programs import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, handling, prctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
 # Between the polite signal and the last one, of nsys and of the program.
-GRACE_S, PROGRAM_GRACE_S, _POLL_S = 10.0, 15.0, 0.05
+GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
 
 
 @contextlib.contextmanager
@@ -88,8 +88,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# Of prctl(2). Processes that outlive those who started them are adopted and ended; other systems do without.
-_SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 
@@ -104,7 +102,7 @@ def _processes() -> Iterator[tuple[int, str, int, int]]:
 
 def adopt_orphans() -> None:
     """Become the parent of what our children leave running, where Linux can do that."""
-    _prctl()(_SET_CHILD_SUBREAPER, 1)
+    prctl()(SET_CHILD_SUBREAPER, 1)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
@@ -132,19 +130,18 @@ def _end(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *s
         for one in left():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(one, number)
-        deadline = time.monotonic() + wait_s
-        while any(True for _ in left()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        wait_until(lambda: not any(True for _ in left()), wait_s)
 
 
-def _prctl() -> Callable[[int, int], object]:
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # noqa: PLC0415 - only Linux needs it
+def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
+    """Wait until something is so, for a limited time, and tell whether it is."""
+    deadline = time.monotonic() + most_s
+    while not (is_it := is_so()) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return is_it
 
-            found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
-            return found
-    return lambda _option, _value: None
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Stop:
@@ -160,21 +157,9 @@ class Stop:
 
 
 @contextlib.contextmanager
-def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Hand the signals that end a program to a function; nohup's and the like stay ignored."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {one: signal.signal(one, handler) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
-
-
-@contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
     """Yield what remembers signals that end a program while the context lasts."""
-    with _handling((stop := Stop()).ask):
+    with handling((stop := Stop()).ask, *_ENDING):
         yield stop
 
 
@@ -184,7 +169,7 @@ def interruptible() -> contextlib.AbstractContextManager[None]:
     def interrupt(number: int, _frame: object) -> None:
         raise KeyboardInterrupt(number)
 
-    return _handling(interrupt)
+    return handling(interrupt, *_ENDING)
 
 
 def start(
@@ -197,14 +182,14 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, which the terminal's Ctrl-C does not reach; it may end with us."""
     return subprocess.Popen(  # noqa: S603 - a list, no shell
-        list(command),
-        env=dict(environment),
+        command,
+        env=environment,
         start_new_session=True,
         stdout=output,
         stderr=output,
-        pass_fds=tuple(pass_fds),
+        pass_fds=pass_fds,
         # Looked up before: between fork and exec as little as possible happens.
-        preexec_fn=functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        preexec_fn=functools.partial(prctl(), SET_DEATH_SIGNAL, signal.SIGTERM) if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 

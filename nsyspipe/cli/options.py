@@ -202,6 +202,6 @@ class RunningOptions(QuietOptions):
 
     def executor(self, paths: Sequence[Path]) -> AbstractContextManager[Executor]:
         """Return what runs the work on some reports; its processes end with the context."""
-        from nsyspipe.run.workers import PRELOAD, executor_for
+        from nsyspipe.run.workers import executor_for
 
-        return executor_for(paths, self.jobs, preload=PRELOAD, scheduler=self.cluster)
+        return executor_for(paths, self.jobs, scheduler=self.cluster)

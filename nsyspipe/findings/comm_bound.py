@@ -15,12 +15,8 @@ _ADVICE = {
         "hide communication under backward, or send less",
         "hide it under backward (DDP bucket_cap_mb), send less (no_sync(), bf16_compress_hook), or use a faster link",
     ),
-    False: (
-        "hide communication under compute, or send less",
-        "hide it under compute, send less, or use a faster link",
-    ),
+    False: ("hide communication under compute, or send less", "hide it under compute, send less, or use a faster link"),
 }
-
 _MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
 
 
@@ -64,8 +60,8 @@ def comm_bound(evidence: Evidence) -> Answer:
 def _by_phase(evidence: Evidence) -> dict[str, float]:
     """Split the exposed communication, ns per step, by the phase that launched it."""
     sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
-    sums = sums.sort_by("phase").select(["phase", "exposed_comm_ns_sum"])
-    totals = {phase: total for phase, total in zip(*sums.to_pydict().values(), strict=True) if total}
+    rows = sums.sort_by("phase").to_pylist()
+    totals = {row["phase"]: total for row in rows if (total := row["exposed_comm_ns_sum"])}
     rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
     totals |= {_NO_PHASE: rest} if rest > 0 else {}
     return {phase: total / evidence.steps.num_rows for phase, total in totals.items()}

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-
 # The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps if not `OF_COMM`.
 _NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
 _MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}

@@ -186,11 +186,6 @@ class Evidence:
         fix = f"NCCL 2.28 or newer names all-to-all: {WITH_CALLS}"
         return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
 
-    @property
-    def bubble_ns_per_step(self) -> float | None:
-        """How long a rank waits between stages; None where that is not known."""
-        return bubble_ns_per_step(self.traffic, self.n_ranks)
-
     @cached_property
     def kinds(self) -> frozenset[str]:
         """The collectives of the summary steps."""
@@ -392,7 +387,8 @@ class IdleOf:
         """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
         means = evidence.means("idle_ns", *IDLE_CAUSES)
         judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
-        judged |= {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
+        if evidence.is_pipeline:
+            judged["bubble_ns_per_step"] = bubble_ns_per_step(evidence.traffic, evidence.n_ranks)
         return means if evidence.n_ranks == 1 else means | judged
 
 

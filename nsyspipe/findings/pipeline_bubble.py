@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import PIPELINE
+from nsyspipe.analysis.traffic import PIPELINE, bubble_ns_per_step
 from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 
 _LEAST_SHARE = 0.05
@@ -23,7 +23,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     rows = evidence.traffic_of(PIPELINE)
     if not evidence.has_communicators:
         return NotJudged(_WITHOUT_CALLS, WITH_CALLS)
-    bubble = evidence.bubble_ns_per_step
+    bubble = bubble_ns_per_step(evidence.traffic, evidence.n_ranks)
     if bubble is None:
         return NotJudged("waiting is not known", "see the problems about clocks and matching")
     if evidence.share(bubble) < _LEAST_SHARE:

@@ -28,10 +28,7 @@ _ASK = {
         "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
         "pass --topology FILE (nvidia-smi topo -m)",
     ),
-    "net": (
-        "NCCL's log names a network, and message sizes are needed to tell how fast it is",
-        WITH_CALLS,
-    ),
+    "net": ("NCCL's log names a network, and message sizes are needed to tell how fast it is", WITH_CALLS),
 }
 _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
@@ -73,10 +70,11 @@ def slow_link(evidence: Evidence) -> Answer:
     saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without_comm(kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
-    is_between = _is_between_hosts(verdict.evidence["link_kind"], evidence)
+    kind = verdict.evidence["link_kind"]
+    is_between = kind == "net" and evidence.n_hosts > 1
     return Finding(
         title=f"the ranks communicate {'over a slow link: ' if verdict.is_seen else 'with '}{verdict.text}{mostly}",
-        action=_action(verdict.evidence["link_kind"], evidence),
+        action="use InfiniBand or RoCE: data goes over TCP" if is_between else _action(kind, evidence),
         advice=_BETWEEN_HOSTS if is_between else _INSIDE_HOSTS if verdict.is_seen else f"{_FIND_OUT}; {_INSIDE_HOSTS}",
         # What NVLink would still need says nothing of what goes between hosts.
         saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
@@ -90,14 +88,8 @@ def slow_link(evidence: Evidence) -> Answer:
     )
 
 
-def _is_between_hosts(kind: str | None, evidence: Evidence) -> bool:
-    return kind == "net" and evidence.n_hosts > 1
-
-
 def _action(kind: str | None, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
-    if _is_between_hosts(kind, evidence):
-        return "use InfiniBand or RoCE: data goes over TCP"
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")

@@ -12,15 +12,13 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsyspipe.model.table import Int64
-
-NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
@@ -43,7 +41,6 @@ _COMPARE_ALL = (
     "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
     "their GPUs' clocks"
 )
-
 _COMPARE_NODE = (
     "compare this node with the others: where its ranks read their data from, other work on its CPUs, its GPUs' clocks, "
     "its network"
@@ -289,8 +286,7 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     host = np.array([hosts.index(hosts_of[number]) for number in numbers.tolist()])[np.searchsorted(numbers, rank)]
     group = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
     key = np.stack((rows["step"].to_numpy(), group, start + rows["wait_ns"].to_numpy()))
-    _, met = np.unique(key, axis=1, return_inverse=True)
-    met = met.ravel()
+    met = np.unique(key, axis=1, return_inverse=True)[1].ravel()
     first, last = np.full((2, int(met.max()) + 1, len(hosts)), _FAR)
     np.minimum.at(first, (met, host), start)
     np.minimum.at(last, (met, host), -start)

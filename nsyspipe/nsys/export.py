@@ -29,10 +29,10 @@ from nsyspipe.errors import (
     OutputError,
 )
 from nsyspipe.nsys.files import check_file, readable, remove_abandoned, remove_side_files, scratch_directory
-from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, numbers, printed, telling_lines
+from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, handling, numbers, printed, telling_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor, Future
     from types import FrameType
 
@@ -235,8 +235,7 @@ def _export(
             made.replace(real)
 
 
-@contextlib.contextmanager
-def _catching_ends() -> Iterator[None]:
+def _catching_ends() -> contextlib.AbstractContextManager[None]:
     """Make an error of the signals that would end this process at once, and leave nsys behind."""
     # What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
     ending = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
@@ -247,13 +246,7 @@ def _catching_ends() -> Iterator[None]:
             signal.signal(one, signal.SIG_IGN)
         sys.exit(128 + number)
 
-    try:
-        for one in caught:
-            signal.signal(one, end)
-        yield
-    finally:
-        for one in caught:
-            signal.signal(one, signal.SIG_DFL)
+    return handling(end, *caught)
 
 
 def _check_made(source: Path, made: Path, before: os.stat_result) -> None:

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path("/")
 
@@ -317,3 +317,29 @@ def import_path() -> list[str]:
             if os.path.samefile(entry, os.curdir):  # noqa: PTH121
                 found.remove(entry)
     return found
+
+
+# Of prctl(2). Processes that outlive those who started them are ended, or adopted.
+SET_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
+
+
+def prctl() -> Callable[[int, int], object]:
+    """Return Linux's function of that name; other systems do without."""
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes  # noqa: PLC0415 - only Linux needs it
+
+            found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
+            return found
+    return lambda _option, _value: None
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Hand signals to a function while the context lasts; what is ignored, as by nohup, stays so."""
+    before = {one: signal.signal(one, handler) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -129,10 +129,6 @@ class Cluster(Executor):
             )
             future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
 
-    def _without_workers(self) -> InputError:
-        fix = f"dask worker {self._address}; to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
-        return InputError(self._place, "has no worker, or none that may do this", fix=fix)
-
     def _check_versions(self) -> None:
         """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
         # By a function of Python's own, which is there whatever else is not.
@@ -158,7 +154,9 @@ class Cluster(Executor):
                 if there if self._only is None else there.keys() & set(self._only):
                     seen_at = time.monotonic()
                 elif time.monotonic() - seen_at > patience_s:
-                    self._error = self._without_workers()
+                    wait = "to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"
+                    fix = f"dask worker {self._address}; {wait}"
+                    self._error = InputError(self._place, "has no worker, or none that may do this", fix=fix)
                     self._executor.shutdown(wait=False)
                     return
 

@@ -30,7 +30,7 @@ from nsyspipe.run.process import (
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import ProcessSteps, process_steps
-from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, place_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +155,7 @@ def gather(
     """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found."""
     for path in paths:
         check_file(path)  # all of them, before any is read
-    own = executor_for(paths, jobs, preload=PRELOAD)
+    own = executor_for(paths, jobs)
     with contextlib.nullcontext(executor) if executor else own as running:
         digests = _digest_all(running, [(str(path),) for path in paths], reading, on_progress)
         asks = reading.step is None and not reading.is_capture

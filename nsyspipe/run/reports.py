@@ -151,15 +151,6 @@ class ReportRun(Run):
         phases, steps = self._tables.phases, self._tables.selection.steps
         return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
 
-    @cached_property
-    def _made(self) -> dict[str, pa.Table]:
-        return {}
-
-    def _table(self, name: str) -> pa.Table:
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
-
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture

@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -166,9 +167,18 @@ class Run(ShownInNotebooks, ABC):
     0.12
     """
 
-    @abstractmethod
     def _table(self, name: str) -> pa.Table:
-        """Return one of the tables, by its name among `schema.RUN_TABLES`; made, or read, once."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    @cached_property
+    def _made(self) -> dict[str, pa.Table]:
+        return {}
+
+    @abstractmethod
+    def _make(self, name: str) -> pa.Table:
+        """Make, or read, one of the tables, by its name among `schema.RUN_TABLES`; asked once."""
 
     @property
     @abstractmethod

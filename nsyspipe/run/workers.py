@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
-from nsyspipe.nsys.programs import import_path
+from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +37,7 @@ T = TypeVar("T")
 _START = """\
 import pickle, sys
 try:
-    around, path, preload, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
+    around, path, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
     sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
     import importlib.machinery, importlib.util
     spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [around])
@@ -47,11 +46,10 @@ try:
     from nsyspipe.run.workers import serve
 except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
-serve(preload, parent)
+serve(parent)
 """
 _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
 _LENGTH = struct.Struct("!Q")
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
@@ -60,11 +58,11 @@ _FEWER = "-j 1"
 class Workers(ThreadPoolExecutor):
     """Processes that run calls; each belongs to a thread here, which hands it one call after the other.
 
-    They import `preload` at once. Where one of them dies, all calls that are not answered yet end in an `InputError`,
+    They import at once what they are to run. Where one of them dies, all calls that are not answered yet end in an `InputError`,
     and so does every further one.
     """
 
-    def __init__(self, number: int, *, preload: str) -> None:
+    def __init__(self, number: int) -> None:
         # Ctrl-C is for the main thread of this process; what threads start inherits that it is blocked.
         super().__init__(number, "nsyspipe worker", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
         self._lock, self._own = threading.Lock(), threading.local()
@@ -72,7 +70,7 @@ class Workers(ThreadPoolExecutor):
         self._error: InputError | None = None
         self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
-        self._hello = pickle.dumps((around, import_path(), preload, os.getpid())).hex()
+        self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
         self._together = threading.Barrier(number)  # else one thread could take what starts the process of another
         try:
             for _ in range(number):
@@ -189,14 +187,18 @@ def _received(file: IO[bytes]) -> bytes:
     raise EOFError
 
 
-def serve(preload: str, parent: int) -> None:
+def serve(parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process."""
-    _end_with(parent)
+    # It ends with its parent: by the system, also where a call holds the interpreter for good, or by a thread that looks.
+    prctl()(SET_DEATH_SIGNAL, signal.SIGKILL)  # the parent's thread that has started us lives as long
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
+    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
     without_other_frames()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
-        importlib.import_module(preload)
+        importlib.import_module("nsyspipe.run.gather")
     with contextlib.suppress(EOFError, BrokenPipeError):
         while request := _received(requests):
             _send(answers, _outcome(request))
@@ -214,19 +216,6 @@ def _outcome(request: bytes) -> bytes:
             return pickle.dumps((error, None))
         except Exception:  # noqa: BLE001 - an error that holds what cannot be sent
             return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
-
-
-def _end_with(parent: int) -> None:
-    """Have this process end with its parent: killed by the system where that can do so, else by a thread that looks."""
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes  # noqa: PLC0415 - numpy needs it too, where there is one
-
-            # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
-            ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before
-        os._exit(1)
-    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
 
 
 def _look_for(parent: int) -> None:
@@ -254,9 +243,6 @@ class _NoOtherFrames:
             raise ModuleNotFoundError(message, name=name)
         return None
 
-
-# What workers run, and import before they are asked to.
-PRELOAD = "nsyspipe.run.gather"
 
 # Below this many bytes per extra process, starting it costs more than it saves.
 _WORTH_A_PROCESS = 96 * 2**20
@@ -307,9 +293,7 @@ def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: i
 
 
 @contextlib.contextmanager
-def executor_for(
-    paths: Sequence[Path], requested: int | None, *, preload: str, scheduler: str | None = None
-) -> Iterator[Executor]:
+def executor_for(paths: Sequence[Path], requested: int | None, *, scheduler: str | None = None) -> Iterator[Executor]:
     """Yield an executor for the work on some reports: the user's number of processes, which end with the context, or a cluster."""
     jobs = 1 if scheduler else jobs_for([_size(path) for path in paths], requested)
     if scheduler:
@@ -321,7 +305,7 @@ def executor_for(
         yield SerialExecutor()
         return
     else:
-        workers = Workers(jobs, preload=preload)
+        workers = Workers(jobs)
     try:
         yield workers
     except BaseException:

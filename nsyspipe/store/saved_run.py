@@ -47,23 +47,17 @@ class SavedRun(Run):
     run_id: str
     label: str | None = None  # another name for it
 
-    def _table(self, name: str) -> pa.Table:
+    def _make(self, name: str) -> pa.Table:
         if name == "summary":
             return conform(self._table("runs"), schema.SUMMARY)
-        if name not in self._read:
-            if name == "host_steps" and self._details.n_host_steps is None:
-                return schema.HOST_STEPS.empty()  # saved before there was this table
-            table, path = self._files.table(name), self._path(name)
-            if name not in _OF_OTHER_RANKS:
-                check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
-                if name not in _OF_OTHER_STEPS:
-                    check_steps_known(table, self._table("steps"), path)
-            self._read[name] = table
-        return self._read[name]
-
-    @cached_property
-    def _read(self) -> dict[str, pa.Table]:
-        return {}
+        if name == "host_steps" and self._details.n_host_steps is None:
+            return schema.HOST_STEPS.empty()  # saved before there was this table
+        table, path = self._files.table(name), self._path(name)
+        if name not in _OF_OTHER_RANKS:
+            check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
+            if name not in _OF_OTHER_STEPS:
+                check_steps_known(table, self._table("steps"), path)
+        return table
 
     @cached_property
     def _files(self) -> RunFiles:

@@ -163,7 +163,7 @@ CATASTROPHE = r"""
 import os, sys, time
 sys.path.insert(0, {root!r})
 from nsyspipe.run.workers import Workers
-workers = Workers(1, preload="re")
+workers = Workers(1)
 workers.submit(exec, "import re; open('begun', 'w').close(); re.match('(a+)+$', 'a' * 60 + 'b')")
 while {begun} and not os.path.exists("begun"):
     time.sleep(0.01)
@@ -185,7 +185,7 @@ def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path, begun):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", text], **pipes, text=True, cwd=tmp_path)
     assert process.stdout.readline() == "ready\n"
-    of_ours = lambda: [one for one in workers_of(process.pid) if b"serve(preload" in command(one)]  # noqa: E731
+    of_ours = lambda: [one for one in workers_of(process.pid) if b"serve(parent" in command(one)]  # noqa: E731
     worker = eventually(of_ours, "a worker")[0]
     others = [one for one in workers_of(process.pid) if one != worker]
     process.kill()
@@ -219,7 +219,7 @@ def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, begin):
 
 @pytest.fixture
 def workers():
-    there = Workers(2, preload="math")
+    there = Workers(2)
     yield there
     there.kill()
     there.shutdown()
