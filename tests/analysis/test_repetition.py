@@ -212,9 +212,7 @@ def test_two_steps_of_many_micro_batches_are_too_few() -> None:
 
 
 def test_of_two_stretches_around_a_recompilation_the_longer_counts() -> None:
-    other = [
-        (name if "Functor" in name else f"triton_{name}", grid, thread, gap) for name, grid, thread, gap in step(5)
-    ]
+    other = [(name if "Functor" in name else f"triton_{name}", grid, at, gap) for name, grid, at, gap in step(5)]
     compiling = launches(*(f"autotune_{at}" for at in range(200)))
     found = units([*[step()] * 4, compiling, *[other] * 9])
     assert np.diff(found.edges).tolist()[-8:] == [len(other)] * 8
@@ -294,10 +292,8 @@ STARTS = (0, 1000, 2300, 3100, 4600, 5500)
 
 def of_rank(begins, *, late=0, first=0, ids=False, shift=0):
     """Return a rank whose units begin so; its all-reduce ends 700 behind, `late` by its clock, and is the first-th and on."""
-    ops = [
-        op(start + 690 + late, member=at, comm=5 if ids else None, seq=at + first if ids else None)
-        for at, start in enumerate(begins)
-    ]
+    seqs = range(first, first + len(begins)) if ids else [None] * len(begins)
+    ops = [op(begins[at] + 690 + late, member=at, comm=5 if ids else None, seq=seq) for at, seq in enumerate(seqs)]
     return rank(*ops).process.comm, pa.table({"start_ns": np.array(begins) + late}), shift
 
 
@@ -356,13 +352,8 @@ def test_operators_of_autograds_engine_say_when_backward_runs():
         "autograd::engine::evaluate_function: AddmmBackward0, seq = 3", "AddmmBackward0, seq = 3", "aten::mm, seq = 9",
         "NllLossBackward, op_id = 4", "mine",
     ]  # fmt: skip
-    ranges = pa.table(
-        {
-            "text": pa.array(texts).dictionary_encode(),
-            "start_ns": [100, 110, 10, 1150, 0],
-            "end_ns": [200, 190, 90, 1250, 3000],
-        }
-    )
+    starts, ends = [100, 110, 10, 1150, 0], [200, 190, 90, 1250, 3000]
+    ranges = pa.table({"text": pa.array(texts).dictionary_encode(), "start_ns": starts, "end_ns": ends})
     members = Members(1, np.array([4]), np.array([0, 1000]), np.array([1000, 1200]))
     found = backward_of_operators(ranges, members)
     assert [one.tolist() for one in (found.member, found.starts, found.ends)] == [[0, 1], [100, 1150], [200, 1200]]

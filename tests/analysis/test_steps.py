@@ -27,9 +27,8 @@ def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
 
 def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
     texts = texts_of(table)
-    families = (
-        module.TextFamilies.by_option(texts, re.compile(pattern)) if pattern else module.TextFamilies.by_text(texts)
-    )
+    of = module.TextFamilies
+    families = of.by_option(texts, re.compile(pattern)) if pattern else of.by_text(texts)
     launches = None if updates is None else np.array(updates, np.int64)
     return module.candidates(table, families, ops, launches)
 
@@ -142,9 +141,7 @@ FOUR_LAUNCHES = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
     ((2, 0, 100, "of another thread"), [95], False),
     ((1, 0, 100, "layer 99"), [95], False),  # of the family itself: the only member
 ])  # fmt: skip
-def test_members_inside_one_range_of_their_thread_are_parts_of_a_step_unless_half_update_weights(
-    container, updates, is_part
-):
+def test_members_inside_one_range_of_their_thread_are_parts_unless_half_update_weights(container, updates, is_part):
     found = {one.name: one for one in measured(ranges(container, *LAYERS), FOUR_LAUNCHES, updates=updates)}
     assert found["layer #"].is_part is is_part
     assert is_part is False or not found["layer #"].qualifies
@@ -288,11 +285,8 @@ def found(*rows, steps=TWO, of_steps=TWO_RANGES):
     phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts), DEFAULTS), steps)
     assert tuple(phases) == PHASES
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
-    return {
-        name: list(zip(*(column.tolist() for column in three), strict=True))
-        for name, three in columns.items()
-        if three[0].size
-    }
+    known = {name: three for name, three in columns.items() if three[0].size}
+    return {name: list(zip(*(one.tolist() for one in three), strict=True)) for name, three in known.items()}
 
 
 def named(*texts, patterns=DEFAULTS):

@@ -107,9 +107,8 @@ def pieces(secret):
 
 def sidecar(words, environment=None, surroundings=NOTHING):
     words = words.split() if isinstance(words, str) else words
-    return sidecar_document(
-        Place("run"), command=words, environment=environment or {}, surroundings=surroundings, key=KEY
-    )
+    given = {"command": words, "environment": environment or {}, "surroundings": surroundings}
+    return sidecar_document(Place("run"), **given, key=KEY)
 
 
 def leaks(words, secret):

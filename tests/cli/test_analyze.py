@@ -122,9 +122,8 @@ def test_one_combination_says_what_it_rests_on(ddp):
     lines = done.stdout.splitlines()
     # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside the 15.6 ms of
     # backward that are left, transfers take 2 % longer (0.31), and each waits for room on the GPU.
-    assert lines[0].startswith(
-        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.71 ms, 15.09 ms (13.1 %) less step time"
-    )
+    said = "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.71 ms, 15.09 ms (13.1 %) less step time"
+    assert lines[0].startswith(said)
     assert "This rests on" in lines
 
 

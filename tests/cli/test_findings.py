@@ -37,9 +37,7 @@ def section(invoke, monkeypatch):
     return run
 
 
-def test_as_many_findings_are_shown_as_asked_for_five_unless_told_and_all_with_the_whole_advice(
-    sick, section, pinned_report
-):
+def test_as_many_findings_are_shown_as_asked_for_five_unless_told(sick, section, pinned_report):
     asked = {"": [], **{f"--findings {n}": ["--findings", n] for n in ("0", "2", " 3 ", "99", "ALL")}}
     found = {name: section(sick, *LINK, *options) for name, options in asked.items()}
     pinned_report("findings/sick", **{name: "\n".join(lines) for name, lines in found.items()})
@@ -232,9 +230,8 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     text = summary(steady)
     lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    assert (
-        lines[0] == "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
-    )
+    said = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
+    assert lines[0] == said
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
     assert text.index("step time") < text.index("rank  ") < text.index("info")
     ranks = [line.split() for line in lines if RANK_ROW.match(line)]

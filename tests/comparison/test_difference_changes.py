@@ -125,9 +125,8 @@ HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
     (("capture", "capture"), ("--lr 1", "--lr 1"), None),
 ])  # fmt: skip
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
-    before, after = (
-        captured(run, command=command.split(), hash_key=key) for key, command in zip(keys, commands, strict=True)
-    )
+    given = zip(keys, commands, strict=True)
+    before, after = (captured(run, command=command.split(), hash_key=key) for key, command in given)
     found = changes(before, after)
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
@@ -385,10 +384,8 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
     (["neither inconclusive"], "inconclusive"),
 ])  # fmt: skip
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
-    rows = [
-        {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
-        for one in verdicts
-    ]
+    words = [(one.removeprefix("neither "), "neither" if one.startswith("neither") else "lower") for one in verdicts]
+    rows = [{"verdict": verdict, "better": better} for verdict, better in words]
     assert overall_verdict(rows) == expected
     assert overall_verdict(rows[::-1]) == expected
 

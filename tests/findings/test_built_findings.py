@@ -109,9 +109,8 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
             builder.range(at + 81, at + 90, "backward")
             builder.kernel(at + 300, at + 500, launch=at + 82)
             for start in range(500, 900, 20):
-                builder.nccl(
-                    at + start, at + start + 15, launch=at + 85, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-                )
+                end, name = at + start + 15, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+                builder.nccl(at + start, end, launch=at + 85, name=name)
     found = findings(load(tmp_path, *builders))
     assert {"comm-bound", "too-many-buckets"} <= set(found)
     assert "single-bucket" not in found

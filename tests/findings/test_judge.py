@@ -217,10 +217,8 @@ def runs(draw):
             kind = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]))
             datatype = draw(st.sampled_from(["f32", "bf16"]))
             end = draw(st.integers(max(starts), WALL))
-            more = {
-                "micro_batch": draw(st.sampled_from([None, 0, 1])),
-                "message_bytes": draw(st.sampled_from([None, 9**6])),
-            }
+            sampled = {"micro_batch": [None, 0, 1], "message_bytes": [None, 9**6]}
+            more = {name: draw(st.sampled_from(values)) for name, values in sampled.items()}
             met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype, **more)
     names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
     phases = [

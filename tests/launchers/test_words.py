@@ -277,13 +277,8 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     machine.variables["SLURM_NNODES"] = "4"
     told = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--", "--dry-run")
     assert told.status == 0
-    for words in (
-        "--nnodes=4 ",
-        "--node_rank=0 ",
-        "--nproc_per_node=8 ",
-        "--ranks=0,31 ",
-        "captures/slurm-JOB_%q{RANK}",
-    ):
+    told = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
+    for words in told:
         assert words in told.out
     assert "note: nowhere.py: no such training program\n" in told.err
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
@@ -310,9 +305,8 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
         f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--nproc", "8", "--rdzv-endpoint", "n0:20007",
         "-o", "captures/slurm-7", "--program", "train.py",
     ]  # fmt: skip
-    error = (
-        f"error: {tmp_path}/launchers/node.sh: no such program\n  fix: export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH\n"
-    )
+    error = f"error: {tmp_path}/launchers/node.sh: no such program\n  "
+    error += "fix: export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH\n"
     assert (answers[1].returncode, answers[1].stderr) == (2, error)
 
 

@@ -247,9 +247,8 @@ def operations(draw):
 def waits(draw):
     start = draw(TIMES)
     length = draw(LENGTHS)
-    return timeline_oracle.Wait(
-        start, start + length, draw(st.integers(0, 9)), draw(COLLECTIVES), draw(st.integers(0, 9))
-    )
+    number = st.integers(0, 9)
+    return timeline_oracle.Wait(start, start + length, draw(number), draw(COLLECTIVES), draw(number))
 
 
 @st.composite

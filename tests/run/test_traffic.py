@@ -188,9 +188,8 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
     for comm_id, n_ranks, seats in of_comms:
         for rank, (host, gpu) in enumerate(seats):
             head = f"{host}:{100 + rank}:{100 + rank} [{gpu}] NCCL INFO"
-            made = (
-                f"{head} ncclCommInitRankConfig comm 0xa{comm_id[2:]}{rank} rank {rank} nranks {n_ranks} cudaDev {gpu}"
-            )
+            member = f"comm 0xa{comm_id[2:]}{rank} rank {rank} nranks {n_ranks} cudaDev {gpu}"
+            made = f"{head} ncclCommInitRankConfig {member}"
             lines += [f"{made} commId {comm_id} - Init {what}" for what in ("START", "COMPLETE")]
             after = (rank + 1) % n_ranks
             # Each rank of the larger hangs below the one before; of the world 2 hangs below 0, and 3 below 2.
@@ -200,9 +199,8 @@ def test_links_between_hosts_stand_beside_those_within(tmp_path):
                 lines.append(f"{head} Channel 00/01 : {' '.join(map(str, range(n_ranks)))}")
             is_inside = seats[after][0] == host
             way = "P2P/CUMEM" if is_inside else "NET/IB/0/GDRDMA"
-            lines += [
-                f"{head} Channel 00/0 : {rank}[{gpu}] -> {after}[{seats[after][1]}]{'' if is_inside else ' [send]'} via {way}"
-            ]
+            edge = f"{rank}[{gpu}] -> {after}[{seats[after][1]}]{'' if is_inside else ' [send]'}"
+            lines.append(f"{head} Channel 00/0 : {edge} via {way}")
     path = tmp_path / "nccl.log"
     path.write_text("\n".join(lines) + "\n")
     table, _ = links(read_nccl_logs([path]), None)
