@@ -1,23 +1,19 @@
-"""RUN arguments, and what is opened for them; what no command takes: exit code 2, one error with its fix, nothing written."""
+"""RUN arguments: labels, captures, and what is opened for them."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
-from nsyspipe.cli.outputs import print_error
-from nsyspipe.errors import InputError, OptionError, RankConflictError
-from nsyspipe.nsys.find_reports import SOURCES
+from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
-from tests.cli.sick_run import LOG
 from tests.cli.tools import assert_refused, environment, nsyspipe_here
 
 STEPS = [(1000, 100, 40, 60)] * 3
@@ -204,131 +200,3 @@ def test_a_log_may_belong_to_one_label(folder):
     with pytest.raises(OptionError, match="names no run") as caught:
         opened(["x=one", "y=two"], nccl_log=["z=nccl.log"])
     assert caught.value.found == "x, y"
-
-
-# A command line in the directory of `made`, and what the error says.
-ASKED = [
-    ("compare slow nothing_*.sqlite", "nothing_*.sqlite"),
-    ("compare slow b=nothing.sqlite", "nothing.sqlite"),
-    ("diff slow store", "holds 5 runs"),
-    ("compare slow fast --sort speed", "found: step_time, throughput"),
-    ("compare slow fast --sort=", "there is no such metric"), ("compare slow fast --confidence 2", "--confidence"),
-    ("compare slow fast --min-effect -1", "--min-effect"), ("compare slow fast --html -", "cannot be printed"),
-    ("compare slow fast --csv a --json a", "both write a"),
-    ("compare slow fast --csv no/where.csv", "no/where.csv"), ("compare a=slow a=slow", "twice"),
-    ("compare slow text.sqlite", "text.sqlite"), ("diff slow", "compares two runs, and 1 is named"),
-    ("diff slow fast wide", "compares two runs, and 3 are named"),
-    ("diff a=slow a=fast", "and 1 is named"), ("diff slow fast --fail-on slower", "is no gate"),
-    ("diff slow fast --min-effect x", "no percentage"), ("diff slow fast --confidence 95", "between 0.5 and 1"),
-    ("diff slow fast --metric speed", "no such metric"),
-    ("diff slow fast --metric idle --metric=", "no such metric"),
-    ("diff nowhere fast --fail-on regression --metric step_time --metric comm,collectives",
-     "comm, collectives are neither better lower nor higher"),
-    ("diff slow nowhere", "nowhere"),
-    ("diff --against slow reports/slow", "is no store, in which labels name runs"),
-    ("diff --against run slow", "slow has no other label, and no candidate is named"),
-    ("diff --against none store", "store has no run of that label"),
-    ("diff --against run store fast wide", "compares two runs, and 3 are named"),
-    ("diff slow fast --json x --markdown x", "both write x"),
-    ("diff slow fast --json no/such/place.json", "cannot be written"),
-    ("diff slow fast --html -", "--html -: cannot be printed"),
-    ("diff slow fast --step x", "says how reports are read"),
-    ("diff a=slow a=slow fast", "has the capture"),
-    # Of a question, before anything is read.
-    ("whatif nowhere --bandwidth fast", "is no bandwidth"),
-    ("whatif nowhere --bandwidth 200Gb/s", "25GB/s"),
-    ("whatif nowhere --link isdn", "it: --bandwidth 300GB/s"),
-    ("whatif nowhere --link shm --bandwidth 1GB/s", "say the same thing twice"),
-    ("whatif nowhere --gradient-dtype int8", "bf16, fp16"),
-    ("whatif nowhere --bucket-mb -1", "is not a positive number"),
-    ("whatif nowhere --gradient-bytes nan", "is not a positive number"),
-    # Who reads the reports.
-    (
-        "analyze reports/slow --scheduler here",
-        "--scheduler here: is no address of a scheduler, and no such file is there",
-    ),
-    ("analyze reports/slow --scheduler text.sqlite", "is no file that Dask's scheduler wrote"),
-    ("analyze reports/slow --scheduler tcp://h:1 -j 2", "-j 2 with --scheduler: counts processes of this machine"),
-    # Outputs.
-    ("analyze slow --json - --markdown -", "--json and --markdown: both write -"),
-    ("analyze slow --json x --html ./x", "--json and --html: both write ./x"),
-    ("analyze slow --html -", "--html -: cannot be printed"),
-    ("analyze slow --open", "fix: --html FILE --open"),
-    ("dashboard slow -o - --open", "fix: -o slow.html --open"),
-    ("whatif x=slow y=slow", "names several runs, where one is meant"),
-    ("diff run_0.nsys-rep run_1.nsys-rep", "no such file"),
-    ("redact slow.sqlite", "needs a place for the copies"),
-    ("analyze slow --perfetto -", "--perfetto -: cannot be printed"),
-    ("analyze slow --out -", "--out -: cannot be printed"),
-    ("analyze reports/slow --events", "--events: belongs to a dataset"),
-    ("analyze slow --perfetto-steps 1:2", "--perfetto-steps: belongs to a trace"),
-    ("analyze slow --perfetto x --perfetto-steps :", "is no FROM:TO"),
-    ("analyze slow --perfetto x --perfetto-steps a:b", "is no FROM:TO"),
-    ("analyze slow --perfetto x --perfetto-steps 3:1", "ends before it starts"),
-    ("analyze reports/slow --out x --run-id 7", "reads like a number"),
-    ("analyze reports/slow --out x --run-id a/b", "names a directory"),
-    ("analyze reports/slow --out x --run-id ../up", "names a directory"),
-    *((["analyze", "reports/slow", "--run-id", run_id], "--run-id") for run_id in ("a\nb", "", "x" * 101, "\x1b[31m")),
-    # How many findings, before anything is read.
-    *((["analyze", "nowhere", f"--findings={n}"], "--findings") for n in ("-1", "all of them", "\u0663")),
-    ("analyze nowhere --findings=", "--findings"),
-    ("analyze nowhere -q", "nowhere"),
-    # NCCL's log and the topology; a text among the reports is no log unless one was asked for.
-    (f"analyze sick {LOG}", LOG.name),
-    ("analyze text.sqlite --nccl-log plain.txt", "plain.txt"),
-    *(
-        (f"{command} sick {options}", words)
-        for command in ("analyze", "doctor")
-        for options, words in [
-            ("--nccl-log none.log", "none.log"),
-            ("--nccl-log none_*.log", "none_*.log"),
-            ("--nccl-log=", ""),
-            ("--nccl-log sick", "sick"),
-            ("--nccl-log plain.txt", "plain.txt"),
-            ("--nccl-log sick/sick_0.sqlite", "sick_0.sqlite"),
-            (f"--nccl-log {LOG} plain.txt", "plain.txt"),
-            (f"--nccl-log {LOG} --topology {LOG}", LOG.name),
-            ("--topology none.txt", "none.txt"),
-            ("--topology sick", "sick"),
-            ("--topology plain.txt", "plain.txt"),
-            ("--topology=", ""),
-        ]
-    ),
-    ("doctor sick --rank-map sick_0.sqlite=0", "sick_1"),
-    ("doctor sick --rank-map sick_0.sqlite=0,sick_1.sqlite=0", "rank"),
-    (["doctor", "sick", "--rank-map", "no such file"], "--rank-map"),
-    ("doctor sick --skip-first x", "--skip-first"),
-    ("doctor sick --findings x", "--findings"),
-    # Inputs.
-    ("doctor no.sqlite", "no.sqlite"), (["doctor", ""], ""), ("doctor text.sqlite", "text.sqlite"),
-    ("doctor bare.sqlite", "bare.sqlite"), ("doctor nothing", "nothing"), (["convert", ""], ""),
-    ("convert nothing", "nothing"), ("convert *.nothing", "*.nothing"), ("convert text.sqlite", "text.sqlite"),
-    ("dashboard slow", "fix: -o slow.html"), ("dashboard nowhere -o page.html", "--out nowhere"),
-    ("dashboard nothing -o page.html", "--out nothing"), ("redact text.sqlite out.sqlite", "text.sqlite"),
-    ("redact bare.sqlite out.sqlite", "bare.sqlite"), ("redact stub.sqlite out.sqlite", "stub.sqlite"),
-    ("redact nowhere.sqlite out.sqlite", "no such file"), ("redact nothing out", "nothing"),
-    *((["schema", name], "found: ") for name in ("nope", "STEPS", "")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "said"), ASKED, ids=lambda part: " ".join(part) if isinstance(part, list) else part)
-def test_what_cannot_be_used_is_refused_in_one_line(made, words, said):
-    before = sorted(made.iterdir())
-    done = nsyspipe_here(*(words.split() if isinstance(words, str) else words), cwd=made)
-    assert_refused(done)
-    assert said in done.stderr
-    assert sorted(made.iterdir()) == before
-
-
-def test_an_error_names_the_report_that_was_given_and_not_its_export(capsys, monkeypatch):
-    monkeypatch.setitem(SOURCES, Path("/cache/x/a.sqlite"), Path("a.nsys-rep"))
-    print_error(InputError("/cache/x/a.sqlite", "is truncated"))
-    assert capsys.readouterr().err == "error: a.nsys-rep: is truncated\n"
-
-
-@pytest.mark.parametrize("words", ["analyze", "analyze --no-such-option", "analyze x -j 0", "analyze x -j two"])
-def test_a_command_line_that_cannot_be_understood_exits_with_2_and_shows_how_to_use_it(words):
-    done = nsyspipe_here(*words.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage:" in done.stderr
-    assert "Error" in done.stderr

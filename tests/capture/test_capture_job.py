@@ -1,0 +1,106 @@
+"""The job around the ranks: room for its files, its limits, its signals. Whole jobs: tests/launchers/test_endings.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from nsyspipe.capture import supervision
+from nsyspipe.capture.job import main
+from nsyspipe.capture.supervision import catching_signals, group_is_alive, group_of, interruptible, start
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def run(name, *words, command=("true",)):
+    return main([f"--name={name}", "--program=train.py", *words, "--", *command])
+
+
+def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path, capsys):
+    for words, status in (
+        (("true",), 0), (("sh", "-c", "exit 9"), 9), (("sh", "-c", "kill -6 $$"), 134), (("/no/such",), 2),
+    ):  # fmt: skip
+        assert run(tmp_path / "x", command=words) == status
+    assert "error: /no/such: cannot be started: No such file" in capsys.readouterr().err
+
+
+def test_the_command_holds_the_directory_where_its_ranks_leave_word_and_that_is_removed(tmp_path, temporary, capfd):
+    words = ["sh", "-c", f'cp -rL "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept; exec ls -l /proc/self/fd']
+    assert run(tmp_path / "x", command=words) == 0
+    out = capfd.readouterr().out
+    assert f"-> {temporary}/nsyspipe-" in out
+    assert "/lock\n" in out
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_directories_of_the_name_are_made_but_not_below_a_file(tmp_path, capsys):
+    run(tmp_path / "a" / "b" / "x", "--nsys=nsys", "--force")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    assert run(tmp_path / "file" / "x", "--nsys=nsys") == 2
+    assert "reports cannot be written there" in capsys.readouterr().err
+    # One of a report's name is not removed.
+    (tmp_path / "x_0.sqlite").mkdir()
+    assert run(tmp_path / "x", "--nsys=nsys", "--force") == 2
+    assert "error: " in capsys.readouterr().err
+    assert (tmp_path / "x_0.sqlite").is_dir()
+
+
+@pytest.fixture
+def heard():
+    """Hear signals that end a program, also where pytest was started without, as by nohup."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_signals_are_caught_or_interrupt_but_ignored_ones_stay_ignored_and_handlers_come_back(heard):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    with catching_signals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
+    assert (stop.signal, stop.n_asked) == (signal.SIGHUP, 2)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible(), catching_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        assert stop.n_asked == 0
+    finally:
+        signal.signal(signal.SIGHUP, before[1])
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
+    stubborn = "trap '' TERM; echo up; sleep 30 & wait; wait"
+    process = start(["sh", "-c", stubborn], os.environ, output=subprocess.DEVNULL)
+    while group_of(process.pid) != process.pid:
+        pass
+    assert group_is_alive(process.pid)
+    supervision.end_groups([process.pid], grace_s=0.3)
+    assert not group_is_alive(process.pid)
+    process.wait()
+    assert supervision.status_of(process) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+
+
+def test_a_group_of_zombies_is_not_alive_and_our_own_is_nobodys_to_end():
+    assert group_of(os.getpid()) is None
+    process = start([sys.executable, "-S", "-c", ""], os.environ)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not collected
+    assert not group_is_alive(process.pid)
+    process.wait()
+    assert group_of(process.pid) is None
