@@ -1,0 +1,128 @@
+"""What a difference takes for a side, and what it refuses; differences of real captures and of saved runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.api import compare, diff
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.metrics import overall_verdict
+from nsyspipe.errors import OptionError, ReportNotFoundError
+from nsyspipe.replay.answer import whatif
+from nsyspipe.report.difference import difference_document, verdict_text
+from nsyspipe.store.write import save
+
+STEPS = [(1000 + 3 * (number % 2), 100, 40, 60) for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def run(made):
+    return made(STEPS, STEPS)
+
+
+def test_a_side_is_a_side_a_run_or_a_path(run):
+    folder = run.inputs[0].parent
+    for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
+        assert diff(given, run).verdict == "no change"
+    assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run': no change>"
+    # It is shown by its label or what tells it from the other.
+    assert (Side("x", (run,)).name, Side("x", (run,), "runs/x").name) == ("x", "runs/x")
+    assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))
+
+
+def test_a_list_of_runs_is_several_captures_and_a_store_all_its_runs(run, made, tmp_path):
+    other = made(STEPS[1:], STEPS[1:])
+    assert [len(side.runs) for side in (diff([run, other], run).baseline, diff((other,), run).baseline)] == [2, 1]
+    for one in (run, other):
+        save(one, tmp_path / "store")
+    assert len(compare(tmp_path / "store").sides) == 2
+    with pytest.raises(OptionError, match="is one run, not a list"):
+        compare(str(run.inputs[0].parent))
+    with pytest.raises(OptionError, match="is not of runs"):
+        diff(["a_0.sqlite", "a_1.sqlite"], run)
+    with pytest.raises(OptionError, match="takes a run"):
+        whatif("nowhere")
+
+
+def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_are_errors(run):
+    with pytest.raises(ReportNotFoundError):
+        diff("nowhere", run)
+    for runs, problem in (((), "no run"), ((run, run), "twice")):
+        with pytest.raises(OptionError, match=problem):
+            Side("x", runs)
+
+
+@pytest.mark.parametrize("options", [
+    *({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
+    *({"confidence": value} for value in (0.5, 1.0)), {"metrics": ["speed"]},
+])  # fmt: skip
+def test_options_out_of_range_are_refused(run, options):
+    with pytest.raises(OptionError):
+        diff(run, run, **options)
+
+
+def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
+    slower = made(*[[(2000 + one, *rest) for one, *rest in STEPS]] * 3)
+    found = diff(run, slower)
+    assert not found.is_comparable
+    assert found.verdict == "inconclusive"
+    row = found.metrics.to_pylist()[0]
+    assert row["why"] == "not comparable: world size"
+    assert (row["baseline"], row["candidate"]) == (1201.5, 3201.5)  # the figures are there
+    forced = diff(run, slower, force=True)
+    assert forced.verdict == "regression"
+    assert not forced.is_comparable
+
+
+@pytest.mark.parametrize(("verdicts", "expected"), [
+    (["improvement", "no change"], "improvement"), (["no change", "no change"], "no change"),
+    (["improvement", "inconclusive", "no change"], "inconclusive"),
+    (["inconclusive", "regression", "improvement"], "regression"),
+    # What has no direction does not enter beside what has one, and alone it is never better nor worse.
+    (["neither change", "no change"], "no change"), (["neither inconclusive", "improvement"], "improvement"),
+    (["neither no change"], "no change"), (["neither change", "neither no change"], "inconclusive"),
+    (["neither inconclusive"], "inconclusive"),
+])  # fmt: skip
+def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
+    rows = [
+        {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
+        for one in verdicts
+    ]
+    assert overall_verdict(rows) == expected
+    assert overall_verdict(rows[::-1]) == expected
+
+
+def test_reports_and_the_saved_runs_give_the_same_document(run, made, tmp_path):
+    runs = run, made([(1500, 90, 40, 60)] * 3, STEPS)
+    for one in runs:
+        save(one, tmp_path)
+    saved = diff(*(tmp_path / "runs" / f"run_id={one.header.run_id}" for one in runs))
+    assert difference_document(saved) == difference_document(diff(*runs))
+
+
+def test_kernels_of_one_step_add_up_to_its_compute_and_communication(runs):
+    before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
+    kernels = diff(before, after).kernels.to_pylist()
+    for side, one in (("baseline", before), ("candidate", after)):
+        steps = one.breakdown()
+        for is_comm, column in ((True, "comm_ns"), (False, "compute_ns")):
+            total = sum(row[f"{side}_ns_per_step"] for row in kernels if row["name"].startswith("nccl") == is_comm)
+            assert total == pytest.approx(sum(steps[column].to_pylist()) / steps.num_rows, rel=0.02)
+
+
+def test_one_step_is_too_few_and_more_are_asked_for(runs):
+    found = diff(runs("ddp-4gpu"), runs("ddp-4gpu-shm"))
+    row = found.metrics.to_pylist()[0]
+    assert (row["n_baseline"], row["n_candidate"], row["ci_low"], row["ci_high"]) == (1, 1, None, None)
+    assert (row["verdict"], row["delta"] > 0) == ("inconclusive", True)
+    assert verdict_text(found).endswith("1 step, needs 3; capture more steps")
+
+
+@pytest.mark.slow
+def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
+    before, after = (runs(f"ddp-4gpu-{name}") for name in ("before", "after"))
+    found = diff(Side("both", (before, after)), after)
+    # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms.
+    row = found.metrics.to_pylist()[0]
+    assert row["ci_low"] < 0 < row["ci_high"]
+    assert found.has_spread_between_captures
