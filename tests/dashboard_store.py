@@ -65,10 +65,8 @@ def days(n: float) -> datetime:
 
 def add_series(store: Path, label: str, times_ms: list[float | None], **changes: Any) -> list[str]:
     """Write a run a day with these step times, the first on day 0; return their ids."""
-    return [
-        add_run(store, f"{label}-{day:03}", label=label, **series_day(day, ms), **changes)
-        for day, ms in enumerate(times_ms)
-    ]
+    of_days = enumerate(times_ms)
+    return [add_run(store, f"{label}-{day:03}", label=label, **series_day(day, ms), **changes) for day, ms in of_days]
 
 
 def series_day(day: int, ms: float | None) -> dict[str, Any]:

@@ -218,9 +218,8 @@ def table(rows: Sequence[Measured]) -> str:
         lines.append(f"| {' | '.join(words)} |")
     answered = [one for one in rows if one.predicted_ns is not None]
     errors = [abs(one.error) for one in answered]
-    median_error, half_width = (
-        100 * statistics.median(values) for values in (errors, [one.half_width for one in answered])
-    )
+    half_widths = [one.half_width for one in answered]
+    median_error, half_width = (100 * statistics.median(values) for values in (errors, half_widths))
     inside = 100 * statistics.mean(one.is_inside for one in answered)
     summary = (
         f"{len(answered)} of {len(rows)} answered: median error {median_error:.2f} %, worst {100 * max(errors):.2f} %, "

@@ -1,4 +1,4 @@
-"""Kernels by phase and name: what they cost, in which windows, how much slower communication makes them."""
+"""Kernels by phase and name: what they cost, in which windows, how much slower communication makes them. What costs most."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.analysis import kernels as costs, kernels as module
+from nsyspipe.analysis import kernels as module
 from nsyspipe.analysis.intervals import EMPTY, union
+from nsyspipe.analysis.kernels import costs
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from tests.build.make import comm, compute, dtod, ints, operations, windows
+from tests.build.tools import run_of
+from tests.run.test_traffic import grid_rank
 
 NO_PHASE = np.int8(-1)
 
@@ -22,7 +25,7 @@ def table_of(*ops, texts=(), phase=None, under=(), spans=()):
     n_kernels = sum(op.category != "copy" for op in ops)
     phase = np.full(n_kernels, NO_PHASE) if phase is None else np.array(phase, np.int8)
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
-    return costs.kernels_table(operations(*ops), dict(texts), phase, covered, windows(*spans))
+    return module.kernels_table(operations(*ops), dict(texts), phase, covered, windows(*spans))
 
 
 def names(*name_ids, texts):
@@ -90,7 +93,7 @@ def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_
             for name, time in zip("abc", times, strict=True)]  # fmt: skip
     keys = ("rank", "phase", "name", "total_ns")
     rows = [dict(zip(keys, row, strict=True)) for row in (*rows, (1, "backward", "z", 1))]
-    kept = costs.costliest(schema.KERNEL_COSTS.from_rows(rows), n_kept)
+    kept = module.costliest(schema.KERNEL_COSTS.from_rows(rows), n_kept)
     assert kept.schema == schema.KERNEL_COSTS.arrow
     assert [f"{row['rank']}{row['phase']}{row['name']}" for row in kept.to_pylist()] == expected
 
@@ -101,7 +104,7 @@ KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers
 def sums(kernels, spans, n_rows=3):
     """Sum kernels (start, duration, row) over windows."""
     columns = (ints(*(one[at] for one in kernels)) for at in range(3))
-    return costs.window_sums(*columns, n_rows, windows(*spans))
+    return module.window_sums(*columns, n_rows, windows(*spans))
 
 
 @pytest.mark.parametrize("most", [1, 30, 2**18])
@@ -153,7 +156,7 @@ def slowdown(*kernels, grid=None, block=None):
     """Compare kernels (name, duration, covered); return {kernel: (covered, what that takes free)}."""
     columns = [ints(*(kernel[at] for kernel in kernels)) for at in range(3)]
     shapes = [ints(*([8] * len(kernels) if one is None else one)) for one in (grid, block)]
-    kernel, covered, free = (one.tolist() for one in costs.kernel_slowdown(columns[0], *shapes, *columns[1:]))
+    kernel, covered, free = (one.tolist() for one in module.kernel_slowdown(columns[0], *shapes, *columns[1:]))
     return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
 
 
@@ -235,7 +238,7 @@ def delays(n, beside, ahead=None):
     late = [compute(at, at + 10, 0 if ahead is None else at - beside - ahead) for at in starts]
     nccl = begin + 20, begin + 60 + every * n
     ops, spans = operations(*free, *late, comm(*nccl, 0)), windows((0, begin), (begin, begin + 10**8))
-    found = costs.comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
+    found = module.comm_delays(ops, union(ints(nccl[0]), ints(nccl[1])), spans)
     return None if found is None else found.tolist()
 
 
@@ -249,7 +252,7 @@ def delays(n, beside, ahead=None):
 ])  # fmt: skip
 def test_what_begins_later_beside_communication_counts_for_all_that_began_there(n, beside, ahead, expected):
     assert delays(n, beside, ahead) == expected
-    assert costs.comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
+    assert module.comm_delays(operations(compute(0, 10, 0)), EMPTY, windows((0, 20))).tolist() == [0]
 
 
 @pytest.mark.parametrize(("rows", "share"), [
@@ -260,10 +263,8 @@ def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
 ])  # fmt: skip
 def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
-    assert (
-        costs.compared_share(schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows]))
-        == share
-    )
+    table = schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows])
+    assert module.compared_share(table) == share
 
 
 @pytest.mark.parametrize(("bytes_per_s", "most"), [
@@ -271,4 +272,121 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     (3e9, 0.048), (30e9, 0.048), (30e9 * 10**0.5, 0.424), (300e9, 0.8), (3e12, 0.8), (None, 0.8),
 ])  # fmt: skip
 def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
-    assert costs.most_assumed(bytes_per_s) == pytest.approx(most)
+    assert module.most_assumed(bytes_per_s) == pytest.approx(most)
+
+
+STEPS = [{"rank": rank, "step": step, "wall_ns": 1000, "comm_ns": 100} for rank in (0, 1) for step in (1, 2)]
+
+
+def kernel(rank, name, n, ns, **more):
+    row = {"rank": rank, "phase": "forward", "name": name, "n_kernels": 2 * (n or 1), "total_ns": 2 * (ns or 1)}
+    zeros = dict.fromkeys(("overlapped_ns", "n_slowed", "slowed_ns", "free_ns"), 0)
+    return row | zeros | {"n_in_summary": n, "in_summary_ns": ns} | more
+
+
+def collective(rank, step, start, end, *, wait, size=1000, **more):
+    own = {"rank": rank, "step": step, "collective": "all_reduce", "message_bytes": size, "bus_bytes": 1.5 * size}
+    times = {"start_ns": start, "end_ns": end, "wait_ns": wait, "transfer_ns": end - start - wait, "exposed_ns": 10}
+    return own | times | {"in_summary": True} | more
+
+
+def rows_of(table, kernels=(), collectives=(), traffic=(), steps=STEPS, *, is_capture=False):
+    schemas = schema.KERNEL_COSTS, schema.COLLECTIVES, schema.TRAFFIC, schema.STEPS
+    tables = zip(schemas, (kernels, collectives, traffic, steps), strict=True)
+    found = costs(*(one.from_rows(rows) for one, rows in tables), is_capture=is_capture)
+    return [row for row in found.to_pylist() if row["table"] == table]
+
+
+def test_kernels_are_summed_over_ranks_and_the_costliest_stands_first():
+    under = {"overlapped_ns": 150, "n_slowed": 3, "slowed_ns": 90, "free_ns": 60}
+    first, second, nccl = rows_of("kernels", [
+        kernel(0, "a", 1, 20), kernel(1, "a", 3, 30), kernel(0, "b", 4, 200, **under), kernel(1, "ncclKernel", 1, 5),
+    ])  # fmt: skip
+    # Two ranks and two steps: 200 ns are 50 per step, of 4000 ns; 150 of the 400 of the capture lie beside communication.
+    assert first == dict.fromkeys(schema.COSTS.names) | {
+        "table": "kernels", "name": "b", "phase": "forward", "n_calls": 4, "total_ns": 200, "step_share": 0.05,
+        "calls_per_step": 1, "time_ns_per_step": 50, "beside_comm_ratio": 0.375, "slowdown_ratio": 0.5, "n_slowed": 3,
+    }  # fmt: skip
+    names = ("name", "n_calls", "total_ns", "beside_comm_ratio", "slowdown_ratio")
+    assert [second[name] for name in names] == ["a", 4, 50, 0.0, None]
+    # What lies beside communication is no question that communication has.
+    assert (nccl["name"], nccl["beside_comm_ratio"]) == ("ncclKernel", None)
+
+
+def test_collectives_are_summed_by_kind_and_size():
+    rows = [
+        collective(0, 1, 0, 60, wait=20), collective(1, 1, 20, 60, wait=0), collective(0, 1, 100, 110, wait=0, size=8),
+        # A send may end before the last rank comes: it waits no longer than it lasts. The skipped step does not count.
+        collective(0, 2, 0, 30, wait=50, transfer_ns=0), collective(1, 0, 0, 900, wait=0, in_summary=False),
+    ]  # fmt: skip
+    large, small = rows_of("collectives", collectives=rows)
+    assert large == dict.fromkeys(schema.COSTS.names) | {
+        "table": "collectives", "name": "all_reduce", "message_bytes": 1000, "n_calls": 3, "total_ns": 130,
+        "step_share": 0.0325, "calls_per_step": 0.75, "time_ns_per_step": 32.5, "bytes_per_step": 750,
+        "exposed_ns_per_step": 7.5, "hidden_ns_per_step": 25, "wait_ns_per_step": 12.5, "transfer_ns_per_step": 20,
+        "algbw_bytes_per_s": pytest.approx(3000 / 80e-9), "busbw_bytes_per_s": pytest.approx(4500 / 80e-9),
+    }  # fmt: skip
+    assert (small["message_bytes"], small["n_calls"], small["busbw_bytes_per_s"]) == (8, 1, pytest.approx(12 / 10e-9))
+
+
+@pytest.mark.parametrize(("unknown", "names"), [
+    ("exposed_ns", {"exposed_ns_per_step", "hidden_ns_per_step"}),
+    ("wait_ns", {"wait_ns_per_step"}),
+    ("transfer_ns", {"transfer_ns_per_step", "algbw_bytes_per_s", "busbw_bytes_per_s"}),
+    ("bus_bytes", {"busbw_bytes_per_s"}),
+    ("message_bytes", {"message_bytes", "bytes_per_step", "algbw_bytes_per_s"}),
+])  # fmt: skip
+def test_a_sum_of_which_a_part_is_not_known_is_null(unknown, names):
+    whole = [collective(0, 1, 0, 60, wait=20), collective(1, 1, 20, 60, wait=0)]
+    lacking = [row | {unknown: None} if unknown == "message_bytes" or row["rank"] else row for row in whole]
+    (before,), (after,) = (rows_of("collectives", collectives=rows) for rows in (whole, lacking))
+    assert {name for name in before if before[name] is not None and after[name] is None} == names
+    others = [name for name in {**before, **after} if name not in names]
+    assert [after[name] for name in others] == [before[name] for name in others]
+
+
+def test_without_steps_or_without_a_sight_of_communication_nothing_is_made_up():
+    (row,) = rows_of("kernels", [kernel(0, "a", 1, 20)], is_capture=True)
+    assert (row["total_ns"], row["step_share"], row["calls_per_step"], row["time_ns_per_step"]) == (
+        20, 0.005, None, None,
+    )  # fmt: skip
+    (row,) = rows_of("kernels", [kernel(0, "a", None, None), kernel(1, "a", 1, 20)])
+    assert (row["n_calls"], row["total_ns"], row["step_share"], row["time_ns_per_step"]) == (None,) * 4
+    # In a graph that was captured as a whole there may be more.
+    hidden = [STEPS[0] | {"comm_ns": None}, *STEPS[1:]]
+    assert rows_of("collectives", collectives=[collective(0, 1, 0, 60, wait=20)], steps=hidden) == []
+    (row,) = rows_of("kernels", [kernel(0, "CUDA graph", 1, 20)], steps=hidden)
+    assert (row["step_share"], row["beside_comm_ratio"]) == (0.005, None)
+    assert (
+        costs(
+            *(one.empty() for one in (schema.KERNEL_COSTS, schema.COLLECTIVES, schema.TRAFFIC, schema.STEPS)),
+            is_capture=False,
+        ).num_rows
+        == 0
+    )
+
+
+def test_a_built_run_has_the_costs_of_its_rows(tmp_path):
+    run = run_of(tmp_path, *map(grid_rank, range(4)))
+    rows = run.costs().to_pylist()
+    steps, n_steps = run.breakdown().to_pylist(), run.breakdown().num_rows
+    collectives = [row for row in run.collectives().to_pylist() if row["in_summary"]]
+    # Per step on one rank: 4 in its tensor group, each 20 or (the late one) 15 alone, and one of 60 beside a kernel of 40.
+    large, small = ([row for row in collectives if row["message_bytes"] == size * 2**20] for size in (4, 1))
+    assert {row["exposed_ns"] for row in large} == {20}
+    assert {(row["rank"] % 2, row["exposed_ns"]) for row in small} == {(0, 20), (1, 15)}
+    of_small, of_large = (row for row in rows if row["table"] == "collectives")
+    names = ("calls_per_step", "time_ns_per_step", "exposed_ns_per_step", "wait_ns_per_step")
+    assert [of_small[name] for name in names] == [4, 70, 70, 10]
+    names = ("calls_per_step", "time_ns_per_step", "exposed_ns_per_step", "hidden_ns_per_step")
+    assert [of_large[name] for name in names] == [1, 60, 20, 40]
+    in_kernels = sum(row["in_summary_ns"] for row in run.kernels().to_pylist())
+    assert sum(row["total_ns"] for row in rows if row["table"] == "kernels") == in_kernels
+    assert of_small["total_ns"] == sum(row["end_ns"] - row["start_ns"] for row in small)
+    assert of_small["step_share"] == of_small["total_ns"] / sum(row["wall_ns"] for row in steps)
+    assert n_steps == len({(row["rank"], row["step"]) for row in collectives})
+    # Those of traffic as the table has them, the costliest first.
+    named = ("communicator", "role", "exposed_ns_per_step")
+    of_traffic = [tuple(row[name] for name in named) for row in rows if row["table"] == "traffic"]
+    assert of_traffic == [("0x10", "tensor", 70), ("0x11", "tensor", 70), ("0x40", "data", 20), ("0x41", "data", 20)]
+    assert run.table("costs").equals(run.costs())

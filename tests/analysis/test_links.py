@@ -35,11 +35,8 @@ def members(*hosts):
 def ring(*transports, hosts=None, comm_id="0x1", rings=True):
     """Return a communicator whose ring 0 -> 1 -> ... -> 0 has these transports; None was not logged."""
     n_ranks = len(transports)
-    edges = tuple(
-        Edge(rank, (rank + 1) % n_ranks, tuple(transport.split(", ")), 2)
-        for rank, transport in enumerate(transports)
-        if transport
-    )
+    known = [(rank, transport.split(", ")) for rank, transport in enumerate(transports) if transport]
+    edges = tuple(Edge(rank, (rank + 1) % n_ranks, tuple(words), 2) for rank, words in known)
     around = {0: tuple(range(n_ranks))} if rings else None
     place = members(*(hosts or ["a"] * n_ranks))
     return Communicator(comm_id, n_ranks, place, around, 2, None, edges or None)

@@ -107,12 +107,10 @@ def test_the_bubble_is_a_mean_over_all_ranks(
     assert bubble_ns_per_step(schema.TRAFFIC.from_rows(rows), 3) == expected
 
 
-def traffic(
-    *communicators: tuple[str, str, str, int | None], name: str = "0x{}", exposed: dict[str, int] | None = None
-):
+def traffic(*comms: tuple[str, str, str, int | None], name: str = "0x{}", exposed: dict[str, int] | None = None):
     """Return the table of communicators by role, collective, ranks and size; each rank's exposed time is that of its role."""
     rows: list[dict[str, object]] = []
-    for at, (role, collective, ranks, n_ranks) in enumerate(communicators):
+    for at, (role, collective, ranks, n_ranks) in enumerate(comms):
         one: dict[str, object] = {
             "communicator": name.format(at), "role": role, "collective": collective, "n_ranks": n_ranks, "ranks": ranks,
             "exposed_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,

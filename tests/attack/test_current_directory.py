@@ -114,9 +114,8 @@ def test_no_command_imports_from_where_it_runs(trap, console_script, attempts, t
     in_turn = console_script.with_name("in_turn")
     in_turn.write_text(IN_TURN)
     done = started([sys.executable, in_turn, *COMMANDS], trap, PATH=path, NSYSPIPE_CACHE_DIR=str(cache))
-    assert list(map(int, re.findall("^== ([0-9]+)$", done.stderr, re.MULTILINE))) == [0] * (len(COMMANDS) - 1) + [2], (
-        done
-    )
+    ended = [int(status) for status in re.findall("^== ([0-9]+)$", done.stderr, re.MULTILINE)]
+    assert ended == [0] * (len(COMMANDS) - 1) + [2], done
     assert json.JSONDecoder().raw_decode(done.stdout)[0]["run"]["n_ranks"] == 2
     assert trap.imports() == []
     attempts(len(COMMANDS) * len(NAMES))

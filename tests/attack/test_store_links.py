@@ -171,9 +171,7 @@ def instead(folder, link, outside):
     ("name", "run_id"),
     [(name, run_id) for at, name in enumerate(PREPARED) for run_id in ([RUN_ID, "planted"] if at < 7 else ["planted"])],
 )
-def test_a_switch_that_somebody_prepared_is_refused_and_moves_and_removes_nothing(
-    runs, tmp_path, outside, name, run_id
-):
+def test_a_switch_that_somebody_prepared_is_refused_and_changes_nothing(runs, tmp_path, outside, name, run_id):
     store = stored(tmp_path / "store", runs[0])
     switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()

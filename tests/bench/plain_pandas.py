@@ -32,9 +32,8 @@ def totals(path: str) -> dict[str, int]:
     kernels = inside(kernels, steps, "step")
     first = int(kernels.dropna(subset="step").groupby("step")["start"].min().iloc[0])
     opened, closed = steps["start"].iloc[-1], steps["end"].iloc[-1]
-    last = max(
-        int(one.loc[(one["launch"] >= opened) & (one["launch"] < closed), "end"].max()) for one in (kernels, copies)
-    )
+    launched = [one[(one["launch"] >= opened) & (one["launch"] < closed)] for one in (kernels, copies)]
+    last = max(int(one["end"].max()) for one in launched)
     phases = ranges[ranges["text"] == "backward"].sort_values("start").reset_index(drop=True)
     phases["phase"] = phases.index
     kernels = inside(kernels, phases, "phase")

@@ -105,9 +105,8 @@ def test_speed_against_the_scan_of_the_same_columns(reports, shown):
 
     def line(what, found):
         seconds, faster = found["seconds"], plain["seconds"] / found["seconds"]
-        return (
-            f"{what}: {seconds:.2f} s = {seconds / scan:.2f} F, peak {found['peak_mib']:.0f} MiB, {faster:.1f} x pandas"
-        )
+        took = f"{seconds:.2f} s = {seconds / scan:.2f} F"
+        return f"{what}: {took}, peak {found['peak_mib']:.0f} MiB, {faster:.1f} x pandas"
 
     n_bytes = sum(report.stat().st_size for report in reports)
     shown(
@@ -146,10 +145,8 @@ def test_saving_beside_a_thousand_runs_takes_as_long_as_alone(tmp_path, shown):
 def test_a_trace_of_all_operations_takes_seconds(written, tmp_path, shown):
     plain = command("analyze", *written(100_000, 8), "-q")
     path = tmp_path / "all.pftrace"
-    traces = {
-        "all": ["--perfetto", str(path)],
-        "few": ["--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"],
-    }
+    few = ["--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"]
+    traces = {"all": ["--perfetto", str(path)], "few": few}
     found = best({"alone": plain} | {name: [*plain, *more] for name, more in traces.items()}, times=2)
     added, few = (found[name]["seconds"] - found["alone"]["seconds"] for name in ("all", "few"))
     n_operations = 8 * 100_000 * 21 // 20  # and a copy per 20 kernels
@@ -301,9 +298,7 @@ def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
     """Sum the columns through the driver that loads them; ids are masked, since their sum overflows."""
     with open_report(path) as report:
         for table, kinds in columns.items():
-            sums = [
-                _SUMS[kind].format(name) for name, kind in kinds.items() if kind == "sql" or report.has(table, name)
-            ]
+            sums = [_SUMS[kind].format(at) for at, kind in kinds.items() if kind == "sql" or report.has(table, at)]
             fetch_rows(report._connection, f"SELECT {', '.join(sums)} FROM {table}")
 
 
@@ -340,6 +335,4 @@ def _children(pid: int) -> list[int]:
 
 def _totals(found: dict) -> list[dict[str, int]]:
     ranks = [row["rank"] for row in found["ranks"]]
-    return [
-        {name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in STEADY} for rank in ranks
-    ]
+    return [{name: sum(one[name] for one in found["steps"] if one["rank"] == at) for name in STEADY} for at in ranks]

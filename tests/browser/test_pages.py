@@ -207,9 +207,8 @@ def test_a_bar_with_a_hostile_name_is_pointed_at(hostile):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_picture_of_the_readme(open_page, screenshot, scheme):
     """``NSYSPIPE_SCREENSHOTS=docs/images pytest -m browser -k picture_of -n 0`` takes it anew."""
-    opened = open_page(
-        SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=scheme == "dark", reduced_motion="reduce"
-    )
+    dark = scheme == "dark"
+    opened = open_page(SAMPLES / "ddp-4gpu-before.html", size=(1280, 780), dark=dark, reduced_motion="reduce")
     opened.draw()
     opened.page.wait_for_timeout(1000)  # until what moves stands still
     screenshot(opened.page, f"page-{scheme}")

@@ -55,9 +55,8 @@ _OF_KERNELS = """where correlationId in (select correlationId from CUPTI_ACTIVIT
 def forget_launches(report, name, n):
     """Take the first n launches of the kernels with that name out of a report."""
     with contextlib.closing(sqlite3.connect(report)) as connection, connection:
-        gone = connection.execute(
-            f"delete from CUPTI_ACTIVITY_KIND_RUNTIME {_OF_KERNELS} order by start limit ?2)", (name, n)
-        )
+        words = f"delete from CUPTI_ACTIVITY_KIND_RUNTIME {_OF_KERNELS} order by start limit ?2)"
+        gone = connection.execute(words, (name, n))
         assert gone.rowcount == n
 
 

@@ -184,9 +184,7 @@ class TraceBuilder:
                 database.execute(f"CREATE TABLE {table} ({definitions})")
                 # What the version requires and the row lacks is 0 or empty.
                 required = {name: "" if "TEXT" in kind else 0 for name, kind in columns.items() if "NOT NULL" in kind}
-                cells = [
-                    [required.get(name) if row.get(name) is None else row[name] for name in columns] for row in rows
-                ]
+                cells = [[required.get(one) if row.get(one) is None else row[one] for one in columns] for row in rows]
                 database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells)
             database.execute("COMMIT")
         return path
@@ -200,9 +198,8 @@ def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_si
     """
     builder = TraceBuilder(version, pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank).session(10**18 + rank).gpu()
-    builder.meta(
-        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0], EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1]
-    ).host("node0")
+    number, product = version.split(maxsplit=1)[0], version.rsplit(maxsplit=1)[-1]
+    builder.meta(EXPORT_SCHEMA_VERSION=number, EXPORT_PRODUCT_VERSION=product).host("node0")
     for step in range(n_steps):
         at = 1000 * step
         builder.range(at, at + 900, f"step {step}")

@@ -188,10 +188,6 @@ for batch in loader:
 def test_an_unchanged_loop_of_accelerate_is_captured_by_its_optimizers_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("NSYSPIPE_ATTACH_STEPS", "2:4")
     put(tmp_path, "site/sitecustomize.py", (REPOSITORY / "launchers" / "attach" / "sitecustomize.py").read_text())
-    steps = [
-        ["step 1", True, False, "end step 1"],
-        ["step 2", True, False, "end step 2"],
-        ["step 3", True, False, "end step 3"],
-    ]
+    steps = [[f"step {number}", True, False, f"end step {number}"] for number in (1, 2, 3)]
     captured = ["nsyspipe.capture", *steps[1], *steps[2], "end nsyspipe.capture"]
     assert asked(tmp_path, ATTACHED)[1:] == [*steps[0], *captured, True, False, True, False, True]

@@ -52,15 +52,10 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
         ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short"),
     ]:  # fmt: skip
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
-    refused(
-        diff("--against", "main", "labels"),
-        "several other labels",
-        "main (2 runs), ",
-        "diff --against main labels a=b/c",
-    )
-    refused(
-        diff("--against", "m1", "labels"), "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE"
-    )
+    done = diff("--against", "main", "labels")
+    refused(done, "several other labels", "main (2 runs), ", "diff --against main labels a=b/c")
+    done = diff("--against", "m1", "labels")
+    refused(done, "is the id of a run, not a label", "fix: nsyspipe diff labels:m1 CANDIDATE")
     one = json.loads(diff("--against", "main", "labels/", "a=b/c", "--json", "-").stdout)
     same = json.loads(diff("main=labels:m1", "main=labels:m2", "labels:f1", "--json", "-").stdout)
     assert one == same
@@ -71,10 +66,8 @@ def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
     assert "candidate: new |" in diff("--against", "main", "labels", "new=fast").stdout
     # What is there twice says nothing of the spread between captures.
     save(nsyspipe.load(beside / "reports" / "slow", label="main", run_id="m3", jobs=1), beside / "labels")
-    assert (
-        "one capture under two run ids: baseline m3, candidate none"
-        in diff("--against", "main", "labels", "run-3").stdout
-    )
+    told = diff("--against", "main", "labels", "run-3").stdout
+    assert "one capture under two run ids: baseline m3, candidate none" in told
     next((beside / "labels" / "runs" / "run_id=s1").iterdir()).write_bytes(b"")
     refused(diff("--against", "main", "labels", "a=b/c"), "labels:s1 cannot be read, whatever its label is")
 

@@ -177,9 +177,8 @@ def test_a_file_that_cannot_be_written_is_refused(made, tmp_path, call, start):
         refused(call(*start.format(made / "slow").split(), target, "--force"), f"{target}: ")
     # A directory, one that is not there yet too, is told a file in it.
     for folder in (tmp_path, f"{tmp_path / 'absent'}/"):
-        refused(
-            call(*start.format(made / "slow").split(), folder), "is a directory", f"fix: {str(folder).rstrip('/')}/"
-        )
+        done = call(*start.format(made / "slow").split(), folder)
+        refused(done, "is a directory", f"fix: {str(folder).rstrip('/')}/")
 
 
 @pytest.mark.slow
@@ -219,9 +218,7 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
     assert invoke(there, "-q").exit_code == 0
 
 
-def test_a_run_is_not_saved_beside_its_reports_and_without_operations_says_how_to_get_them(
-    steady, results, invoke, call
-):
+def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(steady, results, invoke, call):
     before = listed(steady)
     refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
     assert listed(steady) == before

@@ -59,10 +59,8 @@ def test_every_table_has_its_declared_schema_with_docs_and_units(steady_run, wit
         assert one.schema.equals(TABLES[name].arrow, check_metadata=True)
     assert table.num_rows or name in {"problems", "links", "host_steps", "findings", "idle_calls"}
     # What is of all ranks stands before theirs.
-    keys = [
-        tuple(-1 if row[key] is None else row[key] for key in TABLES[name].key)
-        for row in table.select(TABLES[name].key).to_pylist()
-    ]
+    rows = table.select(TABLES[name].key).to_pylist()
+    keys = [tuple(-1 if value is None else value for value in row.values()) for row in rows]
     assert keys == sorted(keys) or {*TABLES[name].key} & ORDERED_OTHERWISE
     for field in table.schema:
         assert field.metadata[b"doc"]
@@ -154,18 +152,15 @@ def test_all_runs_of_a_label_are_a_side(store, steady_run):
         assert [run.header.run_id for run in change.baseline.runs] == ["run-0", "run-1"]
         assert (change.candidate.label, len(change.candidate.runs)) == (label, 1)
     assert len(nsyspipe.diff(store, "a", against="b").candidate.runs) == 2
-    with pytest.raises(
-        OptionError, match=r"against='c': .* has no run of that label\n  found: a \(2 runs\), b \(1 run\)"
-    ):
+    said = r"against='c': .* has no run of that label\n  found: a \(2 runs\), b \(1 run\)"
+    with pytest.raises(OptionError, match=said):
         nsyspipe.diff(store, against="c")
 
 
 def test_whatever_the_command_line_writes_python_writes_too(store, tmp_path):
     change, board = nsyspipe.diff(store, against="a"), nsyspipe.compare(store)
-    for answer, name, suffixes in (
-        (change, "change", ("json", "md", "html")),
-        (board, "board", ("json", "md", "html", "csv")),
-    ):
+    usual = ["json", "md", "html"]
+    for answer, name, suffixes in ((change, "change", usual), (board, "board", [*usual, "csv"])):
         for suffix in suffixes:
             path = tmp_path / f"{name}.{suffix}"
             for _ in range(2):  # one of the same runs is replaced

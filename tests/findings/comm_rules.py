@@ -67,10 +67,8 @@ def slowing(*kernels, hidden=220):
 
 
 LATER = [step(rank, hidden=226, comm_delay_ns=10 * (1 + rank)) for rank in range(2)]
-MIXED = (
-    *(kernel("gemm", 10, 150, 100, rank=rank) for rank in range(2)),
-    *(kernel("norm", 30, 800, 800), kernel("alone", 0, 0, 0)),
-)
+OF_RANKS = (kernel("gemm", 10, 150, 100, rank=rank) for rank in range(2))
+MIXED = (*OF_RANKS, kernel("norm", 30, 800, 800), kernel("alone", 0, 0, 0))
 SEVEN = [kernel(f"k{number}", 10, 1000 + 100 * number, 1000) for number in range(1, 8)]
 TWICE = [kernel("gemm", 50, 2000, 1000)]
 COMM_SLOWS_COMPUTE = of(

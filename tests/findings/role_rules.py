@@ -26,15 +26,12 @@ MB = 10**6
 def using(role, kind, *exposed_and_wait, hidden=0, **more):
     """Return two ranks, each with one collective of a role per step of 1000: so much of it exposed, and waiting."""
     given = exposed_and_wait or ((200, 0), (200, 0))
-    rows = [
-        step(rank, exposed=exposed, wait=wait, hidden=hidden) | {"wait_ns": wait}
-        for rank, (exposed, wait) in enumerate(given)
-    ]
+    rows = [step(rank, exposed=one, wait=wait, hidden=hidden) for rank, (one, wait) in enumerate(given)]
+    rows = [row | {"wait_ns": wait} for row, (_, wait) in zip(rows, given, strict=True)]
     # The one that comes last starts when the others have waited.
     starts = [max(wait for _, wait in given) - wait for _, wait in given]
-    met = collective(
-        1, starts, max(start + own for start, (own, _) in zip(starts, given, strict=True)) + hidden, kind=kind
-    )
+    last = max(start + own for start, (own, _) in zip(starts, given, strict=True))
+    met = collective(1, starts, last + hidden, kind=kind)
     return evidence(rows, met, traffic=traffic(role, kind, *given), **more)
 
 
@@ -124,11 +121,8 @@ def shards(n, n_bytes=MB, *, role="sharded"):
         kind, at = ("all_gather", "reduce_scatter")[seq % 2], 200_000 * seq
         met += collective(1, (at, at), at + 100_000, kind=kind, seq=seq, comm_id="0x1", message_bytes=n_bytes)
     cost = (n * 50_000, 0)
-    carried = [
-        row
-        for kind in ("all_gather", "reduce_scatter")
-        for row in traffic(role, kind, cost, cost, comm_id="0x1", calls=n / 2)
-    ]
+    kinds = "all_gather", "reduce_scatter"
+    carried = [row for kind in kinds for row in traffic(role, kind, cost, cost, comm_id="0x1", calls=n / 2)]
     return evidence(steps(2, wall=10 * MB, exposed=n * 100_000), met, traffic=carried)
 
 
@@ -253,10 +247,8 @@ OF_TENSOR, OF_EXPERTS = using("tensor", "all_reduce"), using("expert", "all_to_a
 UNKNOWN = using("other", "all_reduce")
 LATE = [step(0, exposed=300, wait=200, idle_launch_ns=0), step(1, exposed=100, idle_launch_ns=200)]
 WAITS = collective(1, (100, 300), 400)
-OF_LATE = {
-    role: evidence(LATE, WAITS, traffic=traffic(role, "all_reduce", (300, 200), (100, 0)))
-    for role in ("tensor", "data")
-}
+IN_LATE = {role: traffic(role, "all_reduce", (300, 200), (100, 0)) for role in ("tensor", "data")}
+OF_LATE = {role: evidence(LATE, WAITS, traffic=rows) for role, rows in IN_LATE.items()}
 SHM = [link("shm", "SHM/direct/direct")]
 PIPED = stages(300, 300, idle=100)
 # The stage that waits least idles, while the other waits for it.

@@ -46,9 +46,7 @@ GRID = evidence(
     ],
 )  # fmt: skip
 RARELY = [row for number in (4, 8, 12) for row in collective(number, (0, 200), 500)]
-IN_TURN = [
-    row for number in range(4) for row in collective(number + 1, [100 * (rank == number) for rank in range(5)], 500)
-]
+IN_TURN = [row for late in range(4) for row in collective(late + 1, [100 * (rank == late) for rank in range(5)], 500)]
 LAST = 1_048_575
 FAR = [row | {"rank": rank} for row, rank in zip(collective(1, (0, 100), 500), (0, LAST), strict=True)]
 OF_FAR = [phase("optimizer", 0, host_ns=0), phase("optimizer", LAST, host_ns=9)]

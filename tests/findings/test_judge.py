@@ -1,4 +1,4 @@
-"""All rules together: the order of findings, how grave each is, and what could not be judged."""
+"""All rules together: the order of findings, how grave each is, what could not be judged, and what holds of every run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import json
 from importlib import import_module
 
 import pytest
+from hypothesis import given, strategies as st
 
+from nsyspipe.analysis.traffic import ROLES
 from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.judge import CAUSES, RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
 from tests.findings import comm_rules, device_rules, role_rules, straggler_rules, test_slow_link
-from tests.findings.make import IDS, answers, collective, evidence, fired, step, steps
+from tests.findings.make import (
+    IDS,
+    WALL,
+    answers,
+    assert_well_said,
+    collective,
+    evidence,
+    fired,
+    kernel,
+    link,
+    phase,
+    step,
+    steps,
+    traffic,
+)
 
 CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES
 CASES += role_rules.CASES
@@ -54,9 +70,9 @@ def test_every_rule_is_tested_on_both_sides():
 @pytest.mark.parametrize("rule", RULES)
 def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     blocks = []
-    for what, (one, given, expected) in ((case.id, case.values) for case in CASES):
+    for what, (one, known, expected) in ((case.id, case.values) for case in CASES):
         if one is rule and isinstance(expected, dict):
-            found = vars(fired(rule, given))
+            found = vars(fired(rule, known))
             blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
     pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 
@@ -107,8 +123,8 @@ def test_a_run_gets_all_that_its_figures_say():
 
 
 def test_a_run_that_is_well_and_windows_without_length_have_no_findings():
-    for given in (evidence(steps(2, 1, 2, 3)), evidence(steps(2, wall=0))):
-        table, problems = judge(given)
+    for known in (evidence(steps(2, 1, 2, 3)), evidence(steps(2, wall=0))):
+        table, problems = judge(known)
         assert table.equals(schema.FINDINGS.empty())
         assert problems == []
 
@@ -162,3 +178,84 @@ def test_nothing_recorded_is_nothing_found_and_no_error(lacking):
         f"not judged: launch-bound ({OF_IDLE})",
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",
     ]
+
+
+_CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
+_LINKS = (None, [link("shm", "SHM/direct")], [link("nvlink", "P2P/IPC", "NV4")], [link("net", "NET/IB/0")])
+
+
+@st.composite
+def step_rows(draw, rank, number):
+    """Draw a step whose parts fit into it; some figures may not have been recorded."""
+    cuts = sorted(draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES))))
+    parts = [after - before for before, after in zip([0, *cuts], cuts, strict=False)]
+    figures = dict(zip(_CAUSES, parts, strict=True))
+    exposed = figures.pop("exposed_comm_ns")
+    hidden = draw(st.integers(0, WALL - exposed))
+    row = step(rank, number, exposed=exposed, hidden=hidden, **figures)
+    row |= {
+        "wait_ns": (wait := draw(st.integers(0, exposed + hidden))),
+        "transfer_ns": exposed + hidden - wait,
+        "overhead_ns": draw(st.integers(0, WALL)),
+        "n_grad_copies": draw(st.sampled_from([0, 8])),
+        "grad_copy_bytes": draw(st.integers(0, 10**6)),
+    }
+    for name in draw(st.sets(st.sampled_from(sorted(row)), max_size=2)):
+        if schema.STEPS.arrow.field(name).nullable:
+            row[name] = None
+    return row
+
+
+@st.composite
+def runs(draw):
+    n_ranks, n_steps = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    rows, met = [], []
+    for number in range(n_steps):
+        rows += [draw(step_rows(rank, number)) for rank in range(n_ranks)]
+        for seq in range(draw(st.integers(0, 3))):
+            starts = draw(st.lists(st.integers(0, WALL), min_size=n_ranks, max_size=n_ranks))
+            kind = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]))
+            datatype = draw(st.sampled_from(["f32", "bf16"]))
+            end = draw(st.integers(max(starts), WALL))
+            sampled = {"micro_batch": [None, 0, 1], "message_bytes": [None, 9**6]}
+            more = {name: draw(st.sampled_from(values)) for name, values in sampled.items()}
+            met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype, **more)
+    names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
+    phases = [
+        phase(name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5)
+        for name in names
+        for row in rows
+    ]
+    slowed = draw(st.integers(1, 5000))
+    uses = sorted({(row["comm_id"], row["collective"]) for row in met})
+    cost = st.tuples(st.floats(0, WALL), st.none() | st.floats(0, WALL))
+    carried = [
+        row
+        for comm_id, kind in uses
+        for row in traffic(draw(st.sampled_from(ROLES)), kind, *(draw(cost) for _ in range(n_ranks)), comm_id=comm_id)
+    ]
+    return evidence(
+        rows,
+        met,
+        phases=phases,
+        kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
+        links=draw(st.sampled_from(_LINKS)),
+        traffic=carried,
+        hosts=dict(enumerate(draw(st.sampled_from(["", "aab", "abc"])))),
+        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])),
+        n_hosts=draw(st.integers(1, 2)),
+        blocked_ns_by_call={"cudaMalloc": 7},
+    )
+
+
+@pytest.mark.slow
+@given(runs())
+def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
+    table, problems = judge(run)
+    rows = table.to_pylist()
+    assert_well_said(rows)
+    assert all(0 <= (row["saving_ns_per_step"] or 0) <= run.mean("wall_ns") for row in rows)
+    said = [one.message.partition(" (")[0].removeprefix("not judged: ") for one in problems]
+    open_rules = [name for names in said for name in names.split(", ")]
+    assert len(set(open_rules)) == len(open_rules)
+    assert not set(open_rules) & {row["id"] for row in rows}

@@ -100,11 +100,8 @@ class Machine:
     def put_patience(self, module, **seconds):
         """Shorten what programs of ours wait, which needs a Python with site packages."""
         self.put_python("")
-        lines = [
-            "import sys",
-            "if any('run_module.py' in word for word in sys.orig_argv):",
-            f"    import {module} as it",
-        ]
+        at_start = "if any('run_module.py' in word for word in sys.orig_argv):"
+        lines = ["import sys", at_start, f"    import {module} as it"]
         lines += [f"    it.{name} = {value}" for name, value in seconds.items()]
         (self.root / "site" / "sitecustomize.py").write_text("\n".join(lines))
 

@@ -1,15 +1,23 @@
-"""Labels and settings."""
+"""Labels, settings and errors: their tree, their lines, and their way between processes."""
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 
+import pyarrow as pa
 import pytest
+from typer.main import get_command
 
-from nsyspipe.errors import OptionError
+import nsyspipe
+from nsyspipe import errors
+from nsyspipe.cli.app import app
+from nsyspipe.errors import InputError, OptionError, in_python
 from nsyspipe.model import names as module
+from nsyspipe.model.figures import MEANS, RATIOS
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
+from nsyspipe.model.table import Column, table
 from tests.conftest import FROZEN
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in module.PHASE_PATTERNS.items()}
@@ -99,3 +107,106 @@ def test_a_collective_is_found_in_any_case_the_longest_name_wins_and_a_datatype_
     assert list(found) == ["reduce_scatter", "all_reduce"]
     assert {*map(module.datatype_of, ("ncclDevKernel_AllReduce_Sum_f32x4", "ncclDevKernel_AllReducef32"))} == {None}
     assert len(set(module.COLLECTIVES)) == len(module.COLLECTIVES) == 8
+
+
+CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
+FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
+
+
+def test_parents_are_those_that_callers_catch():
+    assert {one.__name__: one.__base__.__name__ for one in CLASSES} == {
+        "NsyspipeError": "Exception",
+        **dict.fromkeys(("InputError", "CaptureError", "OptionError", "OutputError"), "NsyspipeError"),
+        **dict.fromkeys(("ReportNotFoundError", "NotAReportError", "DamagedReportError"), "InputError"),
+        **dict.fromkeys(("MissingColumnError", "RankConflictError", "DatasetError"), "InputError"),
+        **dict.fromkeys(("NsysNotFoundError", "NsysFailedError"), "CaptureError"),
+    }
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("facts", [FACTS, {"found": None, "fix": None}, {**FACTS, "fix": None}])
+def test_pickling_keeps_the_class_and_the_facts_and_every_error_ends_the_program_with_2(kind, facts):
+    error = pickle.loads(pickle.dumps(kind("a.sqlite", "not a report", **facts)))
+    assert type(error) is kind
+    assert (error.subject, error.problem, error.exit_code) == ("a.sqlite", "not a report", 2)
+    assert {"found": error.found, "fix": error.fix} == facts
+    assert error.lines()[0] == "a.sqlite: not a report"
+
+
+@pytest.mark.parametrize(("facts", "extra"), [
+    ({}, []), ({"found": "", "fix": ""}, []),  # nothing is said of what is not known
+    ({"fix": "-j 1"}, ["  fix: -j 1"]), ({"found": "2 files"}, ["  found: 2 files"]),
+    (FACTS, ["  found: b.sqlite", "  fix: nsyspipe analyze b.sqlite"]),
+])  # fmt: skip
+def test_lines_are_the_message_then_what_was_found_then_the_fix(facts, extra):
+    assert InputError("a", "b", **facts).lines() == ["a: b", *extra]
+
+
+NEAREST = {"steptime": "step_time", "Step-Time": "step_time", "step_tim": "step_time"}
+
+
+@pytest.mark.parametrize(("name", "fix"), [*NEAREST.items(), *((name, None) for name in ("step_tables", "x", 5, ""))])
+def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
+    error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
+    assert (error.found, error.fix) == ("idle, step_time", fix)
+    assert error.lines()[0] == f"--sort {name!r}: is no metric"
+
+
+@pytest.mark.parametrize(("text", "python"), [
+    ("--rank-map: gives no rank to a", "rank_map: gives no rank to a"), ("with --rank-map", "with rank_map="),
+    ("--step '^a$', or leave --step out", "step='^a$', or leave step= out"), ("leave --step none out", "leave step='none' out"),
+    ("--run-id day-1.b", "run_id='day-1.b'"), ("--skip-first b: x", "skip_first='b': x"), ("--skip-first auto", "skip_first='auto'"), ("--run-id with another name", "run_id= with another name"),
+    ("--gradient-bytes 1,000: x", "gradient_bytes=1_000: x"), ("--bandwidth 300GB/s", "bandwidth='300GB/s'"),
+    ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics= idle"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
+    ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
+    ("again with --out DIR --events", "again with nsyspipe.export.parquet(run, STORE, events=True)"),
+    # Commands, and options of other programs, are typed as they stand.
+    ("nsyspipe analyze REPORTS --out runs", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
+])  # fmt: skip
+def test_from_python_an_error_names_parameters(text, python):
+    assert in_python(text) == (text if python is None else python)
+    error = InputError("a", "b", found="c", fix=text)
+    assert str(error) == f"a: b\n  found: c\n  fix: {text if python is None else python}"
+    assert error.lines()[-1] == f"  fix: {text}"
+
+
+def test_every_option_that_is_told_as_a_parameter_is_one_of_both():
+    calls = (
+        nsyspipe.load, nsyspipe.diff, nsyspipe.compare, nsyspipe.whatif, nsyspipe.export.write,
+        nsyspipe.export.parquet, nsyspipe.dashboard,
+    )  # fmt: skip
+    parameters = {name for call in (*calls, nsyspipe.Run.kernels) for name in inspect.signature(call).parameters}
+    options = {name for command in get_command(app).commands.values() for one in command.params for name in one.opts}
+    for name in (*errors._VALUED, *errors._FLAGS):
+        assert f"--{name}" in options
+        assert re.match(r"\w+", in_python(f"--{name}"))[0] in parameters
+
+
+# --- tables ---------------------------------------------------------------------------------------
+TEXT = r"""steps by rank, start_ns: One row per (rank, step): where the time
+        of a step goes.
+    wall_ns   ns            |C \ M|: without
+        the other <- KERNEL, MEMCPY
+    share     ratio?        comm / wall <- derived
+    value     float:the_metric's?  its value
+"""
+
+
+def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_unknown_unit():
+    found = table(TEXT)
+    assert (found.name, found.key) == ("steps", ("rank", "start_ns"))
+    assert found.doc == "One row per (rank, step): where the time of a step goes."
+    assert found.columns == (
+        Column("wall_ns", pa.int64(), "ns", "|C \\ M|: without the other", "KERNEL, MEMCPY"),
+        Column("share", pa.float64(), "ratio", "comm / wall", "derived", nullable=True),
+        Column("value", pa.float64(), "the metric's", "its value", nullable=True),
+    )
+    assert table("calls: One row per call.\n    call text its name").key == ()
+    with pytest.raises(KeyError, match="parsec"):
+        table("way: One row.\n    length parsec how far")
+
+
+def test_figures_are_computed_as_their_formulas_say():
+    assert RATIOS["backward_overlap_ratio"] == ("overlap_backward_ns", "comm_ns")
+    assert MEANS["collectives_per_step"] == "n_collectives"
+    assert MEANS["idle_input_ns_per_step"] == "idle_input_ns"

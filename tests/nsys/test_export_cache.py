@@ -149,9 +149,7 @@ def test_where_the_cache_is(monkeypatch):
     ("DIR", "/dev/null/x", OutputError, "cannot be used as the cache", "NSYSPIPE_CACHE_DIR=DIR"),
     *(("BYTES", given, OptionError, "is no number of bytes", "NSYSPIPE_CACHE_BYTES=20") for given in ("20GB", "-1", "1e9")),
 ])  # fmt: skip
-def test_a_cache_that_cannot_be_used_is_told_with_the_way_out(
-    reports, tool, monkeypatch, name, value, error, problem, fix
-):
+def test_a_cache_that_cannot_be_used_is_told(reports, tool, monkeypatch, name, value, error, problem, fix):
     monkeypatch.setenv(f"NSYSPIPE_CACHE_{name}", value)
     with pytest.raises(error, match=problem) as caught:
         exported_reports([reports])
@@ -253,9 +251,8 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     (export,) = exported_reports([reports / "run_0.nsys-rep"])
     elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
-    left, held, followed = (
-        export.parent / f".nsyspipe-{name}.unfinished" for name in ("0left000", "0held000", "followed")
-    )
+    names = ("0left000", "0held000", "followed")
+    left, held, followed = (export.parent / f".nsyspipe-{name}.unfinished" for name in names)
     for folder in (left, elsewhere, held):
         folder.mkdir(mode=0o700)
         (folder / "half.sqlite").touch()

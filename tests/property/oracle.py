@@ -128,11 +128,8 @@ def is_inside(processes: list[Process], family: str, other: str) -> bool:
     """Tell whether every range of a family lies in one of another's, on every rank, and not the other way round too."""
 
     def lie_in(inner: str, outer: str) -> bool:
-        return all(
-            any(o.start <= m.start and m.end <= o.end for o in members_on(p, outer))
-            for p in processes
-            for m in members_on(p, inner)
-        )
+        pairs = ((m, members_on(p, outer)) for p in processes for m in members_on(p, inner))
+        return all(any(o.start <= m.start and m.end <= o.end for o in around) for m, around in pairs)
 
     return lie_in(family, other) and not lie_in(other, family)
 

@@ -178,9 +178,8 @@ def phases(process: oracle.Process, family: str | None) -> dict[tuple[int, str],
     found = {}
     for role in oracle.ROLES:
         own = [op for op in process.ops if phase_of(op, spans) == role]
-        computes, comms = (
-            oracle.ticks((op.start, op.end) for op in own if op.category == one) for one in ("compute", "comm")
-        )
+        by_category = ([(op.start, op.end) for op in own if op.category == one] for one in ("compute", "comm"))
+        computes, comms = map(oracle.ticks, by_category)
         device = oracle.ticks((op.start, op.end) for op in own)
         for index in {index for index, _, _ in oracle.phase_ranges(process, family, role)}:
             member = oracle.members_on(process, family)[index]

@@ -42,10 +42,8 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
         for name in ("step_time_parts", "idle_causes"):
             rows, turned = (getattr(side, name)["delta_ns"].to_pylist() for side in (there, back))
             assert rows == [negated(value) for value in turned]
-        for name, *keys, delta in (
-            ("kernels", "phase", "name", "delta_ns_per_step"),
-            ("changes", "topic", "what", "delta"),
-        ):
+        keyed = ("kernels", "phase", "name", "delta_ns_per_step"), ("changes", "topic", "what", "delta")
+        for name, *keys, delta in keyed:
             tables = (getattr(side, name).to_pylist() for side in (there, back))
             rows, turned = ({tuple(row[key] for key in keys): row[delta] for row in table} for table in tables)
             assert rows == {key: negated(value) for key, value in turned.items()}

@@ -166,9 +166,7 @@ OF_2_21 = " WHERE schemaId = 16777222"
     ("INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)", False),
     ("INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)", False),
 ])  # fmt: skip
-def test_blobs_that_do_not_fit_and_those_of_a_description_that_cannot_be_are_counted_and_ignored(
-    read, change, is_described
-):
+def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(read, change, is_described):
     built = builder().nccl_payload(10, "ncclAllGather", {BYTES: 9}, nccl.NCCL_2_19)
     built = reduced(30, 3, builder_=built) if is_described else built
     found = read(reduced(20, 1, builder_=built), change.format(**OTHERS))

@@ -91,9 +91,7 @@ def test_what_is_expected_is_not_cut_to_the_bound(loaded):
     ("n_steps", "most", "words"),
     [(2, None, "no complete step after the first"), (5, None, "not replayed: "), (5, 10, "take long; nsyspipe whatif does")],
 )  # fmt: skip
-def test_a_run_that_is_not_replayed_says_why_and_has_the_findings_that_rules_gave(
-    tmp_path, monkeypatch, n_steps, most, words
-):
+def test_a_run_that_is_not_replayed_says_why_and_has_its_findings(tmp_path, monkeypatch, n_steps, most, words):
     run = nsyspipe.load(SINGLE.changed(n_steps=n_steps).write(tmp_path / "run"), jobs=1)
     run.steps()
     if most:

@@ -12,10 +12,8 @@ from tests.build.make_replay import OVERHEAD, SINGLE, only, refusal
 from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
 from tests.build.trace import DEFAULT, TraceBuilder
 
-KERNELS = {
-    call: f"ncclDevKernel_{call}_RING_LL"
-    for call in ("AllReduce", "AllToAll", "AllGather", "ReduceScatter", "SendRecv")
-}
+CALLS = ("AllReduce", "AllToAll", "AllGather", "ReduceScatter", "SendRecv")
+KERNELS = {call: f"ncclDevKernel_{call}_RING_LL" for call in CALLS}
 # The stream of the work, where a collective is in line with it, and others.
 IN_LINE, BESIDE, OTHER = 7, 19, 24
 N_BYTES = 1 << 24
@@ -276,15 +274,13 @@ def with_one_launch(rows, length):
 def test_nodes_of_a_graph_are_in_line_or_refused(written, tmp_path):
     found = whatif(written(*with_one_launch(*layers()[:2])), bandwidth="2x")
     assert only(found).step_time_ns == pytest.approx(22 * MS + 2 * half(4 * MS), abs=US)
-    assert refusal(whatif(written(*with_one_launch(EXPERTS, 24 * MS)))).startswith(
-        "CUDA graphs launch communication and"
-    )
+    said = refusal(whatif(written(*with_one_launch(EXPERTS, 24 * MS))))
+    assert said.startswith("CUDA graphs launch communication and")
 
 
 def test_a_pipeline_is_refused_and_what_may_be_one(written):
     rows = [("forward", 0, 5, IN_LINE), ("SendRecv", 5, 6, BESIDE), ("backward_layer", 6, 9, IN_LINE)]
-    alike, stages = (
-        refusal(whatif(written(*(rank_of(rank, rows[rank * skip :], 9 * MS) for rank in range(2))))) for skip in (0, 1)
-    )
+    given = ([rank_of(rank, rows[rank * skip :], 9 * MS) for rank in range(2)] for skip in (0, 1))
+    alike, stages = (refusal(whatif(written(*ranks))) for ranks in given)
     assert stages.startswith("a pipeline: ")
     assert alike == "sends and receives, of which it is not known what for"

@@ -99,11 +99,8 @@ def late_launcher(rank):
     """Return a rank that, if it is the second, launches the first kernel of each step 30 ms late: its window ends with that."""
     # Both hosts are ahead of their devices but for the pause; all-reduces end at the same time.
     at = 30 * MS if rank else 0
-    rows = [
-        ("forward", at, at + 10 * MS, 0),
-        (NCCL, at + 10 * MS, 60 * MS, 2 * US),
-        ("optimizer", 60 * MS, 64 * MS, 3 * US),
-    ]
+    reduced = (NCCL, at + 10 * MS, 60 * MS, 2 * US)
+    rows = [("forward", at, at + 10 * MS, 0), reduced, ("optimizer", 60 * MS, 64 * MS, 3 * US)]
     lead = 10 * US - at if rank else 900 * MS
     return rank_of(rank, 64 * MS, rows, n_steps=3, lead=lead, span=(-2 * US, 50 * US))
 

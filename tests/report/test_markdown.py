@@ -96,9 +96,8 @@ def test_the_longest_page_has_less_than_60_lines_and_says_what_it_left_out(many,
     page = Page(source)
     assert [row[2].split(". ")[0] for row in page.tables[2][1:]] == [f"rule-{n}: Found {n}" for n in range(8)]
     assert any(text.endswith("; 22 more: --findings all)") for text in page.texts)
-    assert [text for text in page.texts if text.startswith("warning")] == [
-        f"warning (rank {n}): {'x' * n}. Fix: mend it." for n in range(8)
-    ]
+    said = [f"warning (rank {n}): {'x' * n}. Fix: mend it." for n in range(8)]
+    assert [text for text in page.texts if text.startswith("warning")] == said
     assert "and 32 more; --json has all" in page.texts
     assert "1 of severity info left out: nsyspipe analyze shows all." in page.texts
 

@@ -38,9 +38,8 @@ def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu):
 
 def test_a_run_shows_its_verdict_bars_that_are_its_steps_and_its_ranks(steady_run):
     shown = steady_run._repr_html_()
-    widths = [
-        sum(map(float, re.findall(r"width:([\d.]+)%", bar))) for bar in re.findall(r'<td class="bar">.*?</td>', shown)
-    ]
+    bars = re.findall(r'<td class="bar">.*?</td>', shown)
+    widths = [sum(map(float, re.findall(r"width:([\d.]+)%", bar))) for bar in bars]
     rows = steady_run.rank_summary().to_pylist()
     longest = max(row["step_time_ns"] for row in rows)  # equal steps: the mean is the median
     assert widths == pytest.approx([100 * row["step_time_ns"] / longest for row in rows], abs=0.05)

@@ -120,9 +120,8 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
     perfetto(run, file, on_progress=lambda done, total: moves.append((done, total)))
     rank = ReadTrace(file.getvalue()).ranks[0]
     assert [" (NCCL)" in one.name for one in rank.threads] == [False, True]
-    launches = sorted(
-        {row["launch_ns"] for _, events, _ in run.operations() for row in events.to_pylist() if row["rank"] == 0}
-    )
+    events = [row for _, table, _ in run.operations() for row in table.to_pylist()]
+    launches = sorted({row["launch_ns"] for row in events if row["rank"] == 0})
     calls = rank.child("steps").child("CUDA calls on host")
     assert [one.notes["start_ns"] for one in calls.slices] == launches
     # Two ranks with 12 operations of compute and copies, then 4 of communication: 75 % of each half come in between.

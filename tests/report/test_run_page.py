@@ -175,9 +175,8 @@ def test_the_largest_gain_is_said_with_its_worth_and_none_where_none_is_known(ro
 
 
 def test_findings_of_one_cause_stand_together_in_the_order_of_the_best():
-    said = [
-        SimpleNamespace(id=name) for name in ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
-    ]
+    names = ("slow-link", "grad-copy", "single-bucket", "input-bound", "unheard-of")
+    said = [SimpleNamespace(id=name) for name in names]
     groups = [(cause, [one.id for one in of_cause]) for cause, of_cause in by_cause(said)]
     assert groups == [
         ("exposed communication", ["slow-link", "single-bucket"]), ("copies", ["grad-copy"]),

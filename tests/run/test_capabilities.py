@@ -26,11 +26,8 @@ NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
 
 def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns):
     """Return the capabilities of reports by name, after checks that hold for all."""
-    beside = Beside(
-        rank_map=rank_map,
-        log=read_nccl_logs([log]) if log else None,
-        topology=read_topology(topology) if topology else None,
-    )
+    logs, paths = read_nccl_logs([log]) if log else None, read_topology(topology) if topology else None
+    beside = Beside(rank_map=rank_map, log=logs, topology=paths)
     found = examine(find_named(arguments), Reading.from_text(**patterns), beside)
     assert [one.name for one in found.capabilities] == [question.name for question in QUESTIONS]
     for one in found.capabilities:
@@ -269,10 +266,8 @@ VERSION = "node0:5:5 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 SHM = "SHM through host memory"
 ONLY_PATHS = "the GPUs are connected by NV18; no NCCL log says what NCCL uses"
 ONE_GPU = "a topology of one GPU; no NCCL log says what NCCL uses"
-RUN_LOG, RUN_TOPO = (
-    "run with NCCL_DEBUG=INFO and pass --nccl-log FILE",
-    "nvidia-smi topo -m > topo.txt and --topology topo.txt",
-)
+RUN_LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+RUN_TOPO = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
 PASS_LOG = "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log"
 
 

@@ -113,10 +113,8 @@ def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
     cluster = machines()
     cluster.worker()
     for words in ("doctor .", "diff . . --force", "whatif .", "compare ."):
-        here, there = (
-            nsyspipe_run(*words.split(), "--json", "-", *one, cwd=steady)
-            for one in [("-j", 1), ("--scheduler", cluster.address)]
-        )
+        ways = [("-j", 1), ("--scheduler", cluster.address)]
+        here, there = (nsyspipe_run(*words.split(), "--json", "-", *way, cwd=steady) for way in ways)
         assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
         assert here.stdout.startswith("{")
 
@@ -192,9 +190,8 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
     cluster.worker()
     done = nsyspipe_run("analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady)
     assert_refused(done)
-    assert re.search(
-        r"/steady_0\.sqlite: is not there for worker tcp://127\.0\.0\.1:\d+\n  fix: a directory", done.stderr
-    )
+    said = r"/steady_0\.sqlite: is not there for worker tcp://127\.0\.0\.1:\d+\n  fix: a directory"
+    assert re.search(said, done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -300,9 +297,8 @@ def test_workers_export_and_those_without_nsys_are_named(machines, captures, tmp
     cluster.worker(PATH=f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}")
     done = nsyspipe_run("convert", captures.name, "--scheduler", cluster.file, cwd=tmp_path)
     assert done.returncode == 0, done
-    assert re.match(
-        r"no nsys on 1 of 2 workers, which export nothing: tcp://127\.0\.0\.1:\d+\n3 exported\n", done.stderr
-    )
+    said = r"no nsys on 1 of 2 workers, which export nothing: tcp://127\.0\.0\.1:\d+\n3 exported\n"
+    assert re.match(said, done.stderr)
     assert done.stdout.splitlines() == [f"captures/run_{rank}.sqlite" for rank in range(3)]
     assert len(calls(nsys)) == 3
     again = nsyspipe_run("convert", captures, "--scheduler", cluster.file, "-q", "--nsys", nsys)

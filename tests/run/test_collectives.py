@@ -146,9 +146,8 @@ def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_
 def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(tmp_path):
     run = load(late(steps=(0, 1)), tmp_path)
     assert clocks(run) == [(0, 0, None)] * 2
-    assert collectives(run, "wait_ns", "is_significant", "is_late_significant") == [
-        (at, False, False) for at in (40, 0)
-    ]
+    expected = [(at, False, False) for at in (40, 0)]
+    assert collectives(run, "wait_ns", "is_significant", "is_late_significant") == expected
     assert waits(run) == [[40, 40, 0, 0], [0] * 4]
     assert said(run) == ["clock-error-unknown"]
     assert problem_of(run, "clock-error-unknown")["severity"] == "info"

@@ -99,9 +99,7 @@ def with_memset():
     (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
     (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
 ])  # fmt: skip
-def test_what_was_made_and_not_exported_is_null_and_what_was_never_made_is_zero(
-    tmp_path, build, options, expected, problems
-):
+def test_what_was_not_exported_is_null_and_what_was_never_made_is_zero(tmp_path, build, options, expected, problems):
     run = load(tmp_path, build(), **options)
     assert figures(run) == STEADY | expected
     assert codes(run) == sorted(["few-steps", "not-judged", *problems])

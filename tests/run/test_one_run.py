@@ -81,10 +81,7 @@ LATER = {"captured_at_utc": "2001-09-09T02:46:40Z"}
 
 # The same capture by two versions of nsys: other tables, other names, the same process and start.
 EXPORTERS = [name for name in schemas() if name.startswith(("2.9.1", "3.24.7"))][::2]
-HARD_LINK, HOURS_APART = (
-    copied_by(os.link),
-    two("apart", lambda: steady_rank(0), two_hours_later),
-)
+HARD_LINK, HOURS_APART = copied_by(os.link), two("apart", lambda: steady_rank(0), two_hours_later)
 CONFLICTS = [
     job("TORCHELASTIC_RUN_ID", "84b05915", "7f3a0c11"),
     job("SLURM_JOB_ID", "100", "101"),

@@ -72,9 +72,8 @@ def test_graphs_of_one_rank_that_never_communicates_count_as_compute(tmp_path):
         builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 200, launch=at + 10)
         builder.graph(at + 400, at + 500, launch=at + 95)
     run = run_of(tmp_path, builder)
-    assert run.summary().select(["compute_share", "comm_share"]).to_pylist() == [
-        {"compute_share": 0.2, "comm_share": 0}
-    ]
+    shares = {"compute_share": 0.2, "comm_share": 0}
+    assert run.summary().select([*shares]).to_pylist() == [shares]
     assert problem_of(run, "graphs-as-a-whole")["severity"] == "warning"
 
 

@@ -61,11 +61,8 @@ def test_steps_are_those_that_the_program_counted(captured):
 
 def test_communicators_have_the_roles_and_ranks_that_the_program_gave_them(captured):
     run, programs = captured
-    of_program = {
-        (ROLES.get(role, role), ",".join(map(str, ranks)))
-        for role, groups in programs[0]["groups"].items()
-        for ranks in groups
-    }
+    groups = [(role, ranks) for role, all_ranks in programs[0]["groups"].items() for ranks in all_ranks]
+    of_program = {(ROLES.get(role, role), ",".join(map(str, ranks))) for role, ranks in groups}
     rows = [row for row in run.traffic().to_pylist() if row["rank"] is None]
     assert {(row["role"], row["ranks"]) for row in rows} == of_program
 
@@ -106,10 +103,8 @@ def untouched(request, tmp_path_factory):
 def test_attached_ranges_and_repetition_give_the_steps_that_the_program_timed(untouched):
     name, run, by_repetition = untouched
     assert run.header.steps_from == ("repetition" if name == "tp-none" else "ranges")
-    windows = [
-        [(row["rank"], row["start_ns"], row["end_ns"]) for row in one.steps().to_pylist()]
-        for one in (run, by_repetition)
-    ]
+    tables = (one.steps().to_pylist() for one in (run, by_repetition))
+    windows = [[(row["rank"], row["start_ns"], row["end_ns"]) for row in rows] for rows in tables]
     assert windows[0] == windows[1]
     walls = [row["wall_ns"] / 1e6 for row in run.steps().to_pylist() if row["rank"] == 0]
     laps = UNTOUCHED[name][2]

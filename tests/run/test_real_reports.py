@@ -151,9 +151,7 @@ def by_collective(captures):
 
 
 @pytest.mark.parametrize("name", each(ACROSS))
-def test_every_collective_is_matched_on_all_ranks_its_ends_agree_and_clocks_are_known_to_50_us(
-    runs, by_collective, name
-):
+def test_every_collective_is_matched_its_ends_agree_and_clocks_are_known_to_50_us(runs, by_collective, name):
     n_ranks, kinds, *_ = GROUPS[name]
     run, found = runs(name), by_collective(name)
     steps = sorted(set(run.steps()["step"].to_pylist()))

@@ -262,10 +262,8 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given_and_options_win_ov
 
 def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(linked):
     shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
-    for said, code in (
-        ({"nccl_log_files": ["other.log"]}, "log-of-another-run"),
-        ({"captured_at_utc": AT}, "stale-sidecar"),
-    ):
+    other, stale = {"nccl_log_files": ["other.log"]}, {"captured_at_utc": AT}
+    for said, code in ((other, "log-of-another-run"), (stale, "stale-sidecar")):
         name_files(linked, **said)
         run = nsyspipe.load(linked / "*.sqlite")
         has_links = bool(run.links().num_rows)

@@ -107,10 +107,8 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
         # Four times 200 ns of compute and 60 of communication, from 100 to 3350.
         shares = summary["compute_share"], summary["comm_share"], summary["wait_share"]
         assert shares == (800 / 3250, 240 / 3250, 0)
-        of_a_step = {name for name in summary if name.endswith("_per_step")} | {
-            "step_time_ns",
-            "throughput_steps_per_s",
-        }
+        of_a_step = {name for name in summary if name.endswith("_per_step")}
+        of_a_step |= {"step_time_ns", "throughput_steps_per_s"}
         assert {summary[name] for name in of_a_step} == {row["lateness_ns"] for row in found["stragglers"]} == {None}
         assert (found["findings"], "no-steps" in [row["code"] for row in found["problems"]]) == ([], True)
 

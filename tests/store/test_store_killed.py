@@ -117,9 +117,7 @@ STOPPED = {"full": REFUSED, "interrupt": INTERRUPTED}
 @pytest.mark.parametrize(
     ("how", "events", "old"), [("full", True, "old"), ("interrupt", False, "old"), *((how, False, None) for how in STOPPED)]
 )  # fmt: skip
-def test_stopped_between_changes_a_run_is_made_or_replaced_or_nothing_is_done(
-    expected, saver, tmp_path, how, events, old
-):
+def test_stopped_between_changes_a_run_is_made_or_replaced_or_not(expected, saver, tmp_path, how, events, old):
     for name in ("other", old) if old else ():
         assert saver.save(name, tmp_path / "before") == 0
     for at in saver.points("new", copied(tmp_path / "before", tmp_path / "points"), events=events):

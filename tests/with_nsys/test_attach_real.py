@@ -28,9 +28,8 @@ sys.stdout.write(" ".join([__name__, *sys.argv[1:], f"{'nsyspipe' in globals()}\
 @pytest.mark.parametrize("words", [("--program", "train.py"), ("-m", "train")])
 def test_the_steps_asked_for_are_captured_of_a_program_that_nobody_changed(machine, words):
     machine.put_program(TRAINS)
-    answer = machine.run(
-        "ddp.sh", "--cpu", "-n", "2", "-o", "run", "--attach-steps", "4:9", *words, "--", "-x", timeout=90
-    )
+    given = ("--cpu", "-n", "2", "-o", "run", "--attach-steps", "4:9", *words, "--", "-x")
+    answer = machine.run("ddp.sh", *given, timeout=90)
     assert (answer.status, answer.out) == (0, "__main__ -x False\n" * 2), answer.err
     assert steps_of(machine.analysis("run_*.sqlite")) == {0: [4, 5, 6, 7, 8], 1: [4, 5, 6, 7, 8]}
     sidecar = machine.sidecar("run")

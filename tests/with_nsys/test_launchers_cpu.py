@@ -88,9 +88,7 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:2] == [1, 2]
 
 
-def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_and_little_room_for_sockets_will_do(
-    machine, tmp_path
-):
+def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports_in_little_room_for_sockets(machine, tmp_path):
     deep = tmp_path / ("d" * 60)
     deep.mkdir()
     machine.variables["TMPDIR"] = str(deep)
