@@ -151,9 +151,7 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGQUIT]
-)  # TERM and HUP: tests/capture/test_capture_job.py
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])  # TERM and HUP: tests/capture/test_capture_job.py
 def test_an_interrupted_job_ends_keeps_its_reports_and_leaves_nothing_running(machine, number):
     process = starting(machine)
     os.kill(process.pid, number)

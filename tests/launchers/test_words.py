@@ -277,8 +277,8 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     machine.variables["SLURM_NNODES"] = "4"
     told = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--", "--dry-run")
     assert told.status == 0
-    told = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
-    for words in told:
+    given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
+    for words in given:
         assert words in told.out
     assert "note: nowhere.py: no such training program\n" in told.err
     assert f"note: captures/slurm-JOB: reports cannot be written below {machine.work}/captures\n" in told.err
