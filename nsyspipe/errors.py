@@ -49,6 +49,9 @@ def in_python(text: str) -> str:
     return _OPTION.sub(parameter, text)
 
 
+_LONGEST_VALUE = 60
+
+
 class NsyspipeError(Exception):
     """Base of all errors that nsyspipe raises on purpose; as text it says all in the words of the Python API.
 
@@ -138,7 +141,14 @@ class OptionError(NsyspipeError):
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
-        return cls(f"{name}={given!r:.100}", f"is {_article(type(given).__name__)}, where {needed} was needed", fix=fix)
+        kind = "a run" if type(given).__name__.endswith("Run") else _article(type(given).__name__)
+        return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
+
+
+def short_repr(given: object) -> str:
+    """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
+    text = " ".join(repr(given).split())
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def _article(noun: str) -> str:

@@ -237,8 +237,11 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
     OutputError
         If the store cannot be written, or operations in it would be lost; it is as it was.
     """
+    from nsyspipe.run.run import Run
     from nsyspipe.store.write import save
 
+    if not isinstance(run, Run):
+        raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
     save(run, Path(path_of("store", store, "parquet(run, 'runs/')")), events=events, force=force)
 
 

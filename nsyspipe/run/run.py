@@ -16,7 +16,7 @@ import numpy as np
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
 
@@ -125,7 +125,9 @@ class ShownInNotebooks:
 
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
-            raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, self._TABLES)
+            raise OptionError.no_such_name(
+                f"table {short_repr(name)}", "there is no such table", str(name), self._TABLES
+            )
         found = getattr(self, name)
         return found() if callable(found) else found
 
