@@ -28,6 +28,26 @@ _OPTION = re.compile(
 )
 
 
+# Commands that fixes name, and that are calls in Python too.
+_COMMAND = re.compile(
+    r"\bnsyspipe (?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
+    r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$)"
+)
+
+
+def _as_call(command: re.Match[str]) -> str:
+    """Return the call of the API that does what a command does."""
+
+    def value(name: str, before: str = "") -> str:
+        given = command[name]
+        return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))
+
+    if command["out"]:
+        loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
+        return f"nsyspipe.export.parquet({loaded}, {value('out')})"
+    return f"nsyspipe.diff({value('baseline')}, {value('candidate')}{value('against', ', against=')})"
+
+
 def in_python(text: str) -> str:
     """Return a text of an error with the options of commands as parameters of the API: ``--rank-map`` is ``rank_map=``."""
 
@@ -46,6 +66,7 @@ def in_python(text: str) -> str:
         is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(r"[\d.,]+", value)
         return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
 
+    text = _COMMAND.sub(_as_call, text)
     return _OPTION.sub(parameter, text)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.replay.answer import WhatIf
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
@@ -113,15 +114,15 @@ SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suff
 
 
 def write(
-    answer: Run | RunDifference | Scoreboard, path: str | os.PathLike[str], *,
+    answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
     steps: Steps | int = None, force: bool = False,
 ) -> None:  # fmt: skip
-    """Write a run, a difference or a scoreboard to one file, whose suffix says what: a document, a summary, a page, ...
+    """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a summary, a page, ...
 
     Parameters
     ----------
     answer
-        What `nsyspipe.load`, `nsyspipe.diff` or `nsyspipe.compare` returned.
+        What `nsyspipe.load`, `nsyspipe.diff`, `nsyspipe.compare` or `nsyspipe.whatif` returned.
     path
         ``.json``, ``.md`` or ``.html``; ``.csv`` of a run (what costs most) and of a scoreboard; of a run ``.pftrace`` for
         Perfetto. A file of the same runs is replaced.
@@ -149,7 +150,9 @@ def write(
         known = formats
     if name not in known:
         found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
-        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix="run.html")
+        is_store = isinstance(answer, Run) and path.suffix == ".parquet"
+        fix = f"export.parquet(run, {path.stem + '/'!r})" if is_store else path.with_suffix(".html").name
+        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
     if steps is not None and name != "perfetto":
         raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
     if not isinstance(answer, Run):
@@ -166,7 +169,9 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
     """Return how an answer is written in each format, what tells it from others, and what it was read from."""
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
-    from nsyspipe.report import difference, scoreboard
+    from nsyspipe.replay.answer import WhatIf
+    from nsyspipe.report import difference, scoreboard, whatif
+    from nsyspipe.run.run import Run
 
     match answer:
         case RunDifference():
@@ -178,8 +183,11 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
                 scoreboard.identity_of(answer),
                 answer.sides,
             )
+        case WhatIf(run=Run() as run):
+            return whatif.whatif_formats(answer, run), answer.run_id, list(run.inputs)
         case _:
-            raise OptionError.of_kind("answer", answer, "a run, a difference or a scoreboard", "write(load(RUN), PATH)")
+            needed = "a run, a difference, a scoreboard or a what-if"
+            raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
     return formats, identity, [path for side in sides for run in side.runs for path in run.inputs]
 
 

@@ -77,6 +77,7 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
     assert (f"and {n_findings - 3} more: .findings()" in shown) == (n_findings > 3)
     assert shown.count("likely") == sum(bool(one.expected and one.is_clear) for one in told[:3])
     assert f"up to {absent}" not in shown
+    assert "warning: the same capture is on both sides" in texts(nsyspipe.diff(run, run)._repr_html_())
     assert " more figures: .metrics" in texts(
         nsyspipe.diff(run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))._repr_html_()
     )
@@ -172,6 +173,19 @@ def test_what_cannot_be_written_is_refused(run, tmp_path, name, steps, why):
     with pytest.raises(OptionError, match=why):
         export.write(run, tmp_path / name, steps=steps)
     assert not (tmp_path / name).exists()
+
+
+def test_a_what_if_is_written_as_the_command_writes_it(run, tmp_path):
+    answer = nsyspipe.whatif(run)
+    for name in ("w.json", "w.md", "w.html"):
+        export.write(answer, tmp_path / name)
+        export.write(answer, tmp_path / name)  # its own file
+    assert json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == run.header.run_id
+    with pytest.raises(OutputError, match="is not of this run"):
+        export.write(nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)), tmp_path / "w.md")
+    with pytest.raises(OptionError) as caught:
+        export.write(answer, tmp_path / "w.csv")
+    assert caught.value.fix == "w.html"
 
 
 def test_a_file_of_another_run_is_replaced_by_force_only(run, tmp_path):

@@ -13,7 +13,7 @@ from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
-from nsyspipe.report.blocks import Facts, Heading, Sentence, Table
+from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, ms_text, percent_text
 from nsyspipe.report.words import subject_parts, verdict
@@ -67,12 +67,7 @@ def _colours() -> dict[str, str]:
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
     match shown:
         case RunDifference():
-            rows = [row for row in of_difference.part_rows(shown)[:-1] if "part" in row]
-            sides = zip(of_difference.SIDES, (shown.baseline, shown.candidate), shown.mean_step_time, strict=False)
-            blocks = of_difference.difference_blocks(shown)
-            yield Sentence(of_difference.verdict_text(shown))
-            yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
-            yield next(one for one in blocks if isinstance(one, Table) and one.caption == of_difference.METRICS)
+            yield from _change_blocks(shown)
         case Scoreboard():
             rows = shown.table.to_pylist()
             yield from map(Sentence, of_scoreboard.headlines(shown))
@@ -98,6 +93,19 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
                 yield from _problems(shown.problems)
         case Run():
             yield from _run_blocks(shown)
+
+
+def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
+    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
+    sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    blocks = of_difference.difference_blocks(change)
+    yield Sentence(of_difference.verdict_text(change))
+    yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
+    for one in blocks:
+        if isinstance(one, Troubles):
+            yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in one.rows)
+        elif isinstance(one, Table) and one.caption == of_difference.METRICS:
+            yield one
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
