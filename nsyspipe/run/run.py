@@ -188,6 +188,11 @@ class Run(ShownInNotebooks, ABC):
         """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
 
     @property
+    def label(self) -> str:
+        """What the run is called, as its header has it."""
+        return self.header.label
+
+    @property
     def is_capture(self) -> bool:
         """Whether there are no steps, so that the figures are of the capture as a whole."""
         return self.header.steps_from == CAPTURE

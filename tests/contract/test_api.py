@@ -132,6 +132,13 @@ def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, words, call
     assert caught.value.fix or words.startswith(("jobs", "table"))
 
 
+def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
+    run = nsyspipe.load(steady)
+    nsyspipe.export.parquet(run, tmp_path / "runs")
+    for one in (run, nsyspipe.load(tmp_path / "runs"), nsyspipe.load(steady, label="other", run_id="run-7")):
+        assert (one.label, one.run_id) == (one.header.label, one.header.run_id)
+
+
 def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
     for label in ("a", "b", "c"):
         nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{label}"), store := tmp_path / "runs")
