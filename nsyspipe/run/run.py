@@ -265,7 +265,7 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         top
-            Keep the kernels with most time of each rank and phase, this many; None keeps all.
+            Keep the kernels with most time of each rank and phase over the whole capture, this many; None keeps all.
 
         Raises
         ------
