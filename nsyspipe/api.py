@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import AUTO, Reading, check_whole, parse_skip_first, path_of, paths_of, several
+from nsyspipe.model.options import AUTO, Reading, check_text, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
@@ -109,6 +109,12 @@ def load(
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
+    check_text("label", label, "label='baseline'")
+    check_text("run_id", run_id, "run_id='run-7'")
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise OptionError.of_kind("executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4")
+    if on_progress is not None and not callable(on_progress):
+        raise OptionError.of_kind("on_progress", on_progress, "a function", "on_progress=lambda done, n_all: ...")
     phases = {"backward": backward, "forward": forward, "optimizer": optimizer, "data": data}
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
@@ -131,8 +137,8 @@ def load(
         skip_first=parse_skip_first(skip_first),
         rank_map=None if rank_map is None else parse_rank_map(rank_map),
         jobs=jobs,
-        label=label,
-        run_id=run_id,
+        given_label=label,
+        given_run_id=run_id,
         nccl_logs=tuple(Path(log) for log in logs),
         topology=None if topology is None else Path(path_of("topology", topology, "topology='topo.txt'")),
         executor=executor,

@@ -27,6 +27,26 @@ _OPTION = re.compile(
 )
 
 
+# Commands that fixes name, and that are calls in Python too.
+_COMMAND = re.compile(
+    r"\bnsyspipe (?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
+    r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$)"
+)
+
+
+def _as_call(command: re.Match[str]) -> str:
+    """Return the call of the API that does what a command does."""
+
+    def value(name: str, before: str = "") -> str:
+        given = command[name]
+        return "" if given is None else before + (given if given.isupper() else repr(given.strip("'")))
+
+    if command["out"]:
+        loaded = f"nsyspipe.load({value('reports')}{value('label', ', label=')})"
+        return f"nsyspipe.export.parquet({loaded}, {value('out')})"
+    return f"nsyspipe.diff({value('baseline')}, {value('candidate')}{value('against', ', against=')})"
+
+
 def in_python(text: str) -> str:
     """Return a text of an error with the options of commands as parameters of the API: ``--rank-map`` is ``rank_map=``."""
 
@@ -45,7 +65,11 @@ def in_python(text: str) -> str:
         is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(r"[\d.,]+", value)
         return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
 
+    text = _COMMAND.sub(_as_call, text)
     return _OPTION.sub(parameter, text)
+
+
+_LONGEST_VALUE = 60
 
 
 class NsyspipeError(Exception):
@@ -137,7 +161,14 @@ class OptionError(NsyspipeError):
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
-        return cls(f"{name}={given!r:.100}", f"is {_article(type(given).__name__)}, where {needed} was needed", fix=fix)
+        kind = "a run" if type(given).__name__.endswith("Run") else _article(type(given).__name__)
+        return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
+
+
+def short_repr(given: object) -> str:
+    """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
+    text = " ".join(repr(given).split())
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
 def _article(noun: str) -> str:

@@ -148,6 +148,8 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
 
 def _is_same(before: Run, now: Run) -> bool:
     """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
+    if before is now:
+        return True
     at = before.header.captured_at_utc
     return at is not None and at == now.header.captured_at_utc and _work(before) == _work(now)
 

@@ -72,10 +72,16 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
 
 def check_whole(name: str, value: object, fix: str) -> None:
     """Refuse (OptionError) what is given to a parameter of Python in place of a whole number from 1, or None."""
-    if value is not None and not isinstance(value, Integral):
+    if value is not None and (type(value) is bool or not isinstance(value, Integral)):
         raise OptionError.of_kind(name, value, "a whole number", fix)
     if value is not None and value < 1:
         raise OptionError(f"{name}={value}", "is no number from 1", fix=fix)
+
+
+def check_text(name: str, value: object, fix: str) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of a text, or None."""
+    if value is not None and not isinstance(value, str):
+        raise OptionError.of_kind(name, value, "a text", fix)
 
 
 def path_of(name: str, given: object, fix: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
-from nsyspipe.errors import NsyspipeError, OptionError
+from nsyspipe.errors import NsyspipeError, OptionError, in_python
 from nsyspipe.findings.judge import in_order
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
@@ -185,6 +185,8 @@ class WhatIf(ShownInNotebooks):
         One per question; a menu has the largest gain first, refused ones last.
     problems
         Rows of `schema.PROBLEMS`, and what the replay adds.
+    run
+        The run that was asked.
     """
 
     _TABLES = ("table",)
@@ -197,6 +199,7 @@ class WhatIf(ShownInNotebooks):
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
     problems: tuple[Mapping[str, Any], ...]
+    run: Run | None = field(default=None, compare=False)  # what was asked, which its files say too
 
     def __repr__(self) -> str:
         first = self.scenarios[0]
@@ -208,7 +211,10 @@ class WhatIf(ShownInNotebooks):
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
         types = {one.name: str(one.type) for one in fields(Scenario) if one.name != "knobs"}
         kinds = {name: pa.float64() if "float" in kind else pa.string() for name, kind in types.items()}
-        rows = [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
+        rows = [
+            vars(one) | {"assumptions": "; ".join(one.assumptions), "refused": one.refused and in_python(one.refused)}
+            for one in self.scenarios
+        ]
         return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
@@ -331,6 +337,7 @@ def whatif(
         identity_error_pct=None if replay is None else 100 * replay.identity_error,
         scenarios=tuple(scenarios),
         problems=tuple(problems),
+        run=run,
     )
 
 

@@ -104,7 +104,9 @@ class Knobs:
 
 
 def _check_positive(option: str, value: float | None) -> None:
-    _check_kind(option[2:].replace("-", "_"), value, Real, "one number", "one whatif for each number")
+    name = option[2:].replace("-", "_")
+    is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", str(value))  # as text
+    _check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.replay.answer import WhatIf
     from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
@@ -98,15 +99,15 @@ SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suff
 
 
 def write(
-    answer: Run | RunDifference | Scoreboard, path: str | os.PathLike[str], *,
+    answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
     steps: Steps | int = None, force: bool = False,
 ) -> None:  # fmt: skip
-    """Write a run, a difference or a scoreboard to one file, whose suffix says what: a document, a summary, a page, ...
+    """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a summary, a page, ...
 
     Parameters
     ----------
     answer
-        What `nsyspipe.load`, `nsyspipe.diff` or `nsyspipe.compare` returned.
+        What `nsyspipe.load`, `nsyspipe.diff`, `nsyspipe.compare` or `nsyspipe.whatif` returned.
     path
         ``.json``, ``.md`` or ``.html``; ``.csv`` of a run (what costs most) and of a scoreboard; of a run ``.pftrace`` for
         Perfetto. A file of the same runs is replaced.
@@ -131,7 +132,9 @@ def write(
     known = FORMATS if isinstance(answer, Run) else formats
     if name not in known:
         found = ", ".join(suffix for suffix, one in SUFFIXES.items() if one in known)
-        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix="run.html")
+        is_store = isinstance(answer, Run) and path.suffix == ".parquet"
+        fix = f"export.parquet(run, {path.stem + '/'!r})" if is_store else path.with_suffix(".html").name
+        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
     if steps is not None and name != "perfetto":
         raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
     if not isinstance(answer, Run):
@@ -148,7 +151,9 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
     """Return how an answer is written in each format, what tells it from others, and what it was read from."""
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
-    from nsyspipe.report import difference, scoreboard
+    from nsyspipe.replay.answer import WhatIf
+    from nsyspipe.report import difference, scoreboard, whatif
+    from nsyspipe.run.run import Run
 
     match answer:
         case RunDifference():
@@ -157,8 +162,11 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
         case Scoreboard():
             formats, identity = scoreboard.scoreboard_formats(answer), scoreboard.identity_of(answer)
             sides = answer.sides
+        case WhatIf(run=Run() as run):
+            return whatif.whatif_formats(answer, run), answer.run_id, list(run.inputs)
         case _:
-            raise OptionError.of_kind("answer", answer, "a run, a difference or a scoreboard", "write(load(RUN), PATH)")
+            needed = "a run, a difference, a scoreboard or a what-if"
+            raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
     return formats, identity, [path for side in sides for run in side.runs for path in run.inputs]
 
 
@@ -216,8 +224,11 @@ def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, fo
     OutputError
         If the store cannot be written, or operations in it would be lost; it is as it was.
     """
+    from nsyspipe.run.run import Run
     from nsyspipe.store.write import save
 
+    if not isinstance(run, Run):
+        raise OptionError.of_kind("run", run, "a run", "parquet(load(REPORTS), 'runs/')")
     save(run, Path(path_of("store", store, "parquet(run, 'runs/')")), events=events, force=force)
 
 

@@ -313,6 +313,12 @@ class Finding:
     is_clear: bool  # not where that lies within the replay's error
     evidence: list[tuple[str, str]]
 
+    def likely(self, *, in_ms: bool = False) -> str:
+        """Return what stands beside the bound where findings are replayed: share or time, or why there is none."""
+        if self.expected is None:
+            return _NOT_REPLAYED if self.share and not in_ms else absent
+        return self.expected[in_ms].removesuffix(" ms") if self.is_clear or in_ms else words.NOT_CLEAR
+
     @property
     def headline(self) -> str:
         """The action, as a sentence begins."""
@@ -378,12 +384,10 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
-    def expected(one: Finding, at: int) -> str:
-        if one.expected is None:
-            return _NOT_REPLAYED if one.share and not at else absent
-        return one.expected[at].removesuffix(" ms") if one.is_clear or at else words.NOT_CLEAR
-
-    of_replay = (Field("likely", partial(expected, at=0)), Field("in ms", partial(expected, at=1), from_width=_ROOMY))
+    of_replay = (
+        Field("likely", Finding.likely),
+        Field("in ms", partial(Finding.likely, in_ms=True), from_width=_ROOMY),
+    )
     fields = [
         Field("up to", attrgetter("share_text")),
         Field("in ms", lambda one: one.saving.removesuffix(" ms"), from_width=_ROOMY),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsyspipe.replay.answer import Scenario, WhatIf
     from nsyspipe.report.blocks import Block, Table
     from nsyspipe.report.files import Format
+    from nsyspipe.report.words import Trouble
     from nsyspipe.run.run import Run
 
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
@@ -98,16 +99,27 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
-    refused = dict.fromkeys(one.refused for one in found.scenarios if one.refused is not None)
-    if refused and (answered or len(refused) > 1):
-        labels = {why: ", ".join(one.label for one in found.scenarios if one.refused == why) for why in refused}
-        reasons = [f"{whose}: {why}" for why, whose in labels.items()]
+    if reasons := refusals(found):
         yield from (Heading("Not answered", "dim"), Items(reasons))
     if len(answered) > 1:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
-    grave = same_problems((row for row in found.problems if row["severity"] != "info"), lambda _: "")
-    if grave and answered:  # without what is only worth knowing
+    if answered and (grave := grave_problems(found)):
         yield Troubles(grave)
+
+
+def refusals(found: WhatIf) -> list[str]:
+    """Return what is not answered and why; nothing where the headline says that of all."""
+    whose: dict[str, list[str]] = {}
+    for one in found.scenarios:
+        if one.refused is not None:
+            whose.setdefault(one.refused, []).append(one.label)
+    is_said = len(whose) == 1 and all(one.refused is not None for one in found.scenarios)
+    return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
+
+
+def grave_problems(found: WhatIf) -> list[Trouble]:
+    """Return the problems but those that are only worth knowing."""
+    return same_problems((row for row in found.problems if row["severity"] != "info"), lambda _: "")
 
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:

@@ -288,7 +288,8 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
         keys = _map_keys(source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
-            raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
+            named = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES])
+            raise OptionError("--rank-map", f"gives no rank to {keys[0]}", found=named, fix=f'add "{keys[0]}=N"')
         used.add(key)
         if rank_map[key] in numbers:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
@@ -310,6 +311,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
+_SHOWN_NAMES = 6
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 

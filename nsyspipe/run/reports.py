@@ -46,8 +46,8 @@ class ReportRun(Run):
     skip_first: int | None = None
     rank_map: Mapping[str, int] | None = None
     jobs: int | None = None
-    label: str | None = None
-    run_id: str | None = None
+    given_label: str | None = None
+    given_run_id: str | None = None
     nccl_logs: tuple[Path, ...] = ()
     topology: Path | None = None
     executor: Executor | None = None
@@ -180,7 +180,13 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        return header_of(self._gathered, self._tables, display_names(self.paths), label=self.label, run_id=self.run_id)
+        given = {"label": self.given_label, "run_id": self.given_run_id}
+        return header_of(self._gathered, self._tables, display_names(self.paths), **given)
+
+    @property
+    def run_id(self) -> str:
+        """What tells the run from others, as its header has it."""
+        return self.header.run_id
 
     @property
     def nccl(self) -> NcclFacts | None:

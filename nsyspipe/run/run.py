@@ -17,7 +17,7 @@ import numpy as np
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, short_repr
 from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
 
@@ -126,7 +126,9 @@ class ShownInNotebooks:
 
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
-            raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, self._TABLES)
+            raise OptionError.no_such_name(
+                f"table {short_repr(name)}", "there is no such table", str(name), self._TABLES
+            )
         found = getattr(self, name)
         return found() if callable(found) else found
 
@@ -194,6 +196,11 @@ class Run(ShownInNotebooks, ABC):
     @abstractmethod
     def step_family(self) -> str | None:
         """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
+
+    @property
+    def label(self) -> str:
+        """What the run is called, as its header has it."""
+        return self.header.label
 
     @property
     def is_capture(self) -> bool:
@@ -268,7 +275,7 @@ class Run(ShownInNotebooks, ABC):
         Parameters
         ----------
         top
-            Keep the kernels with most time of each rank and phase, this many; None keeps all.
+            Keep the kernels with most time of each rank and phase over the whole capture, this many; None keeps all.
 
         Raises
         ------

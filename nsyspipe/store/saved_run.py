@@ -45,7 +45,7 @@ class SavedRun(Run):
     store: Path  # what the user named
     tables: Path  # the store itself, also where the user named a directory in it
     run_id: str
-    label: str | None = None  # another name for it
+    given_label: str | None = None  # another name for it
 
     def _make(self, name: str) -> pa.Table:
         if name == "summary":
@@ -91,7 +91,7 @@ class SavedRun(Run):
         header = self._details.header
         n_host_steps, has_family = self._details.n_host_steps or 0, self.step_family is not None
         found = header.steps_from or steps_source(header.n_ranks, n_host_steps, has_family=has_family)
-        return replace(header, run_id=self.run_id, label=self.label or header.label, steps_from=found)
+        return replace(header, run_id=self.run_id, label=self.given_label or header.label, steps_from=found)
 
     @property
     def step_family(self) -> str | None:

@@ -90,12 +90,24 @@ api: Any = nsyspipe
 WRONG: dict[str, Callable[[Any], object]] = {
     "reports=None: is a NoneType": lambda _: api.load(None),
     "reports=[]: names no report": lambda _: api.load([]),
+    "label=3: is an int, where a text": lambda _: api.load("a.sqlite", label=3),
+    "run_id=7: is an int": lambda _: api.load("a.sqlite", run_id=7),
+    "executor=4: is an int": lambda _: api.load("a.sqlite", executor=4),
+    "jobs=True: is a bool": lambda _: api.load("a.sqlite", jobs=True),
+    "on_progress=1: is an int": lambda _: api.load("a.sqlite", on_progress=1),
+    "run='store': is a str": lambda _: api.export.parquet("store", "s2"),
+    "run=<RunDifference": lambda run: api.export.parquet(api.diff(run, run), "s2"),
+    "reports=<Run 'steady': 2 ranks, 4 steps, 2 in the figures>: is a run": api.load,
+    "table pyarrow.Table rank: int64": lambda run: run.to_pandas(run.steps()),
     "steps='x': is a str": lambda _: api.load("a.sqlite", steps="x"),
     "jobs=0: is no number from 1": lambda _: api.load("a.sqlite", jobs=0),
     "step=3: is an int": lambda _: api.load(__file__, step=3),
     "rank_map=3: is an int": lambda _: api.load(__file__, rank_map=3),
     "topology=3: is an int": lambda _: api.load(__file__, topology=3),
     "bucket_mb=[25, 50]: is a list": lambda run: api.whatif(run, bucket_mb=[25, 50]),
+    "bucket_mb='25': is a str, where one number was needed\n  fix: bucket_mb=25": lambda run: api.whatif(
+        run, bucket_mb="25"
+    ),
     "link=3: is an int": lambda run: api.whatif(run, link=3),
     "steps='x': is a str, where a step's": lambda run: run.operations("x"),
     "top='x': is a str": lambda run: run.kernels(top="x"),
@@ -115,7 +127,33 @@ def test_a_parameter_of_another_kind_is_refused_in_words(steady_run, words, call
     with pytest.raises(OptionError) as caught:
         call(steady_run)
     assert str(caught.value).startswith(words)
-    assert caught.value.fix or words.startswith("jobs")
+    assert caught.value.fix or words.startswith(("jobs", "table"))
+
+
+def test_a_run_has_the_label_and_id_of_its_header(steady, tmp_path):
+    run = nsyspipe.load(steady)
+    nsyspipe.export.parquet(run, tmp_path / "runs")
+    for one in (run, nsyspipe.load(tmp_path / "runs"), nsyspipe.load(steady, label="other", run_id="run-7")):
+        assert (one.label, one.run_id) == (one.header.label, one.header.run_id)
+
+
+def test_a_command_that_mends_it_is_a_call_in_python(steady, tmp_path):
+    for label in ("a", "b", "c"):
+        nsyspipe.export.parquet(nsyspipe.load(steady, label=label, run_id=f"run-{label}"), store := tmp_path / "runs")
+    fixes = {
+        lambda: nsyspipe.diff(store, against="a"): f"nsyspipe.diff('{store}', 'b', against='a')",
+        lambda: nsyspipe.diff(store, against="run-a"): f"nsyspipe.diff('{store}:run-a', CANDIDATE)",
+        lambda: nsyspipe.diff(steady, against="a"): (
+            "nsyspipe.export.parquet(nsyspipe.load(REPORTS, label='a'), STORE), for each capture"
+        ),
+        lambda: nsyspipe.dashboard("nostore", tmp_path / "a.html"): (
+            "nsyspipe.export.parquet(nsyspipe.load(REPORTS), 'nostore')"
+        ),
+    }
+    for call, fix in fixes.items():
+        with pytest.raises(nsyspipe.NsyspipeError) as caught:
+            call()
+        assert str(caught.value).endswith(f"  fix: {fix}")
 
 
 def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, monkeypatch):

@@ -160,8 +160,9 @@ def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     ("--min-effect 2%, --metric idle", "min_effect_pct='2%', metrics= idle"), ("--perfetto-steps 3:7", "steps=(3, 7)"),
     ("ask for --no-wait, or --force", "ask for no_wait=True, or force=True"), ("-j 1", "jobs=1"), ("--steps 5.", "steps=5."),
     ("again with --out DIR --events", "again with nsyspipe.export.parquet(run, STORE, events=True)"),
-    # Commands, and options of other programs, are typed as they stand.
-    ("nsyspipe analyze REPORTS --out runs", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
+    ("nsyspipe diff main/ new/", "nsyspipe.diff('main/', 'new/')"),
+    # Other commands, and options of other programs, are typed as they stand.
+    ("nsyspipe whatif REPORTS --force", None), ("nsys export --force-overwrite=true", None), ("with --trace=cuda,nvtx", None),
 ])  # fmt: skip
 def test_from_python_an_error_names_parameters(text, python):
     assert in_python(text) == (text if python is None else python)

@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.errors import OptionError, OutputError, in_python
 from nsyspipe.report import export
 from nsyspipe.report.costs import costs_csv
 from nsyspipe.report.export import document_text
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
+from nsyspipe.report.run import findings_of
+from nsyspipe.report.units import absent
+from tests.conftest import SAMPLES
 
 NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
 HOSTILE = "</style><script>alert(1)</script>\n\n<img src=x onerror=alert(2)>"
@@ -51,6 +54,32 @@ def test_what_is_shown_names_parameters_and_no_options_of_commands(steady):
     shown = texts(nsyspipe.whatif(nsyspipe.load(steady, jobs=1, step="none"))._repr_html_())
     assert "name the steps with step=REGEX" in shown
     assert "--step" not in shown
+
+
+def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
+    run = nsyspipe.load(SAMPLES.glob("ddp-4gpu-before_[01].sqlite"), jobs=1, skip_first=7)
+    answer = nsyspipe.whatif(run)
+    refused = [one for one in answer.scenarios if one.refused]
+    shown = texts(answer._repr_html_())
+    assert refused
+    assert f"{len(refused)} not answered. " in shown
+    assert all(in_python(one.refused) in shown for one in refused)
+    assert "What each rests on: .table()" in shown
+    warnings = [one["message"] for one in answer.problems if one["severity"] == "warning"]
+    assert warnings
+    assert all(message in shown for message in warnings[:3])
+    one = nsyspipe.whatif(run, bucket_mb=25)
+    assert all(text in texts(one._repr_html_()) for text in one.scenarios[0].assumptions)
+    shown = texts(run._repr_html_())
+    told, n_findings = findings_of(run), run.findings().num_rows
+    assert all(finding.headline in shown for finding in told[:3])
+    assert (f"and {n_findings - 3} more: .findings()" in shown) == (n_findings > 3)
+    assert shown.count("likely") == sum(bool(one.expected and one.is_clear) for one in told[:3])
+    assert f"up to {absent}" not in shown
+    assert "warning: the same capture is on both sides" in texts(nsyspipe.diff(run, run)._repr_html_())
+    assert " more figures: .metrics" in texts(
+        nsyspipe.diff(run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))._repr_html_()
+    )
 
 
 def test_what_was_not_recorded_has_no_bar(without_gpu):
@@ -143,6 +172,19 @@ def test_what_cannot_be_written_is_refused(run, tmp_path, name, steps, why):
     with pytest.raises(OptionError, match=why):
         export.write(run, tmp_path / name, steps=steps)
     assert not (tmp_path / name).exists()
+
+
+def test_a_what_if_is_written_as_the_command_writes_it(run, tmp_path):
+    answer = nsyspipe.whatif(run)
+    for name in ("w.json", "w.md", "w.html"):
+        export.write(answer, tmp_path / name)
+        export.write(answer, tmp_path / name)  # its own file
+    assert json.loads((tmp_path / "w.json").read_text())["run"]["run_id"] == run.header.run_id
+    with pytest.raises(OutputError, match="is not of this run"):
+        export.write(nsyspipe.whatif(nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1)), tmp_path / "w.md")
+    with pytest.raises(OptionError) as caught:
+        export.write(answer, tmp_path / "w.csv")
+    assert caught.value.fix == "w.html"
 
 
 def test_a_file_of_another_run_is_replaced_by_force_only(run, tmp_path):

@@ -13,15 +13,17 @@ from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
-from nsyspipe.report.blocks import Facts, Heading, Sentence, Table
+from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, ms_text, percent_text
 from nsyspipe.report.words import subject_parts, verdict
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
+    from nsyspipe.replay.answer import Scenario
     from nsyspipe.report.blocks import Block
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
@@ -65,12 +67,7 @@ def _colours() -> dict[str, str]:
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
     match shown:
         case RunDifference():
-            rows = [row for row in of_difference.part_rows(shown)[:-1] if "part" in row]
-            sides = zip(of_difference.SIDES, (shown.baseline, shown.candidate), shown.mean_step_time, strict=False)
-            blocks = of_difference.difference_blocks(shown)
-            yield Sentence(of_difference.verdict_text(shown))
-            yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
-            yield next(one for one in blocks if isinstance(one, Table) and one.caption == of_difference.METRICS)
+            yield from _change_blocks(shown)
         case Scoreboard():
             rows = shown.table.to_pylist()
             yield from map(Sentence, of_scoreboard.headlines(shown))
@@ -89,24 +86,75 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             if answers:
                 yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
                 yield of_whatif.menu(shown, answers)
+                yield Heading(_assumptions(answers))
+            if reasons := of_whatif.refusals(shown):
+                yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
+            if answers:
+                yield from _problems(shown.problems)
         case Run():
-            yield Sentence(headline(shown))
-            yield Heading(", ".join(map(printable, subject_parts(shown, shown.summary().to_pylist()[0]))))
-            if not shown.breakdown().num_rows:
-                yield from of_run.host_blocks(shown.host_steps(), _MOST_RANKS)
-                return
-            rows = of_run.rank_rows(shown)
-            ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
-            drawn = [(f"rank {row['rank']}", row["length_ns"], row) for row in rows if row["rank"] in ranks]
-            yield from _drawn([
-                (name, wall, [wall and (row[f"{one.name}_share"] or 0) * wall for one in STEP_PARTS])
-                for name, wall, row in drawn
-            ])  # fmt: skip
-            yield of_run.rank_table(shown, _MOST_RANKS)
-            for finding in of_run.findings_of(shown)[:_MOST_LINES]:
-                yield Heading(f"up to {finding.share_text} ({finding.saving}): {finding.headline}")
-            grave = [row for row in shown.problems.to_pylist() if row["severity"] != "info"][:_MOST_LINES]
-            yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in grave)
+            yield from _run_blocks(shown)
+
+
+def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
+    rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
+    sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
+    blocks = of_difference.difference_blocks(change)
+    yield Sentence(of_difference.verdict_text(change))
+    yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
+    for one in blocks:
+        if isinstance(one, Troubles):
+            yield from (Heading(printable(f"{severity}: {message}")) for severity, message, *_ in one.rows)
+        elif isinstance(one, Table) and one.caption == of_difference.METRICS:
+            yield one
+
+
+def _run_blocks(run: Run) -> Iterator[Block | Bars]:
+    yield Sentence(headline(run))
+    yield Heading(", ".join(map(printable, subject_parts(run, run.summary().to_pylist()[0]))))
+    if not run.breakdown().num_rows:
+        yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
+        yield from _problems(run.problems.to_pylist())
+        return
+    rows = of_run.rank_rows(run)
+    ranks = of_run.chosen_ranks(rows, _MOST_RANKS)
+    drawn = [(f"rank {row['rank']}", row["length_ns"], row) for row in rows if row["rank"] in ranks]
+    yield from _drawn([
+        (name, wall, [wall and (row[f"{one.name}_share"] or 0) * wall for one in STEP_PARTS])
+        for name, wall, row in drawn
+    ])  # fmt: skip
+    yield of_run.rank_table(run, _MOST_RANKS)
+    findings = of_run.findings_of(run)
+    is_replayed = any(one.expected for one in findings)
+    yield from (Heading(_finding_text(one, is_replayed=is_replayed)) for one in findings[:_MOST_LINES])
+    if len(findings) > _MOST_LINES:
+        yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
+    yield from _problems(run.problems.to_pylist())
+
+
+def _finding_text(one: of_run.Finding, *, is_replayed: bool) -> str:
+    """Return a finding in a line: the most and what is likely, as far as either is known, and what to do."""
+    gains = [f"up to {one.share_text} ({one.saving})"] if one.share else []
+    if one.expected or (one.share and is_replayed):
+        ms = f" ({one.likely(in_ms=True)} ms)" if one.expected else ""
+        gains.append(f"{'likely ' if one.expected and one.is_clear else ''}{one.likely()}{ms}")
+    return ": ".join(filter(None, [", ".join(gains), one.headline]))
+
+
+def _assumptions(answers: Sequence[Scenario]) -> str:
+    """Return what all answers rest on, and where to find what each does."""
+    shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
+    whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
+    return ". ".join([*whole, *(["What each rests on: .table()"] if len(answers) > 1 else [])])
+
+
+def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
+    """Yield the gravest problems, and how many more there are."""
+    shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
+    yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
+    if rest := [row for row in rows if row not in shown]:
+        infos = " of severity info" if all(row["severity"] == "info" for row in rest) else ""
+        what = "more" if shown else f"problem{'s'[: len(rest) != 1]}"
+        yield Heading(f"{len(rest)} {what}{infos}: .problems")
 
 
 def _drawn(
