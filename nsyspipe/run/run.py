@@ -365,7 +365,10 @@ class Run(ShownInNotebooks, ABC):
         OptionError
             If there is no such table.
         """
-        is_without_method = name in RUN_TABLES and not hasattr(self, name)
-        return self._table(name) if is_without_method else self._named_table(name)
+        return self._named_table(name)
 
     _TABLES = (*RUN_TABLES, "breakdown", "costs")
+
+    def _named_table(self, name: str) -> pa.Table:
+        is_without_method = name in RUN_TABLES and not hasattr(self, name)
+        return self._table(name) if is_without_method else super()._named_table(name)

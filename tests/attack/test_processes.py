@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import shutil
@@ -22,13 +23,14 @@ import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader import report
 from nsyspipe.run.workers import Workers, telling_shortage
-from tests.build.programs import is_running, listening
+from tests.build.programs import is_running, listening, within
 from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, program
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # Generous: the machine may be busy. Nothing waits that long where all is well.
 DEADLINE_S = 60.0
+eventually = functools.partial(within, DEADLINE_S)
 MIB = 2**20
 N_KERNELS = 400_000
 
@@ -52,14 +54,6 @@ def family(pid):
     found = [pid]
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [one for child in path.read_text().split() for one in family(int(child))]
-    return found
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
-        time.sleep(0.01)
     return found
 
 

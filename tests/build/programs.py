@@ -82,6 +82,15 @@ def have_ended(pids):
     return not left
 
 
+def within(seconds, condition, what):
+    """Wait until a condition holds, and return what it gave; fail when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,7 +19,7 @@ import nsyspipe
 from nsyspipe.errors import InputError, OptionError
 from nsyspipe.run.cluster import Cluster
 from tests.build.fake_nsys import COPY, calls, fake_nsys, fake_report
-from tests.build.programs import is_running
+from tests.build.programs import is_running, within
 from tests.cli.tools import assert_refused, environment, nsyspipe_run, program
 from tests.conftest import SAMPLES
 
@@ -27,6 +27,7 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 90.0
+eventually = functools.partial(within, DEADLINE_S)
 # What a worker is made of where nsyspipe is missing, or another one.
 WITHOUT = "sys.modules['nsyspipe'] = None"
 OLDER = "import nsyspipe.version; nsyspipe.version.__version__ = '0.0.1'"
@@ -34,14 +35,6 @@ PATIENCE = {"DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT": "2s", "DASK_DISTR
 TLS = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": "{0}/one.pem" for name in ("CA_FILE", *(
     f"{who}__{what}" for who in ("CLIENT", "SCHEDULER", "WORKER") for what in ("CERT", "KEY")
 ))}  # fmt: skip
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
-        time.sleep(0.05)
-    return found
 
 
 class Machines:
