@@ -1,7 +1,5 @@
 """The summary as a person reads it: the verdict first, as wide as allowed, and nothing that drives the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """How many files an addition touches, proved by making it in a copy of the package; in how many a figure's name stands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

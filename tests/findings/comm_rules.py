@@ -1,7 +1,5 @@
 """Rules about communication: what each says of a few plain rows, on both sides of its thresholds. Times are ns."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.findings.comm_bound import comm_bound

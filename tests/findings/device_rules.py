@@ -1,7 +1,5 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
-from __future__ import annotations
-
 from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
 from nsyspipe.findings.grad_copy import grad_copy
 from nsyspipe.findings.input_bound import input_bound

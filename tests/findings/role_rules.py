@@ -1,7 +1,5 @@
 """Rules about one kind of parallelism: what each says of a few plain rows, and that it is silent of all others. Times are ns."""
 
-from __future__ import annotations
-
 from nsyspipe.findings.comm_bound import comm_bound
 from nsyspipe.findings.compress_gradients import compress_gradients
 from nsyspipe.findings.expert_comm import expert_comm

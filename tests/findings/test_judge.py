@@ -1,7 +1,5 @@
 """All rules together: the order of findings, how grave each is, what could not be judged, and what holds of every run."""
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Units and names of figures; the same blocks on a terminal, in Markdown and on a page: nothing is lost."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

@@ -1,7 +1,5 @@
 """`--markdown`: what one pastes into a pull request; names stay text in GitHub's Markdown, whatever they hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What notebooks show: each answer as HTML that holds for itself, hostile names as text; and the notebook of the docs."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import html

@@ -1,7 +1,5 @@
 """The page of a run as text: the same for the same run, complete, and closed to what names hold."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 
