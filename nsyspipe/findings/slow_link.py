@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
-from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
 
 if TYPE_CHECKING:
@@ -212,3 +212,6 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None  # of some of them nothing was copied: a hook sends something else
     factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
     return _PER_S * n_bytes * float(factor) / transfer, _COPIES
+
+
+RULES: Rules = {slow_link: OF_COMM}

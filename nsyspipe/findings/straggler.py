@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -310,3 +310,6 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     name = hosts[int(totals.argmax())]
     ranks = tuple(number for number in numbers.tolist() if hosts_of[number] == name)
     return LateNode(name, ranks, delay[(of_host == totals.argmax()) & (delay > 0)])
+
+
+RULES: Rules = {straggler: OF_COMM}
