@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -38,41 +37,18 @@ _DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
 
 
 @dataclass(frozen=True)
-class IdleOf:
+class Idle:
     """One cause of idle time."""
 
-    column: str  # of `schema.STEPS`
     judged_ns: float  # mean per step on the rank that the others wait for
     # step time less the limit without the cause, per step; None of a pipeline, where a stage may idle in the bubble
     saving_ns: float | None
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
-    rank: int | None
-    is_common: bool  # the rank in the middle idles as much as at least half of that
-    is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
-    in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
-    waited_in: str = ""  # as `Evidence.waited_in`
-    of_host: str = ""  # of that rank, where there are several
-
-    @property
-    def on_rank(self) -> str:
-        """Which rank a finding is about, in words; nothing where the others idle alike."""
-        bubble = ", perhaps in the pipeline's bubble" if self.saving_ns is None else ""
-        if self.is_common:
-            return bubble
-        if len(self.in_turn) > 1:
-            return f" on ranks {listed(self.in_turn)} in turn{bubble}"
-        return f" on rank {self.rank}{self.of_host}{f', which the others wait for{self.waited_in}' if self.is_waited_for else ''}{bubble}"
-
-    def figures(self, evidence: Evidence) -> dict[str, Any]:
-        """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
-        means = evidence.means("idle_ns", *IDLE_CAUSES)
-        judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
-        if evidence.is_pipeline:
-            judged["bubble_ns_per_step"] = bubble_ns_per_step(evidence.traffic, evidence.n_ranks)
-        return means if evidence.n_ranks == 1 else means | judged
+    rank: int | None = None
+    on_rank: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
 
 
-def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
+def idle_of(evidence: Evidence, column: str) -> Idle | None:
     """Return a cause of idle time as rules judge it; None where a rank's is null.
 
     Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
@@ -91,8 +67,9 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
     by_rank = sorted(means[f"{column}_mean"].to_pylist())
     middle: float = by_rank[(len(by_rank) - 1) // 2]
+    bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return IdleOf(column, middle, None if evidence.is_pipeline else by_rank[-1], None, is_common=True)
+        return Idle(middle, None if bubble else by_rank[-1], on_rank=bubble)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
@@ -109,27 +86,36 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
     slowed = np.where(made > 0, evidence.slowed_share(AT_MOST) * hidden_wait, 0).astype(np.int64)
-    gone = evidence.most(wall) - np.maximum(evidence.most(wall - cause - made - slowed), 0)
+    saving = None if bubble else evidence.saving_down_to(wall - cause - made - slowed)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
-    shares = np.bincount(place, weights=cause[waited_for])
+    shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
-    in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
-    wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
-    is_least = not wait_of_others.size or bool(2 * wait_of_named.mean() <= wait_of_others.mean())
-    is_waited_for = is_least and not evidence.is_pipeline
-    judged = float(cause[waited_for].mean())
-    saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
+    in_turn = ranks[shares >= _LEAST_TURN * shares.sum()].tolist()
+    if 2 * middle >= judged:  # so do the others
+        return Idle(judged, saving, named, bubble)
+    if len(in_turn) > 1:
+        return Idle(judged, saving, named, f" on ranks {listed(in_turn)} in turn{bubble}")
+    # It waits at most half as long as the others do: else all wait for each other.
+    own, others = wait[rank == named], wait[rank != named]
+    is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
     host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
     of_host = f" of host {printable(host)}" if host else ""
-    return IdleOf(
-        column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in, of_host
-    )
+    awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
+    return Idle(judged, saving, named, f" on rank {named}{of_host}{awaited}{bubble}")
 
 
-def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
+def idle_above(evidence: Evidence, column: str) -> Idle | None:
     """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
     idle = idle_of(evidence, column)
     return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
+
+
+def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
+    """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
+    means = evidence.means("idle_ns", *IDLE_CAUSES)
+    judged = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
+    return means if evidence.n_ranks == 1 else means | judged | bubble
 
 
 def launch_bound(evidence: Evidence) -> Answer:
@@ -160,8 +146,7 @@ def launch_bound(evidence: Evidence) -> Answer:
     if 2 * (pauses or 0) >= launch:
         title, advice = "the GPU idles while the host pauses between launches", _PAUSES
         action = "find what the host does when it launches nothing"
-    figures = idle.figures(evidence)
-    figures["idle_pause_ns_per_step"] = evidence.mean("idle_pause_ns")
+    figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
     return Finding(title + idle.on_rank, action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
 
 
@@ -190,8 +175,7 @@ def input_bound(evidence: Evidence) -> Answer:
     if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "the GPU idles between steps while the host probably waits for the data loader"
         action, advice = "probably the data loader: num_workers, pin_memory", _LOADER + _TO_BE_SURE
-    figures = idle.figures(evidence)
-    figures["idle_between_steps_ns_per_step"] = between
+    figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
     return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
 
 
@@ -210,7 +194,7 @@ def sync_bound(evidence: Evidence) -> Answer:
         f"keep {name} out of the step",
         _NO_SYNCHRONISING,
         idle.saving_ns,
-        idle.figures(evidence) | {"idle_ns_per_step_by_call": calls},
+        _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls},
     )
 
 
@@ -249,22 +233,17 @@ def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
     """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
     chosen = evidence.steps["step"].unique().to_pylist()
     first = (*evidence.skipped_steps, *chosen)[0]
-    walls: dict[int, int] = {}
-    at_start = 0
-    for row in evidence.all_steps.select(["step", "wall_ns", "wait_ns", "overhead_ns"]).to_pylist():
-        walls[row["step"]] = max(walls.get(row["step"], 0), row["wall_ns"])
-        if row["step"] == first:
-            at_start = max(at_start, (row["wait_ns"] or 0) + (row["overhead_ns"] or 0))
+    rows = evidence.all_steps
+    longest = rows.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
+    walls = dict(zip(longest["step"].to_pylist(), longest["wall_ns_max"].to_pylist(), strict=True))
+    of_first = rows.filter(pc.equal(rows["step"], first))
+    lost = pc.add(*(pc.fill_null(of_first[name], 0) for name in ("wait_ns", "overhead_ns")))
     others = [walls[step] for step in chosen if step != first]
     median = float(np.median(others or [0]))
     if not median:
         return None, False, False
-    return walls[first] / median, walls[first] > max(others), 2 * at_start >= walls[first] - median
+    is_explained = 2 * (pc.max(lost).as_py() or 0) >= walls[first] - median
+    return walls[first] / median, walls[first] > max(others), is_explained
 
 
-RULES: Rules = {
-    launch_bound: ("idle_ns",),
-    input_bound: (),
-    sync_bound: (),
-    profiler_overhead: ("overhead_ns",),
-}
+RULES: Rules = {launch_bound: ("idle_ns",), input_bound: (), sync_bound: (), profiler_overhead: ("overhead_ns",)}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
-from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, parallelism
+from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ _UNKNOWN_ROLE = (
 )
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
+WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks and matching")
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -185,6 +186,11 @@ class Evidence:
         return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
 
     @cached_property
+    def bubble_ns_per_step(self) -> float | None:
+        """How long a rank waits between stages of a pipeline, in the mean; None where that is not known."""
+        return bubble_ns_per_step(self.traffic, self.n_ranks)
+
+    @cached_property
     def kinds(self) -> frozenset[str]:
         """The collectives of the summary steps."""
         return frozenset(self.collectives["collective"].unique().to_pylist())
@@ -304,6 +310,12 @@ class Evidence:
     def mean_of_most(self, values: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
         return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
+
+    def saving_down_to(self, windows: Float64) -> float:
+        """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
+        (wall,) = self._columns("wall_ns")
+        saving = self.most(wall) - np.maximum(self.most(windows), 0.0)
+        return min(float(saving.mean()), self.mean("wall_ns") or 0.0)
 
     def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""

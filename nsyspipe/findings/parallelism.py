@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR, bubble_ns_per_step
+from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
 from nsyspipe.findings.gradients import many_small
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 
 _LEAST_BUBBLE = 0.05  # of step time
 _LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
@@ -93,9 +92,9 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     rows = evidence.traffic_of(PIPELINE)
     if not evidence.has_communicators:
         return NotJudged(_WITHOUT_CALLS, WITH_CALLS)
-    bubble = bubble_ns_per_step(evidence.traffic, evidence.n_ranks)
+    bubble = evidence.bubble_ns_per_step
     if bubble is None:
-        return NotJudged("waiting is not known", "see the problems about clocks and matching")
+        return NotJudged(*WAITING_UNKNOWN)
     if evidence.share(bubble) < _LEAST_BUBBLE:
         return None
     steps, bubbles = evidence.steps, dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
@@ -103,13 +102,12 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
     wall, idle = steps["wall_ns"].to_numpy(), pc.fill_null(steps["idle_ns"], 0).to_numpy()
     work = wall - idle - pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
-    saving = evidence.most(wall) - np.maximum(evidence.most(work), 0.0)
     return Finding(
         title="stages of the pipeline wait for each other",
         action="more micro-batches, or an interleaved schedule",
         advice="more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
         "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work",
-        saving_ns_per_step=min(float(saving.mean()), evidence.mean("wall_ns") or 0.0),
+        saving_ns_per_step=evidence.saving_down_to(work),
         evidence={
             "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
             **evidence.means("idle_ns"),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def straggler(evidence: Evidence) -> Answer:
         return None
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}
     if not rows:
-        return NotJudged("waiting is not known", "see the problems about clocks and matching")
+        return NotJudged(*WAITING_UNKNOWN)
     starts = evidence.all_steps["start_ns"]
     began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
     if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
