@@ -28,7 +28,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
 
     Waiting is `straggler`'s; where it is not known, it counts, and the title says so. Saving: what is exposed so,
-    ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without_comm` has it.
+    ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without` has it.
     """
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
     transfer = evidence.exposed_transfer_ns_per_step
@@ -48,7 +48,7 @@ def comm_bound(evidence: Evidence) -> Answer:
         title=f"communication is exposed ({apart}){where}{mostly}",
         action=action,
         advice=advice,
-        saving_ns_per_step=evidence.saving_without_comm(),
+        saving_ns_per_step=evidence.saving_without(),
         evidence={
             "exposed_comm_ns_per_step": exposed,
             "exposed_comm_share": evidence.share(exposed),

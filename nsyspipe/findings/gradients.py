@@ -180,7 +180,7 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
 def compress_gradients(evidence: Evidence) -> Answer:
     """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without_comm` has it, less
+    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without` has it, less
     the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves next to nothing.
     """
     exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
@@ -208,7 +208,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         action="bf16_compress_hook halves the bytes; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
         "training still converges",
-        saving_ns_per_step=evidence.saving_without_comm(kept=1 - wide),
+        saving_ns_per_step=evidence.saving_without(kept=1 - wide),
         evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
     )
 

@@ -231,7 +231,7 @@ class Evidence:
 
     @property
     def slowdown_figures(self) -> dict[str, float | None]:
-        """The slowdown that `saving_without_comm` rests on, measured or assumed."""
+        """The slowdown that `saving_without` rests on, measured or assumed."""
         return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
 
     @property
@@ -261,34 +261,26 @@ class Evidence:
         n_slowed, slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns"))
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
-    def saving_without_comm(self, kept: float = 0.0) -> float:
-        r"""Return step time less the limit with communication gone but for a share of its transfer that is kept, per step.
+    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
+        r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of
-        ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c of `slowdown_figures`, at most 1). Where waiting is not known it counts as transfer.
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept)) + min(|M n C|, L) x c / (1 + c)``: T is
+        the sum of their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes
+        too: ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
         """
-        names = ("exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns")
-        exposed, transfer, wait, hidden = self._columns(*names)
-        if not self.has_absent_ranks:
+        names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
+        exposed, wait, hidden, whole = self._columns(*names)
+        transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
+        if rows is not None:
+            length = pc.subtract(rows["end_ns"], rows["start_ns"])
+            whole, transfer = (self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length)))
+        if waits or self.has_absent_ranks:
+            transfer = whole
+        else:
             exposed = exposed - wait
-            transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self.slowed_share())
-
-    def saving_without(self, rows: pa.Table, *, waits: bool = False) -> float:
-        r"""Return step time less the limit without these operations, per step.
-
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T) + min(|M n C|, L) x c / (1 + c)``: T is the sum of
-        their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes too:
-        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
-        """
-        exposed, wait, hidden = self._columns("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns")
-        length = pc.subtract(rows["end_ns"], rows["start_ns"])
-        whole = self._sums(rows, length)
-        transfer = whole
-        if not waits and not self.has_absent_ranks:
-            exposed, transfer = exposed - wait, self._sums(rows, pc.coalesce(rows["transfer_ns"], length))
-        return self.mean_of_most(np.minimum(exposed, transfer) + np.minimum(hidden, whole) * self.slowed_share())
+        return self.mean_of_most(
+            np.minimum(exposed, transfer * (1 - kept)) + np.minimum(hidden, whole) * self.slowed_share()
+        )
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum values of operations by the rows of `steps`."""
