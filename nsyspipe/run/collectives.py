@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
+from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -399,12 +399,13 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
-    held_up_ranks, held_up_ns = held_up["rank"].to_numpy(), held_up["held_up_ns"].to_numpy()
-    rows: list[dict[str, object]] = [{"rank": number, "wait_ns": waits.get(number)} for number in ranks]
-    for number, row in zip(ranks, rows if is_known else (), strict=is_known):
-        is_own = rank[late] == number
-        row["n_arrived_last"] = np.count_nonzero(is_own)
-        row["wait_caused_ns"] = int(late_by[late[is_own]].sum())
-        row["lateness_ns"] = None if is_capture else int(late_by[largest[rank[largest] == number]].sum())
-        row["held_up_ns"] = int(held_up_ns[held_up_ranks == number].sum())
-    return schema.STRAGGLERS.from_rows(rows)
+    place, n_ranks = np.searchsorted(ranks, rank), len(ranks)
+    figures = {
+        "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
+        "wait_caused_ns": sums_of(place[late], late_by[late], n_ranks),
+        "lateness_ns": pa.nulls(n_ranks) if is_capture else sums_of(place[largest], late_by[largest], n_ranks),
+        "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
+    }
+    own_waits = [waits.get(number) for number in ranks]
+    figures = figures if is_known else dict.fromkeys(figures, pa.nulls(n_ranks))
+    return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": own_waits, **figures})
