@@ -111,8 +111,11 @@ class Waiting:
     is_late_significant: Flags
 
 
-def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
-    """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
+def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64, clock_part: Int64) -> Waiting:
+    """Measure matched collectives, one per row of `matched`: times are aligned.
+
+    `clock_error` is of each operation's report, ns; clocks of different parts (`clock.ClockOffset`) were never compared.
+    """
     columns: dict[str, Any] = {
         one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64) for one in fields(Waiting)
     }
@@ -122,19 +125,15 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         own_start, own_end = starts[rows], ends[rows]
         ordered = np.sort(own_start, axis=1)
         first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
-        # The clock error of the rank that arrived then; of several the largest.
-        first_error, second_error, last_error = (
-            np.where(own_start == time, clock_error[rows], 0).max(axis=1, keepdims=True)
-            for time in (first, second_last, last)
-        )
+        clocks = own_start, clock_error[rows], clock_part[rows]
         is_last, late_by, wait = own_start == last, last - second_last, last - own_start
-        is_skewed = last - first > np.maximum(first_error, last_error)
+        is_skewed = _is_beyond_clocks(first, last, *clocks)
         values = {
             "is_matched": True, "collective_id": n_before + np.arange(len(rows))[:, np.newaxis], "n_ranks": rows.shape[1],
             "first_start_ns": first, "last_start_ns": last, "arrival_skew_ns": last - first, "wait_ns": wait,
             "transfer_ns": np.maximum(own_end - last, 0), "late_by_ns": np.where(is_last, late_by, 0),
             "is_significant": is_skewed,
-            "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
+            "is_late_significant": is_last & _is_beyond_clocks(second_last, last, *clocks),
         }  # fmt: skip
         for name, value in values.items():
             columns[name][rows] = value
@@ -143,6 +142,15 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
         columns["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
     return Waiting(**columns)
+
+
+def _is_beyond_clocks(earlier: Int64, later: Int64, start: Int64, error: Int64, part: Int64) -> Flags:
+    """Tell of each collective whether the ranks that arrived then, of several all, are farther apart than their clocks."""
+    concerned = (start == earlier) | (start == later)
+    one = np.take_along_axis(part, concerned.argmax(axis=1, keepdims=True), axis=1)
+    is_compared = (~concerned | (part == one)).all(axis=1, keepdims=True)
+    beyond: Flags = is_compared & (later - earlier > np.where(concerned, error, 0).max(axis=1, keepdims=True))
+    return beyond
 
 
 def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -13,16 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.clock import floor_median
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import schema
 from nsyspipe.model.figures import MEANS, RATES, RATIOS
 from nsyspipe.model.names import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from nsyspipe.model.table import Flags, Float64, Int64
 
 _NS_PER_S = 1e9
+_NOTHING = np.empty(0, np.int64)
 
 
 def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -55,20 +58,24 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
         "n_summary_steps": per_step.size,
         "step_time_ns": float(np.median(per_step)) if per_step.size else None,
         "throughput_steps_per_s": _NS_PER_S * per_step.size / total if (total := int(per_step.sum())) else None,
-        **_figures(chosen, is_capture=is_capture),
-        **_rates(_transferring(collectives)),
+        **_figures(_sums(chosen, _SUMMED), None if is_capture else chosen.num_rows),
+        **_rates(_sums(_transferring(collectives), _TRANSFERRED)),
     }
     return schema.SUMMARY.from_rows([row])
 
 
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
-    chosen, transferring, rows = steps.filter(steps["in_summary"]), _transferring(collectives), []
+    chosen = steps.filter(steps["in_summary"]).sort_by("rank")
+    sums, of_collectives = _sums_by_rank(chosen, _SUMMED), _sums_by_rank(_transferring(collectives), _TRANSFERRED)
+    begins = run_starts(chosen["rank"].to_numpy())
+    numbers, walls = chosen["rank"].to_numpy()[begins].tolist(), np.split(chosen["wall_ns"].to_numpy(), begins[1:])
+    wall_of, rows = dict(zip(numbers, walls, strict=False)), []
     for rank in ranks["rank"].to_pylist():
-        own, of_rank = (table.filter(pc.equal(table["rank"], rank)) for table in (chosen, transferring))
-        wall = own["wall_ns"].to_numpy()
-        step_time = float(np.median(wall)) if wall.size and not is_capture else None
-        figures = _figures(own, is_capture=is_capture) | _rates(of_rank)
+        wall = wall_of.get(rank, _NOTHING)
+        n_steps = None if is_capture else wall.size
+        step_time = float(np.median(wall)) if n_steps else None
+        figures = _figures(sums.get(rank, _NO_SUMS), n_steps) | _rates(of_collectives.get(rank, _NO_SUMS))
         rows.append({"rank": rank, "step_time_ns": step_time, **figures})
     return schema.RANK_SUMMARY.from_rows(rows)
 
@@ -83,10 +90,13 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     return schema.PHASE_SUMMARY.from_rows(rows)
 
 
-def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
-    columns = {*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)}
-    sums = {name: _sum(chosen[name]) for name in columns}
-    n_rows = None if is_capture else chosen.num_rows
+_Sums = Mapping[str, float | None]
+_SUMMED = tuple(dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)]))
+_TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
+_NO_SUMS: _Sums = dict.fromkeys((*_SUMMED, *_TRANSFERRED))
+
+
+def _figures(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
     return {
         **{name: divided(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
         **{name: divided(sums[column], n_rows) for name, column in MEANS.items()},
@@ -95,17 +105,31 @@ def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
 
 def _transferring(collectives: pa.Table) -> pa.Table:
     chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
-    return collectives.select(["rank", "transfer_ns", *RATES.values()]).filter(chosen)
+    return collectives.select(["rank", *_TRANSFERRED]).filter(chosen)
 
 
-def _rates(collectives: pa.Table) -> dict[str, float | None]:
-    transfer = _sum(collectives["transfer_ns"])
-    sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
-    return {name: None if total is None else divided(_NS_PER_S * total, transfer) for name, total in sums.items()}
+def _rates(sums: _Sums) -> dict[str, float | None]:
+    totals = {name: sums[column] for name, column in RATES.items()}
+    return {
+        name: None if total is None else divided(_NS_PER_S * total, sums["transfer_ns"])
+        for name, total in totals.items()
+    }
+
+
+def _sums(table: pa.Table, names: Sequence[str]) -> _Sums:
+    """Sum columns exactly; null if any part is, or without rows."""
+    return {name: _sum(table[name]) for name in names}
+
+
+def _sums_by_rank(table: pa.Table, names: Sequence[str]) -> dict[int, _Sums]:
+    """Return the same of the rows of each rank that has any."""
+    of_all = pc.ScalarAggregateOptions(skip_nulls=False)
+    sums = table.group_by("rank", use_threads=False).aggregate([(name, "sum", of_all) for name in names])
+    rows = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names]).to_pylist()
+    return {row["rank"]: row for row in rows}
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
-    """Sum a column exactly; null if any part is, or without rows."""
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 

@@ -73,7 +73,7 @@ def merge(
     numbers_in_order = [rank.number for rank in ranks]
 
     of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
-    windows = pa.concat_tables([_WINDOWS.empty(), *of_ranks])
+    windows = pa.concat_tables([_WINDOWS.empty(), *of_ranks]).combine_chunks()
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
     is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
     # A CUDA graph may hold communication where several ranks run, or NCCL or MPI is in use.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
+from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
 ABSENT = np.iinfo(np.int64).min
+_NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
 
@@ -196,9 +197,10 @@ def cross_rank(
     offsets = clock_offsets(blocks, rows.end_ns, rows.report, n_reports, is_one_clock=len(used) == 1)
     offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
-    errors, is_compared = _clock_errors(offsets, rows.report, matched)
+    errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in offsets])[rows.report]
+    parts = np.array([one.part for one in offsets])[rows.report]
     is_one_part = len({offsets[argument].part for argument in used}) == 1
-    has_all_errors = is_compared and is_one_part and all(offsets[argument].error_ns is not None for argument in used)
+    has_all_errors = is_one_part and all(offsets[argument].error_ns is not None for argument in used)
     # Times of different ranks can be compared by session starts, or by collectives.
     has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
     known, problems = None, []
@@ -208,26 +210,11 @@ def cross_rank(
     elif has_comm and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
-        known = matching.waiting(matched, rows.start_ns, rows.end_ns, errors)
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, errors, parts)
         problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     return CrossRank(tuple(placed), None if has_parts else tuple(offsets), rows, known, tuple(problems))
-
-
-_NOT_KNOWN_NS = 2**62  # which nothing exceeds
-
-
-def _clock_errors(offsets: Sequence[ClockOffset], report: Int64, matched: Iterable[Int64]) -> tuple[Int64, bool]:
-    """Return each operation's clock error, and whether the clocks of all that meet in collectives were compared."""
-    of_report = [_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in offsets]
-    errors, parts = (np.array(of_each, np.int64)[report] for of_each in (of_report, [one.part for one in offsets]))
-    is_compared = True
-    for rows in matched:
-        apart = (parts[rows] != parts[rows[:, :1]]).any(axis=1)
-        errors[rows[apart]] = _NOT_KNOWN_NS
-        is_compared &= not apart.any()
-    return errors, is_compared
 
 
 def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: bool) -> Iterator[Problem]:
@@ -412,12 +399,13 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = matching.held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
-    held_up_ranks, held_up_ns = held_up["rank"].to_numpy(), held_up["held_up_ns"].to_numpy()
-    rows: list[dict[str, object]] = [{"rank": number, "wait_ns": waits.get(number)} for number in ranks]
-    for number, row in zip(ranks, rows if is_known else (), strict=is_known):
-        is_own = rank[late] == number
-        row["n_arrived_last"] = np.count_nonzero(is_own)
-        row["wait_caused_ns"] = int(late_by[late[is_own]].sum())
-        row["lateness_ns"] = None if is_capture else int(late_by[largest[rank[largest] == number]].sum())
-        row["held_up_ns"] = int(held_up_ns[held_up_ranks == number].sum())
-    return schema.STRAGGLERS.from_rows(rows)
+    place, n_ranks = np.searchsorted(ranks, rank), len(ranks)
+    figures = {
+        "n_arrived_last": np.bincount(place[late], minlength=n_ranks),
+        "wait_caused_ns": sums_of(place[late], late_by[late], n_ranks),
+        "lateness_ns": pa.nulls(n_ranks) if is_capture else sums_of(place[largest], late_by[largest], n_ranks),
+        "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
+    }
+    own_waits = [waits.get(number) for number in ranks]
+    figures = figures if is_known else dict.fromkeys(figures, pa.nulls(n_ranks))
+    return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": own_waits, **figures})

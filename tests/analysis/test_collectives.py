@@ -46,11 +46,11 @@ def test_which_operations_are_one_collective(rows, required, expected):
     assert [block.tolist() for block in match(group, rank, ints(*required))] == expected
 
 
-def measure(blocks, starts, ends, error=None):
-    """Return everything as lists; clocks are exact unless told."""
-    error = [0] * len(starts) if error is None else error
+def measure(blocks, starts, ends, error=None, part=None):
+    """Return everything as lists; clocks are exact and compared unless told."""
+    error, part = ([0] * len(starts) if one is None else one for one in (error, part))
     matched = [np.array(block, np.int64) for block in blocks]
-    found = asdict(waiting(matched, ints(*starts), ints(*ends), ints(*error)))
+    found = asdict(waiting(matched, ints(*starts), ints(*ends), ints(*error), ints(*part)))
     return {name: one.tolist() for name, one in found.items()}
 
 
@@ -99,18 +99,20 @@ def test_several_blocks_number_their_collectives_one_after_the_other():
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(("error", "significant", "late_significant"), [
+@pytest.mark.parametrize(("error", "part", "significant", "late_significant"), [
     # Arrivals 100, 130, 160: skew 60 of ranks 0 and 2, lateness 30 of ranks 2 and 1.
-    ((0, 0, 0), True, True),
-    ((59, 29, 29), True, True),
-    ((60, 0, 0), False, True),  # equal is not more
-    ((0, 30, 0), True, False),
-    ((0, 1000, 0), True, False),  # rank 1 has no part in the skew
-    ((1000, 0, 0), False, True),  # nor rank 0 in the lateness
-    ((0, 0, 30), True, False), ((0, 0, 60), False, False), ((2**62, 2**62, 2**62), False, False),
+    ((0, 0, 0), None, True, True),
+    ((59, 29, 29), None, True, True),
+    ((60, 0, 0), None, False, True),  # equal is not more
+    ((0, 30, 0), None, True, False),
+    ((0, 1000, 0), None, True, False),  # rank 1 has no part in the skew
+    ((1000, 0, 0), None, False, True),  # nor rank 0 in the lateness
+    ((0, 0, 30), None, True, False), ((0, 0, 60), None, False, False), ((2**62, 2**62, 2**62), None, False, False),
+    # Nothing compares the clock of rank 0 with those of ranks 1 and 2, or that of rank 1 with the others.
+    ((0, 0, 0), (0, 1, 1), False, True), ((0, 0, 0), (0, 1, 0), True, False),
 ])  # fmt: skip
-def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(error, significant, late_significant):
-    found = measure([[[0, 1, 2]]], (100, 130, 160), (200, 200, 200), error)
+def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(error, part, significant, late_significant):
+    found = measure([[[0, 1, 2]]], (100, 130, 160), (200, 200, 200), error, part)
     assert found["is_significant"] == [significant] * 3
     assert found["is_late_significant"] == [False, False, late_significant]
 
@@ -156,8 +158,8 @@ def test_the_message_is_the_whole_array_and_bus_bandwidth_algorithm_bandwidth_ti
 def across_of(*ranks):
     rows = comm_rows(ranks, [ints(0, 1)] * len(ranks))
     group, required = rows.groups(len(ranks))
-    error = np.zeros(len(rows), np.int64)
-    found = waiting(match(group, rows.rank, required), rows.start_ns, rows.end_ns, error)
+    clocks = np.zeros((2, len(rows)), np.int64)
+    found = waiting(match(group, rows.rank, required), rows.start_ns, rows.end_ns, *clocks)
     return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, found, ())
 
 

@@ -209,7 +209,7 @@ def test_speed_of_matching_clocks_and_waiting(shown):
         offsets = clock_offsets(telling, rows.end_ns, rows.report, size)
         errors = np.array([one.error_ns for one in offsets], np.int64)[rows.report]
         offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
-        found = waiting(matched, rows.start_ns - offset, rows.end_ns - offset, errors)
+        found = waiting(matched, rows.start_ns - offset, rows.end_ns - offset, errors, np.zeros_like(errors))
         return offsets, found
 
     seconds = min(_timed(across) for _ in range(3))
