@@ -111,7 +111,7 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "communication is in line with the work, so none of it is slowed"
         return
     found = replay.slowdowns(replay.target(knobs))
-    percents = [100 * after.total(*replay.total_work) for _, after in found.pairs]
+    percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
     how = "measured here" if found.is_measured else "assumed"
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
