@@ -102,7 +102,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
             "slowed_by_waiting": slowed,
             "longer_window": wall[longest][step] - wall,
         }
-        parts = {name: float(column[limit].mean()) for name, column in columns.items()}
+        parts = {name: own for name, column in columns.items() if (own := float(column[limit].mean()))}
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
@@ -129,11 +129,8 @@ def idle_above(evidence: Evidence, column: str) -> Idle | None:
 def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
-    judged = {
-        "rank": idle.rank,
-        f"judged_{column}_per_step": idle.judged_ns,
-        "saving_ns_per_step_by_part": {**idle.parts},
-    }
+    judged = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    judged |= {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
     return means if evidence.n_ranks == 1 else means | judged | bubble
 
