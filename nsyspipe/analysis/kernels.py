@@ -159,10 +159,8 @@ LEAST_COMPARED = 0.25
 MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
-# Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the
-# logarithm, and within how much of it that holds.
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
-ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
+ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
 # The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
 _REACH = 3
@@ -170,15 +168,50 @@ _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
 
 
+@dataclass(frozen=True)
+class Slowing:
+    """How work beside communication is slower: it takes 1 + ratio times as long, and each operation begins later."""
+
+    ratio: float = 0.0
+    delay_ns: float = 0.0
+
+    def blended(self, other: Slowing, share: float) -> Slowing:
+        """Return one that is so much of another."""
+        ratio = self.ratio + share * (other.ratio - self.ratio)
+        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
+
+    def total(self, operations_per_ns: float) -> float:
+        """Return by how much work of so many operations takes longer, as a share of it."""
+        return self.ratio + self.delay_ns * operations_per_ns
+
+
+# What was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300). Over host memory operations begin later,
+# since launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of
+# the operations' own.
+NARROW, WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
+
+
 def link_width(bytes_per_s: float) -> float:
     """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
     return min(max(math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK), 0.0), 1.0)
 
 
-def most_assumed(bytes_per_s: float | None) -> float:
-    """Return the largest slowdown of compute beside communication that is assumed over a link; of one not known, a wide one's."""
-    width = 1.0 if bytes_per_s is None else link_width(bytes_per_s)
-    return (1 + ASSUMED_WITHIN) * (ASSUMED_NARROW + width * (ASSUMED_WIDE - ASSUMED_NARROW))
+def assumed(bytes_per_s: float | None) -> Slowing:
+    """Return the likeliest slowing over a link where it was not measured; of one that is not known that in the middle."""
+    return NARROW.blended(WIDE, 0.5 if bytes_per_s is None else link_width(bytes_per_s))
+
+
+def most_assumed(bytes_per_s: float | None, operations_per_ns: float) -> float:
+    """Return by how much work takes longer at most where that was not measured; over a link not known as over the worse one."""
+    links = (NARROW, WIDE) if bytes_per_s is None else (assumed(bytes_per_s),)
+    return (1 + ASSUMED_WITHIN) * max(one.total(operations_per_ns) for one in links)
+
+
+def operations_per_ns(kernels: pa.Table) -> float:
+    """Return how many compute kernels run in a ns of their time, of `schema.KERNEL_COSTS`; 0 without any."""
+    is_comm = pc.starts_with(kernels["name"].cast(pa.string()), "nccl", ignore_case=True)
+    number, total = (pc.sum(kernels.filter(pc.invert(is_comm))[name]).as_py() for name in ("n_kernels", "total_ns"))
+    return number / total if total else 0.0
 
 
 def kernel_slowdown(

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
 from nsyspipe.analysis.traffic import DATA, OTHER
-from nsyspipe.findings.model import AT_MOST, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
@@ -75,8 +75,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
 
     With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
-    compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is what
-    the measure holds within, and c at most 1; the mean over steps of the rank with most. Not judged where they are under a quarter of the kernel time beside communication.
+    compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is
+    what the measure holds within, and c at most 1; the mean over steps of the rank with most, whose figures are those ``at_most``
+    of the evidence. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
@@ -92,19 +93,25 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if share < LEAST_COMPARED:
         of_all = f"only {100 * share:.1f} % of the kernel time beside communication"
         return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
-    lost = evidence.slowed_ns(slowdown, 1.0)
+    hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
+    lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
+    slowed = evidence.slowed_ns(hidden, AT_MOST) + AT_MOST * late
+    rows = evidence.rows_of_most(slowed)
     beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
     return Finding(
         title=f"kernels run slower while communication is under way{beyond}",
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
         advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
-        saving_ns_per_step=evidence.slowed_ns(slowdown, AT_MOST),
+        saving_ns_per_step=evidence.mean_of_most(slowed),
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": n_slowed,
             **evidence.means("overlap_compute_ns", "comm_delay_ns"),
+            "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
+            "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
+            "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
             "slowdown_ratio_by_kernel": _by_kernel(evidence),
         },
     )

@@ -12,6 +12,7 @@ from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Findi
 from nsyspipe.findings.slow_link import judge_link
 
 _LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
+BUCKET_MB, LARGE_BUCKET_MB = 25, 100  # what is advised, and replayed: DDP's default, and what few small buckets take
 _MOST_OVERLAP = 0.1
 _MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
 _MANY = 20
@@ -72,8 +73,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
-        action="lower bucket_cap_mb: one all-reduce " + ("goes after backward" if is_after else "that nothing hides"),
-        advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
+        action=f"lower bucket_cap_mb to {BUCKET_MB}: one all-reduce {'after backward' if is_after else 'nothing hides'}",
+        advice=f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default, so that buckets go while "
         "backward still runs",
         saving_ns_per_step=min(to_hide, float(hiding)),
         evidence={
@@ -99,8 +100,8 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     saving, figures = small
     return Finding(
         title="many small all-reduces, each bound by latency",
-        action="raise bucket_cap_mb: small all-reduces, latency-bound",
-        advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",
+        action=f"raise bucket_cap_mb to {LARGE_BUCKET_MB}: latency-bound all-reduces",
+        advice=f"raise DistributedDataParallel(bucket_cap_mb=...), to {LARGE_BUCKET_MB} say, or reduce small tensors together",
         saving_ns_per_step=saving,
         evidence={"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **figures},
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,6 +12,9 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
@@ -46,6 +49,9 @@ class Idle:
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None = None
     on_rank: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
+    # Mean per step of the rank that sets the limit: the cause, the waiting that others' made, what that slows, and by how much
+    # another's window is longer. They sum to the saving.
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def idle_of(evidence: Evidence, column: str) -> Idle | None:
@@ -57,7 +63,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
         max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_share` at most). Where
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_ns` at most). Where
     waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
     saving: how much of the idle time stands in the bubble is not known.
     """
@@ -69,15 +75,15 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     middle: float = by_rank[(len(by_rank) - 1) // 2]
     bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
     if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return Idle(middle, None if bubble else by_rank[-1], on_rank=bubble)
+        saving = None if bubble else by_rank[-1]
+        return Idle(middle, saving, on_rank=bubble, parts={} if saving is None else {"idle": saving})
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
-    waited_for = order[run_starts(step[order])]
+    waited_for, longest = order[run_starts(step[order])], evidence.rows_of_most(wall)
     # The largest cause on another rank of the step; on the one that has it the second largest.
-    largest = np.lexsort((-cause, step))
-    first = largest[run_starts(step[largest])]
+    first = evidence.rows_of_most(cause)
     rest = cause.copy()
     rest[first] = 0
     others = cause[first][step]
@@ -85,23 +91,33 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-    slowed = np.where(made > 0, evidence.slowed_share(AT_MOST) * hidden_wait, 0).astype(np.int64)
-    saving = None if bubble else evidence.saving_down_to(wall - cause - made - slowed)
+    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, AT_MOST), 0.0)
+    shortened = wall - cause - made - slowed
+    saving, parts = None, {}
+    if not bubble:
+        saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
+        columns = {
+            "idle": cause,
+            "waiting": made,
+            "slowed_by_waiting": slowed,
+            "longer_window": wall[longest][step] - wall,
+        }
+        parts = {name: own for name, column in columns.items() if (own := float(column[limit].mean()))}
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
     in_turn = ranks[shares >= _LEAST_TURN * shares.sum()].tolist()
     if 2 * middle >= judged:  # so do the others
-        return Idle(judged, saving, named, bubble)
+        return Idle(judged, saving, named, bubble, parts)
     if len(in_turn) > 1:
-        return Idle(judged, saving, named, f" on ranks {listed(in_turn)} in turn{bubble}")
+        return Idle(judged, saving, named, f" on ranks {listed(in_turn)} in turn{bubble}", parts)
     # It waits at most half as long as the others do: else all wait for each other.
     own, others = wait[rank == named], wait[rank != named]
     is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
     host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
     of_host = f" of host {printable(host)}" if host else ""
     awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
-    return Idle(judged, saving, named, f" on rank {named}{of_host}{awaited}{bubble}")
+    return Idle(judged, saving, named, f" on rank {named}{of_host}{awaited}{bubble}", parts)
 
 
 def idle_above(evidence: Evidence, column: str) -> Idle | None:
@@ -114,6 +130,7 @@ def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
     judged = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    judged |= {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
     return means if evidence.n_ranks == 1 else means | judged | bubble
 

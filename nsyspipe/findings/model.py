@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsyspipe.model.table import Float64
+    from nsyspipe.model.table import Float64, Int64
 
 
 @dataclass(frozen=True)
@@ -216,44 +217,6 @@ class Evidence:
         """Exposed waiting; 0 where waiting is not known."""
         return (self.mean("exposed_wait_ns") or 0.0) if self.is_wait_known else 0.0
 
-    @property
-    def slowdown_ratio(self) -> float | None:
-        """`compared_slowdown_ratio` where the compared kernels may stand for the others; else None."""
-        is_enough = slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
-        return self.compared_slowdown_ratio if is_enough else None
-
-    @cached_property
-    def assumed_slowdown_ratio(self) -> float | None:
-        """What bounds take the slowdown for at most where it is not known; None where it is, or nothing is hidden."""
-        if self.slowdown_ratio is not None or not pc.sum(self.steps["overlap_compute_ns"]).as_py():
-            return None
-        return slowdown.most_assumed(self.summary["busbw_bytes_per_s"])
-
-    @property
-    def slowdown_figures(self) -> dict[str, float | None]:
-        """The slowdown that `saving_without` rests on, measured or assumed."""
-        return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
-
-    @property
-    def beside_compute_ns(self) -> float:
-        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it."""
-        wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
-        own = compute - self.slowed_share(AT_MOST) * hidden
-        longest = self.most(wall) + self.most(-own)
-        return float(longest.mean()) if longest.size else 0.0
-
-    @property
-    def waiting_ns(self) -> float:
-        """Mean step time less the shortest window over ranks without its exposed waiting: what no late rank gives at most."""
-        wall, waiting = self._columns("wall_ns", "exposed_wait_ns")
-        longest = self.most(wall) + self.most(waiting - wall)
-        return float(longest.mean()) if longest.size else 0.0
-
-    def slowed_share(self, margin: float = 1.0) -> float:
-        """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
-        known = self.slowdown_ratio
-        return _share((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin)
-
     @cached_property
     def compared_slowdown_ratio(self) -> float | None:
         """How much longer kernels take beside communication; None where fewer than 30 can be compared."""
@@ -261,15 +224,57 @@ class Evidence:
         n_slowed, slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns"))
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
+    @cached_property
+    def slowdown_ratio(self) -> float | None:
+        """`compared_slowdown_ratio` where the compared kernels may stand for the others; else None."""
+        is_enough = slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
+        return self.compared_slowdown_ratio if is_enough else None
+
+    @cached_property
+    def assumed_slowdown_ratio(self) -> float | None:
+        """What bounds take the slowdown for at most where it is not known, delays in it; None where it is, or nothing is hidden."""
+        if self.slowdown_ratio is not None or not pc.sum(self.steps["overlap_compute_ns"]).as_py():
+            return None
+        return slowdown.most_assumed(self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels))
+
+    @property
+    def slowdown_figures(self) -> dict[str, float | None]:
+        """What `slowed_ns` rests on, measured or assumed."""
+        return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
+
+    def slowed_ns(self, hidden: Float64, margin: float = 1.0) -> Float64:
+        """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
+
+        c is the measured slowdown x `margin`, at most 1; where none was measured the one that is assumed.
+        """
+        known = self.slowdown_ratio
+        c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
+        return hidden * (c / (1 + c))
+
+    @property
+    def beside_compute_ns(self) -> float:
+        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it."""
+        wall, compute, hidden = self.columns("wall_ns", "compute_ns", "overlap_compute_ns")
+        own = compute - self.slowed_ns(hidden, AT_MOST)
+        longest = self.most(wall) + self.most(-own)
+        return float(longest.mean()) if longest.size else 0.0
+
+    @property
+    def waiting_ns(self) -> float:
+        """Mean step time less the shortest window over ranks without its exposed waiting: what no late rank gives at most."""
+        wall, waiting = self.columns("wall_ns", "exposed_wait_ns")
+        longest = self.most(wall) + self.most(waiting - wall)
+        return float(longest.mean()) if longest.size else 0.0
+
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept)) + min(|M n C|, L) x c / (1 + c)``: T is
-        the sum of their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes
-        too: ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept))`` and `slowed_ns` of
+        ``min(|M n C|, L)``: T is the sum of their transfer, L that of their length. With `waits` their waiting goes too:
+        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
         """
         names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
-        exposed, wait, hidden, whole = self._columns(*names)
+        exposed, wait, hidden, whole = self.columns(*names)
         transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
         if rows is not None:
             length = pc.subtract(rows["end_ns"], rows["start_ns"])
@@ -278,9 +283,8 @@ class Evidence:
             transfer = whole
         else:
             exposed = exposed - wait
-        return self.mean_of_most(
-            np.minimum(exposed, transfer * (1 - kept)) + np.minimum(hidden, whole) * self.slowed_share()
-        )
+        slowed = self.slowed_ns(np.minimum(hidden, whole))
+        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + slowed)
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum values of operations by the rows of `steps`."""
@@ -291,32 +295,27 @@ class Evidence:
         sums = np.bincount(np.searchsorted(keys, own[known]), values.to_numpy()[known], keys.size)
         return sums.astype(np.float64)[place]
 
-    def slowed_ns(self, ratio: float, margin: float) -> float:
-        """Return ``|M n C| x c / (1 + c) + margin x comm_delay`` per step, what communication slows compute down by.
-
-        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; an unknown delay counts as none.
-        """
-        hidden, late = self._columns("overlap_compute_ns", "comm_delay_ns")
-        return self.mean_of_most(hidden * _share(ratio * margin) + margin * late)
-
     def mean_of_most(self, values: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
         return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
 
     def saving_down_to(self, windows: Float64) -> float:
         """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
-        (wall,) = self._columns("wall_ns")
+        (wall,) = self.columns("wall_ns")
         saving = self.most(wall) - np.maximum(self.most(windows), 0.0)
         return min(float(saving.mean()), self.mean("wall_ns") or 0.0)
 
     def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""
-        numbers, step = np.unique(self.steps["step"], return_inverse=True)
-        most = np.full(numbers.size, -np.inf)
-        np.maximum.at(most, step, values)
-        return most
+        return values[self.rows_of_most(values)]
 
-    def _columns(self, *names: str) -> Iterator[Float64]:
+    def rows_of_most(self, values: Float64) -> Int64:
+        """Return the row of `steps` with the largest value of each step; of equal ones the first."""
+        step = self.steps["step"].to_numpy()
+        order = np.lexsort((-values, step))
+        return order[run_starts(step[order])]
+
+    def columns(self, *names: str) -> Iterator[Float64]:
         """Yield columns of `steps`; what is not known counts as 0."""
         return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)
 
@@ -344,12 +343,6 @@ class Evidence:
     def has_comm(self) -> bool:
         """Whether the summary steps hold communication; false when that is not known."""
         return bool(self.summary["comm_share"])
-
-
-def _share(c: float) -> float:
-    """Return c / (1 + c), of a slowdown that is believed."""
-    c = min(max(c, 0.0), MOST_BELIEVED)
-    return c / (1 + c)
 
 
 # Rules, and which columns of the steps each needs: its silence means nothing where one of them is null.

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.errors import NsyspipeError, OptionError, in_python
+from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import in_order
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
@@ -26,7 +27,7 @@ _GB = 1e9
 _FEW_STEPS = 3
 _CUSTOM = "custom"
 _MENU = {
-    **{f"bucket-{size:g}": Knobs(bucket_mb=size) for size in (25.0, 100.0)},
+    **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
     "no-grad-copy": Knobs(no_grad_copy=True),
     "gradient-bf16": Knobs(gradient_dtype="bf16"),
     "no-wait": Knobs(no_wait=True),
@@ -111,8 +112,9 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield "communication is in line with the work, so none of it is slowed"
         return
     found = replay.slowdowns(replay.target(knobs))
-    percents = [100 * after.total(*replay.total_work) for _, after in found.pairs]
-    how = "measured here" if found.is_measured else "assumed"
+    percents = [100 * after.total(replay.operations_per_ns) for _, after in found.pairs]
+    has_delays = replay.contention is not None and replay.contention.delay_ns is not None
+    how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare})"
@@ -138,15 +140,21 @@ class Scenario:
     throughput_steps_per_s
         1e9 / step_time_ns.
     gain_pct
-        100 x (captured - predicted) / captured step time: positive is faster.
+        100 x (captured - predicted) / captured step time, which are medians over steps: positive is faster.
+    mean_gain_ns
+        The mean over steps of captured less predicted: the ``expected_ns_per_step`` of a finding that advises this very change.
     assumptions
         What the answer rests on, a sentence each.
     refused
-        Why there is no answer; None if there is one.
+        Why there is no answer, in the words of `whatif`'s arguments; None if there is one.
+    refused_in_options
+        The same in the words of the command's options.
     finding
-        Id of the run's finding that advises this one change; None where there is none, and for several changes.
+        Id of the run's finding that advises such a change; None where there is none, and for several changes.
     finding_saving_ns
         What that finding says could be gained at most, ns per step; None where it has no bound.
+    is_advised
+        Whether it is the very change whose replay that finding tells of.
     """
 
     id: str
@@ -157,10 +165,13 @@ class Scenario:
     high_ns: float | None = None
     throughput_steps_per_s: float | None = None
     gain_pct: float | None = None
+    mean_gain_ns: float | None = None
     assumptions: tuple[str, ...] = ()
     refused: str | None = None
+    refused_in_options: str | None = None
     finding: str | None = None
     finding_saving_ns: float | None = None
+    is_advised: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,13 +220,10 @@ class WhatIf(ShownInNotebooks):
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
-        types = {one.name: str(one.type) for one in fields(Scenario) if one.name != "knobs"}
-        kinds = {name: pa.float64() if "float" in kind else pa.string() for name, kind in types.items()}
-        rows = [
-            vars(one) | {"assumptions": "; ".join(one.assumptions), "refused": one.refused and in_python(one.refused)}
-            for one in self.scenarios
-        ]
-        return pa.Table.from_pylist(rows, pa.schema(kinds))
+        types = {"float | None": pa.float64(), "bool": pa.bool_()}
+        shown = [one for one in fields(Scenario) if one.name not in ("knobs", "refused_in_options")]
+        rows = [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
+        return pa.Table.from_pylist(rows, pa.schema((one.name, types.get(str(one.type), pa.string())) for one in shown))
 
 
 def whatif(
@@ -310,14 +318,23 @@ def whatif(
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
-    questions = {_CUSTOM: asked} if asked else _MENU | fitting
     findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
     promised = nvlink_promise(run.header.gpu_names)
+    advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
+    links = {f"link-{change.link}": change for change in advised.values() if change.link}
+    questions = {_CUSTOM: asked} if asked else _MENU | fitting | links
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
-        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, finding_saving_ns=bounds.get(finding))
+        scenario = Scenario(
+            key,
+            knobs.label,
+            knobs.given,
+            finding=finding,
+            finding_saving_ns=bounds.get(finding),
+            is_advised=advised.get(finding) == knobs,
+        )
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
@@ -344,8 +361,8 @@ def whatif(
 def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
     refused = why_refused(opened, knobs)
     if isinstance(opened, str) or refused is not None:
-        return replace(scenario, refused=refused)
-    step_time_ns, low_ns, high_ns, _ = opened.predict(knobs)
+        return replace(scenario, refused=refused and in_python(refused), refused_in_options=refused)
+    step_time_ns, low_ns, high_ns, mean_gain_ns = opened.predict(knobs)
     gain = opened.step_time_ns - step_time_ns
     assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
@@ -357,6 +374,7 @@ def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenari
         high_ns=high_ns,
         throughput_steps_per_s=1e9 / step_time_ns,
         gain_pct=100 * gain / opened.step_time_ns,
+        mean_gain_ns=mean_gain_ns,
         assumptions=tuple(assumptions),
     )
 
@@ -368,8 +386,8 @@ _MOST_OPERATIONS = 500_000
 # By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
 ADVICE = {
     "comm-bound": Knobs(perfect_overlap=True),
-    "single-bucket": Knobs(bucket_mb=25),
-    "too-many-buckets": Knobs(bucket_mb=100),
+    "single-bucket": Knobs(bucket_mb=BUCKET_MB),
+    "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
     "grad-copy": Knobs(no_grad_copy=True),
     "compress-gradients": Knobs(gradient_dtype="bf16"),
     "straggler": Knobs(no_wait=True),

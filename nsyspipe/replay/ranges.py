@@ -11,10 +11,11 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.program import SIDES
-from nsyspipe.replay.simulate import NOTHING, WINDOW, Slowing
+from nsyspipe.replay.simulate import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,10 +33,6 @@ _LEAST_COVERED = 0.02
 _MOST_POSSIBLE = 1.5
 # What was measured over a link is said of one that is at most so much narrower or wider, of 1 from host memory to NVLink.
 _SAME_WIDTH = 0.1
-# Without one: what was seen on H200 over host memory (about 30 GB/s) and NVLink (about 300), between them by the logarithm.
-# Over host memory operations begin later, since launches take the way that the transfers take; over NVLink NCCL runs many
-# more thread blocks, which take the place of the operations' own.
-_NARROW, _WIDE = Slowing(slowdown.ASSUMED_NARROW, 6_500.0), Slowing(slowdown.ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
 _ENOUGH_GAPS = 100
@@ -106,22 +103,32 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(
-    measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None
+    measured: Contention | None,
+    captured_bytes_per_s: float | None,
+    target_bytes_per_s: float | None,
+    operations_per_ns: float = 0.0,
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
+    On the way from a narrow link to a wide one the measured slowdown gives way to the assumed one of the target. Where the
+    captured link is not known either, it may be any: that which slows so many operations least, or most.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
     of_delay = within if measured is None or measured.delay_ns is None else slowdown.MEASURED_WITHIN
     signed = [(sign * within, sign * of_delay) for sign in (-1, 1)]
-    least, most = (Slowing((1 + one) * before.ratio, (1 + other) * before.delay_ns) for one, other in signed)
+    ends = [before, before]
+    if before == slowdown.assumed(None) and captured_bytes_per_s is None:
+        ends = sorted((slowdown.NARROW, slowdown.WIDE), key=lambda one: one.total(operations_per_ns))
+    least, most = (
+        Slowing((1 + one) * end.ratio, (1 + other) * end.delay_ns)
+        for end, (one, other) in zip(ends, signed, strict=True)
+    )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
     width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
     moved = abs(slowdown.link_width(target_bytes_per_s) - width)
-    after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
+    after = before.blended(slowdown.assumed(target_bytes_per_s), moved if is_measured else 1.0)
     within += moved * (slowdown.ASSUMED_WITHIN - within)
     pairs = ((before, after), (most, NOTHING.blended(after, 1 - within)), (least, NOTHING.blended(after, 1 + within)))
     return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
@@ -129,12 +136,12 @@ def slowdowns(
 
 def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
     """Return the slowdown of work beside communication in the capture, and whether it was measured."""
-    assumed = _assumed(bytes_per_s)
+    assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
     found, longer, share = assumed, measured.compared_slowdown, measured.compared_share
     is_measured = longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
-    in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
+    in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
@@ -147,11 +154,6 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     elif is_measured:
         found = Slowing(ratio, assumed.delay_ns - in_operation)
     return found, is_measured
-
-
-def _assumed(bytes_per_s: float | None) -> Slowing:
-    """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
-    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else slowdown.link_width(bytes_per_s))
 
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
@@ -174,6 +176,7 @@ class Facts:
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
     recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
     compared: tuple[float | None, float]  # the first two of `Contention`
+    operations_per_ns: float  # how dense the kernels are that communication may slow
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     world_size: int  # more than are replayed where some are not among the reports
 
@@ -302,14 +305,6 @@ class Facts:
         return share if share > 0 else None
 
     @cached_property
-    def total_work(self) -> tuple[float, float]:
-        """Work of a rank in all its windows, and how many operations that is."""
-        program = self.captured.program
-        first, *_, last = np.flatnonzero(program.kind == WINDOW)
-        work, _, begun, _ = (program.places[:, last] - program.places[:, first]).mean(axis=1)
-        return float(work), float(begun)
-
-    @cached_property
     def lead_ns(self) -> float:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
         leads = [one.start - one.launch for one in self.captured.timelines if one.start.size]
@@ -324,7 +319,7 @@ class Facts:
         """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
         if self.is_sharded:
             return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
-        return slowdowns(self.contention, self.bus_bytes_per_s, target)
+        return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
         """Return the bus bandwidth asked for of a role, the first if none is named.

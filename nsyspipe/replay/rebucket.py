@@ -10,11 +10,12 @@ import numpy as np
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
 from nsyspipe.replay.program import Captured, captured_program, free_until
 from nsyspipe.replay.ranges import OVERHEADS_NS
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, Slowing
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsyspipe.analysis.kernels import Slowing
     from nsyspipe.model.table import Flags, Float64, Int64
 
 # Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.

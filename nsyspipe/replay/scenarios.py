@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import compared_share
+from nsyspipe.analysis.kernels import compared_share, operations_per_ns
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
@@ -20,13 +20,14 @@ from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
 from nsyspipe.replay.program import SIDES, Collectives, Uses, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
-from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
+from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from nsyspipe.analysis.kernels import Slowing
     from nsyspipe.model.table import Flags, Float64
     from nsyspipe.run.run import Run
 
@@ -175,7 +176,7 @@ class Replay(Facts):
         alone = self._without_transfer(program, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        after = np.array([one.after.total(*self.total_work) for one in settings])[:, np.newaxis]
+        after = np.array([one.after.total(self.operations_per_ns) for one in settings])[:, np.newaxis]
         return cast("Float64", np.maximum(alone + after / (1 + after) * total, total))
 
     def _per_step(self, program: Program, each: Float64) -> Float64:
@@ -216,6 +217,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         starved_shares=limits.starved_shares(timelines, windows),
         recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=(slowed / free - 1, compared_share(kernels)) if free else (None, 0.0),
+        operations_per_ns=operations_per_ns(kernels),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from nsyspipe.analysis.kernels import Slowing
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -15,23 +17,6 @@ if TYPE_CHECKING:
 WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.
 _SHORTEST_NS = 1_000.0
-
-
-@dataclass(frozen=True)
-class Slowing:
-    """How work beside communication is slower: it takes 1 + ratio times as long, and each operation begins later."""
-
-    ratio: float = 0.0
-    delay_ns: float = 0.0
-
-    def blended(self, other: Slowing, share: float) -> Slowing:
-        """Return one that is so much of another."""
-        ratio = self.ratio + share * (other.ratio - self.ratio)
-        return Slowing(ratio, self.delay_ns + share * (other.delay_ns - self.delay_ns))
-
-    def total(self, work_ns: float, n_operations: float) -> float:
-        """Return by how much so much work takes longer, as a share of it."""
-        return self.ratio + self.delay_ns * n_operations / max(work_ns, 1.0)
 
 
 NOTHING = Slowing()

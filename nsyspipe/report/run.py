@@ -311,6 +311,7 @@ class Finding:
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
     is_clear: bool  # not where that lies within the replay's error
+    assumed: str  # what the bound assumes, `words.assumed_text`
     evidence: list[tuple[str, str]]
 
     @property
@@ -345,7 +346,8 @@ def findings_of(run: Run) -> list[Finding]:
         what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
         is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
-        findings.append(Finding(*what, *most, in_replay, is_clear, [*evidence_rows(evidence)]))
+        assumed = words.assumed_text(evidence)
+        findings.append(Finding(*what, *most, in_replay, is_clear, assumed, [*evidence_rows(evidence)]))
     return findings
 
 
@@ -399,6 +401,8 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
     notes = [f"of the mean step, {ms_text(step_ns)}"] if step_ns else []
+    if assuming := [one for one in shown if one.assumed]:
+        notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     notes += ["likely: by a replay"] if is_replayed else []
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
     if len(shown) > 1:

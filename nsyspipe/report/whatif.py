@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
@@ -32,7 +33,7 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        reasons = {one.refused for one in found.scenarios}
+        reasons = {one.refused_in_options for one in found.scenarios}
         why = reasons.pop() if len(reasons) == 1 else "see below"
         return f"No answer: {why}."
     if answered[0].id == "custom":
@@ -94,9 +95,10 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
         yield menu(found, answered)
-    bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
+    bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
-        yield from (Heading("What findings of analyze promise, and the replay", "dim"), Items(bounds))
+        of_what = "of the mean step; gains above are of the median one"
+        yield from (Heading(f"What findings of analyze promise, and the replay, {of_what}", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     if reasons := refusals(found):
@@ -111,8 +113,8 @@ def refusals(found: WhatIf) -> list[str]:
     """Return what is not answered and why; nothing where the headline says that of all."""
     whose: dict[str, list[str]] = {}
     for one in found.scenarios:
-        if one.refused is not None:
-            whose.setdefault(one.refused, []).append(one.label)
+        if one.refused_in_options is not None:
+            whose.setdefault(one.refused_in_options, []).append(one.label)
     is_said = len(whose) == 1 and all(one.refused is not None for one in found.scenarios)
     return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
 
@@ -139,24 +141,32 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
     return table_of("What each change would bring", rows, fields)
 
 
-def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
-    """Set what each finding says could be gained at most beside the best replay of what it advises."""
+def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
+    """Set what each finding says could be gained at most beside the replay of what it advises, else the best of its kind."""
     if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
         return []
-    best: dict[str, Scenario] = {}
-    for one in sorted(found.scenarios, key=lambda one: -(one.gain_pct or 0.0)):
-        if one.finding is not None and one.finding_saving_ns is not None and one.gain_pct is not None:
-            best.setdefault(one.finding, one)
-    savings = sorted(((one.finding_saving_ns or 0.0, one) for one in best.values()), key=lambda pair: -pair[0])
+    chosen: dict[str, Scenario] = {}
+    for one in sorted(found.scenarios, key=lambda one: (not one.is_advised, -(one.gain_pct or 0.0))):
+        if one.finding is not None and one.finding_saving_ns is not None and one.mean_gain_ns is not None:
+            chosen.setdefault(one.finding, one)
+    evidence = dict(zip(*(run.judged_findings()[name].to_pylist() for name in ("id", "evidence")), strict=True))
+
+    def worth(ns: float | None) -> str:
+        return f"{percent_text((ns or 0.0) / mean_ns)}, {ms_text(ns)}"
+
     return [
-        f"{one.finding}: up to {percent_text(saving / mean_ns)}, {ms_text(saving)}; {one.label} {gain_text(found, one)}"
-        for saving, one in savings
+        f"{rule}: up to {worth(one.finding_saving_ns)}{words.assumed_text(json.loads(evidence[rule]))}; {one.label} "
+        f"{worth(one.mean_gain_ns)}{'' if is_clear(found, one) else f', {words.NOT_CLEAR}'}"
+        for rule, one in sorted(chosen.items(), key=lambda pair: -(pair[1].finding_saving_ns or 0.0))
     ]
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
-    scenarios = [asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios]
+    scenarios = []
+    for one in found.scenarios:  # what is refused in the words of the command's options
+        fields = asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]}
+        scenarios.append(fields | {"refused": fields.pop("refused_in_options")})
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},

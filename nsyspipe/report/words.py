@@ -259,6 +259,12 @@ def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
     return None in ends or is_clear(step_ns, *ends)
 
 
+def assumed_text(evidence: Mapping[str, Any]) -> str:
+    """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
+    ratio = evidence.get("assumed_slowdown_ratio")
+    return f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else ""
+
+
 def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
     """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged.
 
@@ -271,11 +277,11 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
         return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
     first, saving = rows[0], rows[0]["saving_ns_per_step"]
     most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected = ""
+    expected, evidence = "", json.loads(first["evidence"])
     if likely is not None and likely > 0:
-        is_sure = is_replay_clear(json.loads(first["evidence"]), median_ns)
+        is_sure = is_replay_clear(evidence, median_ns)
         expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
-    worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{expected}"
+    worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{assumed_text(evidence)}{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
     return f"{little}: {first['action']}: {worth}."
 

@@ -265,12 +265,21 @@ def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     assert module.compared_share(table) == share
 
 
-@pytest.mark.parametrize(("bytes_per_s", "most"), [
-    # 1.6 x 0.03 up to 30 GB/s, 1.6 x 0.5 from 300 on, by the logarithm between.
-    (3e9, 0.048), (30e9, 0.048), (30e9 * 10**0.5, 0.424), (300e9, 0.8), (3e12, 0.8), (None, 0.8),
+@pytest.mark.parametrize(("bytes_per_s", "kernel_ns", "most"), [
+    # 1.6 x (3 % and 6.5 us of each kernel) up to 30 GB/s, 1.6 x (50 % and 0.25 us) from 300 on, by the logarithm between.
+    (3e9, 100_000, 0.152), (30e9, 100_000, 0.152), (30e9 * 10**0.5, 100_000, 0.478), (300e9, 100_000, 0.804),
+    (3e12, 100_000, 0.804),
+    # Of a link that is not known the worse: over a narrow one small kernels lose more.
+    (None, 100_000, 0.804), (None, 5_000, 2.128),
 ])  # fmt: skip
-def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, most):
-    assert module.most_assumed(bytes_per_s) == pytest.approx(most)
+def test_the_largest_slowdown_that_is_assumed_over_a_link(bytes_per_s, kernel_ns, most):
+    assert module.most_assumed(bytes_per_s, 1 / kernel_ns) == pytest.approx(most)
+
+
+def test_communication_is_no_kernel_that_it_could_slow():
+    rows = [kernel(0, "gemm", 3, 60_000), kernel(1, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1, 10**9)]
+    assert module.operations_per_ns(schema.KERNEL_COSTS.from_rows(rows)) == 1 / 20_000
+    assert module.operations_per_ns(schema.KERNEL_COSTS.empty()) == 0
 
 
 STEPS = [{"rank": rank, "step": step, "wall_ns": 1000, "comm_ns": 100} for rank in (0, 1) for step in (1, 2)]

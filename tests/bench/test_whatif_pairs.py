@@ -2,8 +2,9 @@
 
 import pytest
 
+from nsyspipe.analysis import kernels
+from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.replay import ranges, rebucket
-from nsyspipe.replay.simulate import Slowing
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, Captures, measured, table
 
 pytestmark = pytest.mark.bench
@@ -24,9 +25,9 @@ def test_print_all_pairs(captures, pairs):
 @pytest.mark.parametrize("model", list(WITHOUT))
 def test_print_the_pairs_of_a_model_with_constants_of_the_others(real, model, monkeypatch):
     narrow, in_operation, wide, longer = WITHOUT[model]
-    monkeypatch.setattr(ranges, "_NARROW", narrow)
+    monkeypatch.setattr(kernels, "NARROW", narrow)
     monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
-    monkeypatch.setattr(ranges, "_WIDE", wide)
+    monkeypatch.setattr(kernels, "WIDE", wide)
     monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
     chosen = [one for one in ONE_CHANGE if one.model == model and one.knobs is not None]
     print(f"\n{model}, with constants of the other model")

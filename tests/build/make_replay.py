@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 import nsyspipe
+from nsyspipe.errors import in_python
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US, Ddp
 
@@ -42,8 +43,9 @@ def only(found):
 
 def refusal(found):
     assert all(one.step_time_ns is None and one.gain_pct is None for one in found.scenarios)
-    (reason,) = {one.refused for one in found.scenarios}
-    return reason
+    ((reason, in_options),) = {(one.refused, one.refused_in_options) for one in found.scenarios}
+    assert reason == in_python(in_options)
+    return in_options
 
 
 _OF_KERNELS = """where correlationId in (select correlationId from CUPTI_ACTIVITY_KIND_KERNEL

@@ -205,6 +205,11 @@ def fired(rule, given):
     if found.saving_ns_per_step is not None:
         assert 0 <= found.saving_ns_per_step <= given.mean("wall_ns")
     assert json.loads(json.dumps(dict(found.evidence), allow_nan=False)) == found.evidence
+    if parts := found.evidence.get("saving_ns_per_step_by_part"):
+        assert sum(parts.values()) == pytest.approx(found.saving_ns_per_step)
+    if slower := found.evidence.get("slowdown_at_most_ratio"):
+        overlap, later = (found.evidence[f"{name}_at_most_ns_per_step"] for name in ("overlap_compute", "comm_delay"))
+        assert overlap * slower / (1 + slower) + later == pytest.approx(found.saving_ns_per_step)
     assert_named_with_units(found.evidence)
     return found
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nsyspipe.replay.simulate import JOIN, NOTHING, READY, WINDOW, Program, Setting, Slowing, simulate
+from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.replay.simulate import JOIN, NOTHING, READY, WINDOW, Program, Setting, simulate
 
 N_RANKS = st.integers(1, 3)
 TIMES = st.integers(0, 50)

@@ -355,7 +355,7 @@ CLEAR, LINK = scenario("b", 95, 94, 96), scenario("link x", 80, 79, 81, link="x"
     # A range with the captured time in it is no clear gain, a loss none.
     ((scenario("a", 98, 95, 101),), "No single change has a clear gain"),
     ((scenario("a", 120, 110, 130),), "No single change has a clear gain"),
-    ((Scenario("a", "a", {}, refused="nothing to see"),) * 2, "No answer: nothing to see."),
+    ((Scenario("a", "a", {}, refused_in_options="nothing to see", refused="nothing to see"),) * 2, "No answer: nothing to see."),
 ])  # fmt: skip
 def test_the_largest_clear_gain_leads(scenarios, words):
     text = headline(answer(*scenarios))

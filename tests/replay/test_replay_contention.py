@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 import nsyspipe
+from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from nsyspipe.replay.ranges import Contention, slowdowns
-from nsyspipe.replay.simulate import Slowing
 from tests.build.trace import TraceBuilder
 from tests.conftest import examples
 
