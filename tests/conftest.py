@@ -1,7 +1,5 @@
 """Shared fixtures: real reports, unpacked once; small built runs."""
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import gc

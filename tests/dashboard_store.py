@@ -1,18 +1,14 @@
 """Stores of a few or many small runs, written as a plain copy of a store is: one file per table and run."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from nsyspipe.model.schema import DATASET
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.store.layout import partition
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "part-0.parquet"
 START = datetime(2026, 3, 1, 4, 30, tzinfo=UTC)

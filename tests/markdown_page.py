@@ -1,7 +1,5 @@
 """What a reader of Markdown sees: text, tables and links, by a parser that is not ours."""
 
-from __future__ import annotations
-
 import re
 
 from markdown_it import MarkdownIt

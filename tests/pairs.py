@@ -4,23 +4,17 @@ Ordered: from a capture to the one with the change. Repeats of the GPT's capture
 other over shared memory, 0.2 % over NVLink.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nsyspipe
 from nsyspipe.replay.knobs import knobs_of
-from nsyspipe.replay.scenarios import opened_replay, why_refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nsyspipe.replay.scenarios import Replay
-    from nsyspipe.run.run import Run
+from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
+from nsyspipe.run.run import Run
 
 __all__ = [
     "MORE_CHANGES", "ONE_CHANGE", "PAIRS", "SAMPLES_BY_NAME", "Captures", "Measured", "Pair", "measured",

@@ -1,1 +1,1 @@
-"""What to change, and what it could bring at most: one file per rule."""
+"""What to change, and what it could bring at most: the rules, one file per subject."""

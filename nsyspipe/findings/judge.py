@@ -8,21 +8,20 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe import findings
-from nsyspipe.findings.model import OF_COMM, Answer, Evidence, NotJudged
+from nsyspipe.findings.model import Evidence, NotJudged, Rules
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
 
-# The rules of this package: of each module the function of its name, and what it `NEEDS` of the steps if not `OF_COMM`.
-_NAMES = [one.name for one in iter_modules(findings.__path__) if one.name != "judge"]
-_MODULES = {name: vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES}
-RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
-    module[name]: module.get("NEEDS", OF_COMM) for name, module in _MODULES.items() if name in module
-}
+# What the other files of this package list as their `RULES`, by name.
+_NAMES = sorted({one.name for one in iter_modules(findings.__path__)} - {"judge"})
+_MODULES = [vars(import_module(f"{findings.__name__}.{name}")) for name in _NAMES]
+_FOUND: Rules = {rule: needs for module in _MODULES for rule, needs in module.get("RULES", {}).items()}
+RULES: Rules = {rule: _FOUND[rule] for rule in sorted(_FOUND, key=lambda rule: rule.__name__)}
 _WORDS = {
     "comm_ns": "communication", "compute_ns": "compute", "grad_copy_ns": "copies", "idle_ns": "idle time",
     "overhead_ns": "the profiler's own work",

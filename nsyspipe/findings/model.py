@@ -1,7 +1,8 @@
-"""What a rule looks at, what it may answer, and what the rules about idle time share."""
+"""What a rule looks at, and what it may answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis import kernels as slowdown
-from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
-from nsyspipe.model.names import listed, printable
-from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,6 +59,7 @@ _UNKNOWN_ROLE = (
 )
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
+WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks and matching")
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -187,6 +186,11 @@ class Evidence:
         return NotJudged(_UNKNOWN_SENDS, fix) if self.traffic_of(OTHER, "send_recv") else None
 
     @cached_property
+    def bubble_ns_per_step(self) -> float | None:
+        """How long a rank waits between stages of a pipeline, in the mean; None where that is not known."""
+        return bubble_ns_per_step(self.traffic, self.n_ranks)
+
+    @cached_property
     def kinds(self) -> frozenset[str]:
         """The collectives of the summary steps."""
         return frozenset(self.collectives["collective"].unique().to_pylist())
@@ -227,7 +231,7 @@ class Evidence:
 
     @property
     def slowdown_figures(self) -> dict[str, float | None]:
-        """The slowdown that `saving_without_comm` rests on, measured or assumed."""
+        """The slowdown that `saving_without` rests on, measured or assumed."""
         return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
 
     @property
@@ -257,34 +261,26 @@ class Evidence:
         n_slowed, slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns"))
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
-    def saving_without_comm(self, kept: float = 0.0) -> float:
-        r"""Return step time less the limit with communication gone but for a share of its transfer that is kept, per step.
+    def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
+        r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
-        Mean over steps of the largest over ranks of
-        ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c of `slowdown_figures`, at most 1). Where waiting is not known it counts as transfer.
+        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T x (1 - kept)) + min(|M n C|, L) x c / (1 + c)``: T is
+        the sum of their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes
+        too: ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
         """
-        names = ("exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns")
-        exposed, transfer, wait, hidden = self._columns(*names)
-        if not self.has_absent_ranks:
+        names = ("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns", "comm_ns")
+        exposed, wait, hidden, whole = self._columns(*names)
+        transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
+        if rows is not None:
+            length = pc.subtract(rows["end_ns"], rows["start_ns"])
+            whole, transfer = (self._sums(rows, one) for one in (length, pc.coalesce(rows["transfer_ns"], length)))
+        if waits or self.has_absent_ranks:
+            transfer = whole
+        else:
             exposed = exposed - wait
-            transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        return self.mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self.slowed_share())
-
-    def saving_without(self, rows: pa.Table, *, waits: bool = False) -> float:
-        r"""Return step time less the limit without these operations, per step.
-
-        Mean over steps of the largest over ranks of ``min(|M \ C \ W|, T) + min(|M n C|, L) x c / (1 + c)``: T is the sum of
-        their transfer, L that of their length (c of `slowdown_figures`, at most 1). With `waits` their waiting goes too:
-        ``min(|M \ C|, L)``. Where waiting is not known it counts as transfer.
-        """
-        exposed, wait, hidden = self._columns("exposed_comm_ns", "exposed_wait_ns", "overlap_compute_ns")
-        length = pc.subtract(rows["end_ns"], rows["start_ns"])
-        whole = self._sums(rows, length)
-        transfer = whole
-        if not waits and not self.has_absent_ranks:
-            exposed, transfer = exposed - wait, self._sums(rows, pc.coalesce(rows["transfer_ns"], length))
-        return self.mean_of_most(np.minimum(exposed, transfer) + np.minimum(hidden, whole) * self.slowed_share())
+        return self.mean_of_most(
+            np.minimum(exposed, transfer * (1 - kept)) + np.minimum(hidden, whole) * self.slowed_share()
+        )
 
     def _sums(self, rows: pa.Table, values: pa.ChunkedArray) -> Float64:
         """Sum values of operations by the rows of `steps`."""
@@ -306,6 +302,12 @@ class Evidence:
     def mean_of_most(self, values: Float64) -> float:
         """Return the mean over steps of the largest over ranks, from 0 to the mean step."""
         return min(float(np.maximum(self.most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
+
+    def saving_down_to(self, windows: Float64) -> float:
+        """Return step time less the largest over ranks of these shorter windows, the mean over steps, up to the mean step."""
+        (wall,) = self._columns("wall_ns")
+        saving = self.most(wall) - np.maximum(self.most(windows), 0.0)
+        return min(float(saving.mean()), self.mean("wall_ns") or 0.0)
 
     def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""
@@ -350,103 +352,5 @@ def _share(c: float) -> float:
     return c / (1 + c)
 
 
-# What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
-# job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
-# What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
-LEAST_IDLE_SHARE = 0.02
-_LEAST_TURN = 0.25
-
-
-@dataclass(frozen=True)
-class IdleOf:
-    """One cause of idle time."""
-
-    column: str  # of `schema.STEPS`
-    judged_ns: float  # mean per step on the rank that the others wait for
-    # step time less the limit without the cause, per step; None of a pipeline, where a stage may idle in the bubble
-    saving_ns: float | None
-    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
-    rank: int | None
-    is_common: bool  # the rank in the middle idles as much as at least half of that
-    is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
-    in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
-    waited_in: str = ""  # as `Evidence.waited_in`
-    of_host: str = ""  # of that rank, where there are several
-
-    @property
-    def on_rank(self) -> str:
-        """Which rank a finding is about, in words; nothing where the others idle alike."""
-        bubble = ", perhaps in the pipeline's bubble" if self.saving_ns is None else ""
-        if self.is_common:
-            return bubble
-        if len(self.in_turn) > 1:
-            return f" on ranks {listed(self.in_turn)} in turn{bubble}"
-        return f" on rank {self.rank}{self.of_host}{f', which the others wait for{self.waited_in}' if self.is_waited_for else ''}{bubble}"
-
-    def figures(self, evidence: Evidence) -> dict[str, Any]:
-        """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
-        means = evidence.means("idle_ns", *IDLE_CAUSES)
-        judged = {"rank": self.rank, f"judged_{self.column}_per_step": self.judged_ns}
-        if evidence.is_pipeline:
-            judged["bubble_ns_per_step"] = bubble_ns_per_step(evidence.traffic, evidence.n_ranks)
-        return means if evidence.n_ranks == 1 else means | judged
-
-
-def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
-    """Return a cause of idle time as rules judge it; None where a rank's is null.
-
-    Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
-    lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
-
-        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
-
-    since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_share` at most). Where
-    waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
-    saving: how much of the idle time stands in the bubble is not known.
-    """
-    steps = evidence.steps
-    if not steps.num_rows or steps[column].null_count:
-        return None
-    means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
-    by_rank = sorted(means[f"{column}_mean"].to_pylist())
-    middle: float = by_rank[(len(by_rank) - 1) // 2]
-    if evidence.n_ranks > 1 and not evidence.is_wait_known:
-        return IdleOf(column, middle, None if evidence.is_pipeline else by_rank[-1], None, is_common=True)
-    cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
-    wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
-    rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
-    order = np.lexsort((rank, -wall, wait, step))
-    waited_for = order[run_starts(step[order])]
-    # The largest cause on another rank of the step; on the one that has it the second largest.
-    largest = np.lexsort((-cause, step))
-    first = largest[run_starts(step[largest])]
-    rest = cause.copy()
-    rest[first] = 0
-    others = cause[first][step]
-    others[first] = evidence.most(rest)
-    made = np.minimum(wait, others)
-    # NCCL's kernels slow the compute beside them while they wait, too.
-    hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-    slowed = np.where(made > 0, evidence.slowed_share(AT_MOST) * hidden_wait, 0).astype(np.int64)
-    gone = evidence.most(wall) - np.maximum(evidence.most(wall - cause - made - slowed), 0)
-    ranks, place = np.unique(rank[waited_for], return_inverse=True)
-    shares = np.bincount(place, weights=cause[waited_for])
-    named = int(ranks[shares.argmax()])
-    in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
-    wait_of_named, wait_of_others = wait[rank == named], wait[rank != named]
-    is_least = not wait_of_others.size or bool(2 * wait_of_named.mean() <= wait_of_others.mean())
-    is_waited_for = is_least and not evidence.is_pipeline
-    judged = float(cause[waited_for].mean())
-    saving = None if evidence.is_pipeline else min(float(gone.mean()), evidence.mean("wall_ns") or 0.0)
-    host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
-    of_host = f" of host {printable(host)}" if host else ""
-    return IdleOf(
-        column, judged, saving, named, 2 * middle >= judged, is_waited_for, in_turn, evidence.waited_in, of_host
-    )
-
-
-def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
-    """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
-    idle = idle_of(evidence, column)
-    return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
+# Rules, and which columns of the steps each needs: its silence means nothing where one of them is null.
+Rules = dict[Callable[[Evidence], Answer], tuple[str, ...]]

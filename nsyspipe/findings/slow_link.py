@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
-from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def slow_link(evidence: Evidence) -> Answer:
     Between hosts only what NCCL's log or the topology says counts: there a network is all there is. Peer to peer below one
     PCIe host bridge is the best there is without NVLink. Saving: the lesser of exposed transfer and transfer less the share
     that NVLink would still need, where both bandwidths are known, and all that communication slows compute down by, as
-    `Evidence.saving_without_comm` has it.
+    `Evidence.saving_without` has it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
@@ -67,7 +67,7 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
-    saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without_comm(kept)
+    saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without(kept=kept)
     mostly = evidence.mostly("traffic ", "comm_ns_per_step", transfer)
     settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     kind = verdict.evidence["link_kind"]
@@ -212,3 +212,6 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None  # of some of them nothing was copied: a hook sends something else
     factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
     return _PER_S * n_bytes * float(factor) / transfer, _COPIES
+
+
+RULES: Rules = {slow_link: OF_COMM}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import WITH_CALLS, Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def straggler(evidence: Evidence) -> Answer:
         return None
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}
     if not rows:
-        return NotJudged("waiting is not known", "see the problems about clocks and matching")
+        return NotJudged(*WAITING_UNKNOWN)
     starts = evidence.all_steps["start_ns"]
     began = evidence.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
     if set(evidence.steps["step"].to_pylist()) == set(began.to_pylist()):
@@ -310,3 +310,6 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     name = hosts[int(totals.argmax())]
     ranks = tuple(number for number in numbers.tolist() if hosts_of[number] == name)
     return LateNode(name, ranks, delay[(of_host == totals.argmax()) & (delay > 0)])
+
+
+RULES: Rules = {straggler: OF_COMM}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nsyspipe.report.units import absent, ms_text
+from nsyspipe.report.units import absent, in_one_unit, ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +80,7 @@ class Field:
     # its width there
     most: int | None = None
     least: int | None = None
+    unit: str = ""  # of times, where the heading says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, A
 
 def barred(
     rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
-    *, write: Callable[[float | None], str] = ms_text,
+    *, write: Callable[[float | None], str] = ms_text, unit: str = "",
 ) -> Field:  # fmt: skip
     """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
     most = max((value(row) or 0 for row in rows), default=0)
@@ -196,14 +197,22 @@ def barred(
         figure = value(row)
         return Bar(write(figure), max(figure / most, 0.0), category) if figure else write(figure)
 
-    return Field(heading, cell, hint=hint)
+    return Field(heading, cell, hint=hint, unit=unit)
 
 
 def table_of(
     caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None, **layout: Any  # noqa: ANN401 - of `Table`
 ) -> Table:  # fmt: skip
-    """Return a table of rows by what each column shows of them."""
-    return Table(caption, fields, [[one.cell(row) for one in fields] for row in rows], note, **layout)
+    """Return a table of rows by what each column shows of them, a column of times in one unit."""
+
+    def saying(cell: Cell, text: str) -> Cell:
+        return replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
+
+    columns = []
+    for field in fields:
+        cells = [field.cell(row) for row in rows]
+        columns.append(map(saying, cells, in_one_unit([*map(words_of, cells)], field.unit)))
+    return Table(caption, fields, [[*row] for row in zip(*columns, strict=True)], note, **layout)
 
 
 def with_column(table: Table, at: int, column: Field, cells: Sequence[Cell]) -> Table:

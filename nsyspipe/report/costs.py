@@ -52,13 +52,9 @@ def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
     return tables
 
 
-def _plain(ns: float | None) -> str:
-    return ms_text(ns).removesuffix(" ms")
-
-
 def _ms(name: str, hint: str, from_width: int = 0) -> Field:
-    cell = of(f"{name.removesuffix('s')}_ns_per_step", _plain)  # waits
-    return Field(f"{name}\nms", cell, hint=hint, from_width=from_width)
+    cell = of(f"{name.removesuffix('s')}_ns_per_step", ms_text)  # waits
+    return Field(f"{name}\nms", cell, hint=hint, from_width=from_width, unit="ms")
 
 
 def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
@@ -66,7 +62,7 @@ def _amount(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     per_step = ("calls_per_step", "time_ns_per_step", "per step", "sum of durations, mean over ranks and steps")
     in_all = ("n_calls", "total_ns", "in all", "sum of durations, of all ranks")
     calls, time, unit, hint = in_all if is_capture else per_step
-    bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, write=_plain)
+    bar = barred(rows, f"ms\n{unit}", itemgetter(time), "accent", hint, unit="ms")
     return [Field(f"calls\n{unit}", of(calls, count_text), from_width=_NARROWEST), bar]
 
 
@@ -113,7 +109,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         Field("ranks", of("ranks"), "name", from_width=_NARROW, most=24),
         Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
         Field("bytes", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts", from_width=_USUAL),
-        barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", write=_plain),
+        barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),
         _ms("exposed", "beside no compute"),
         _ms("hidden", "beside compute", _WIDEST),
         _ms("waits", "for late ranks", _NARROW),

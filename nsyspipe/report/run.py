@@ -313,11 +313,12 @@ class Finding:
     is_clear: bool  # not where that lies within the replay's error
     evidence: list[tuple[str, str]]
 
-    def likely(self, *, in_ms: bool = False) -> str:
-        """Return what stands beside the bound where findings are replayed: share or time, or why there is none."""
+    @property
+    def likely(self) -> str:
+        """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
-            return _NOT_REPLAYED if self.share and not in_ms else absent
-        return self.expected[in_ms].removesuffix(" ms") if self.is_clear or in_ms else words.NOT_CLEAR
+            return _NOT_REPLAYED if self.share else absent
+        return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
     def headline(self) -> str:
@@ -385,12 +386,12 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
     of_replay = (
-        Field("likely", Finding.likely),
-        Field("in ms", partial(Finding.likely, in_ms=True), from_width=_ROOMY),
+        Field("likely", attrgetter("likely")),
+        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
     )
     fields = [
         Field("up to", attrgetter("share_text")),
-        Field("in ms", lambda one: one.saving.removesuffix(" ms"), from_width=_ROOMY),
+        Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
         *(of_replay if is_replayed else ()),
         Field("what to change", what, "prose"),
     ]

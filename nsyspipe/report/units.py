@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from nsyspipe.model.figures import Figure
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
-_TIME_UNITS = ((1e9, "s"), (_NS_PER_MS, "ms"), (_NS_PER_US, "us"), (1.0, "ns"))
+_SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared
+_TIME_UNITS = ((1e9, "s", 1e9), (_NS_PER_MS, "ms", _SHORT_NS), (_NS_PER_US, "us", _NS_PER_US), (1.0, "ns", 0.0))
+_MOST_DECIMALS = 4
 _SMALLEST_MS = 0.001
 _ROUNDS_UP = 0.999995  # from here on two decimals round up to the next unit
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 absent = "-"  # where nothing was recorded
-_SHORT_NS = 1e5
 _MOST_DIGITS = 3
 POINTS = "points"  # what a difference of ratios is in
 
 
 class Time(str):
-    """A time in words that knows how long it is, so that a page can write a whole column in one unit."""
+    """A time in words that knows how long it is, so that a whole column can be written in one unit."""
 
     __slots__ = ("ns",)
     ns: float
@@ -46,35 +47,38 @@ def ms_text(ns: float | None) -> str:
     return Time.of(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
 
 
-def in_one_unit(texts: Sequence[str]) -> list[str]:
-    """Return the cells of a column of times in the unit of the longest and with its decimals, which has four digits.
+def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
+    """Return the cells of a column or row of times in one unit, and with the decimals that the longest has of four digits.
 
-    What is not zero but rounds to it says so. A column that holds anything else but times and dashes stays as it is.
+    ``unit`` is one that the heading names, and the cells then do not; else it is that of the longest. What is not zero but
+    rounds to it says so, and a difference keeps its sign. What holds anything else but times and dashes stays as it is.
     """
     times = [text for text in texts if isinstance(text, Time)]
     if not times or any(text != absent for text in texts if not isinstance(text, Time)):
         return [*texts]
-    if not (longest := max(abs(time.ns) for time in times)):
-        return [*texts]
-    scale, unit = next((one for one in _TIME_UNITS if longest >= one[0]), _TIME_UNITS[-1])
-    digits = max(3 - math.floor(math.log10(longest / scale)), 0) if unit != "ns" else 0
+    longest = max(abs(time.ns) for time in times) or _NS_PER_MS
+    scale, name, _ = next(one for one in _TIME_UNITS if (one[1] == unit if unit else longest >= one[2]))
+    digits = min(_decimals(longest / scale), _MOST_DECIMALS if name != "ns" else 0)
     sign = "+" if any(time.startswith("+") for time in times) else "-"
 
     def text(time: Time) -> str:
-        number = f"{time.ns / scale:{sign}.{digits}f}" if time.ns else "0"
-        if not time.ns or float(number):
-            return f"{number} {unit}"
-        return f"<{10**-digits:.{digits}f} {unit}" if sign == "-" else str(time)  # a difference keeps its sign
+        value = time.ns / scale
+        number = f"{value:{sign}.{digits}f}" if value else "0"
+        if value and not float(number):
+            number = f"<{10**-digits:.{digits}f}" if sign == "-" else f"{value:+.{_decimals(value, 1)}f}"
+        return number if unit else f"{number} {name}"
 
     return [text(one) if isinstance(one, Time) else one for one in texts]
 
 
+def _decimals(value: float, n_digits: int = 4) -> int:
+    """Return with how many decimals a number has so many significant digits."""
+    return max(n_digits - 1 - math.floor(math.log10(abs(float(f"{value:.{n_digits - 1}e}")))), 0) if value else 0
+
+
 def _significant(value: float) -> str:
     """Write a number with four significant digits and no exponent."""
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(float(f"{value:.3e}"))))
-    return f"{value:.{max(3 - magnitude, 0)}f}"
+    return f"{value:.{_decimals(value)}f}" if value else "0"
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
@@ -111,7 +115,7 @@ def count_text(count: float | None) -> str:
 
 
 def _time_text(ns: float | None) -> str:
-    """Return milliseconds, and what is much shorter in microseconds or nanoseconds."""
+    """Return milliseconds, and what is much shorter in microseconds or nanoseconds, until a column has one unit."""
     if ns is None or not 0 < abs(ns) < _SHORT_NS:
         return ms_text(ns)
     return Time.of(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)

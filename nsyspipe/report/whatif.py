@@ -12,7 +12,7 @@ from nsyspipe.report import words
 from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.html.page import blocks_page
-from nsyspipe.report.units import ms_text, percent_text, rate_text
+from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems, sources
 from nsyspipe.version import __version__
 
@@ -124,15 +124,16 @@ def grave_problems(found: WhatIf) -> list[Trouble]:
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
     """Return what each change that was answered would bring."""
-
-    def span(one: Scenario) -> str:
-        return f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}"
-
+    ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
+    spans = {
+        one.id: f"{low.rpartition(' ')[0]} to {high}"
+        for one, low, high in zip(rows, ends[::2], ends[1::2], strict=True)
+    }
     fields = [
         Field("change", attrgetter("label"), "text"),
-        Field("step time", lambda one: ms_text(one.step_time_ns)),
-        Field("range", span, from_width=_NARROW),
         Field("gain", partial(gain_text, found)),
+        Field("step time", lambda one: ms_text(one.step_time_ns)),
+        Field("range", lambda one: spans[one.id], from_width=_NARROW),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
     return table_of("What each change would bring", rows, fields)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_share
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
-from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
+from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions

@@ -1,7 +1,5 @@
 """Launch times by correlation id, the order of operations, slices of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Where each window's time goes, which gaps the devices have, and why they idle: one case per formula, then the edges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

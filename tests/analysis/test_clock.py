@@ -1,7 +1,5 @@
 """Clocks of ranks, whose offsets collectives tell, and of a device and its host, which launches and waits tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

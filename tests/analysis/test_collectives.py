@@ -1,7 +1,5 @@
 """Collectives across ranks: their groups and matching, waiting, sizes and bandwidths, and the tables of them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The communication operations of one rank, and which payload of NCCL belongs to which: in order, fused, or nobody's."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Interval arithmetic, by hand and against sets of integers."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

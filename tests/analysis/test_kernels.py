@@ -1,7 +1,5 @@
 """Kernels by phase and name: what they cost, in which windows, how much slower communication makes them. What costs most."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

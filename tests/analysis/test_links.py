@@ -1,7 +1,5 @@
 """What the edges of a ring cross, and which is the slowest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,10 +1,8 @@
 """Steps by repetition: launches built place by place, the units to be seen in them, which of them are one step of all ranks."""
 
-from __future__ import annotations
-
 import tracemalloc
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +13,6 @@ from nsyspipe.analysis.alignment import agreement, n_common, n_shared
 from nsyspipe.analysis.repeated_steps import RepeatedSteps, aligned_numbers, backward_of_operators, backward_of_thread
 from nsyspipe.analysis.steps import Members
 from tests.build.make_comm import SEND, op, rank
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 LOOP, AUTOGRAD = 1, 2
 _GAP_NS, _PAUSE_NS = 10, 500

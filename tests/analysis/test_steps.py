@@ -1,7 +1,5 @@
 """Which ranges are steps, step windows on the device, and which steps count."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """A run's figures and each rank's, pooled, and the sentence that a summary leads with."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

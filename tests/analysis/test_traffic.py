@@ -1,7 +1,5 @@
 """What a communicator serves: programs of each kind, with what they printed of their own calls."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """Attempts to make nsyspipe run, touch or lose what it must not; each test case is one attempt or counts its own."""
 
-from __future__ import annotations
-
 import pytest
 
 

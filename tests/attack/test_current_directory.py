@@ -1,7 +1,5 @@
 """Nothing is imported from the current directory, where somebody else's reports may lie: every standard name is planted there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

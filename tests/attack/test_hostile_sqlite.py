@@ -1,7 +1,5 @@
 """Reports whose schema computes, loops or lies: refused with exit 2 before any of it runs, by every reader and by redact."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

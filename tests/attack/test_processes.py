@@ -1,7 +1,5 @@
 """Processes end, and say why: asked to by a signal, when their parent is gone, when a machine has too little of something."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Saved runs that accident or malice changed: every command that reads them answers or says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Settings files that others may write: they loosen no gate."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

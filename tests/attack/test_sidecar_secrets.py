@@ -1,7 +1,5 @@
 """Secrets in command lines, variables, nsys's messages and reports: nothing that is written down or said holds them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

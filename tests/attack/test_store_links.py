@@ -1,7 +1,5 @@
 """A store that somebody prepared, or changes while it is used, leads nowhere else and is never waited for."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What killed runs leave behind goes with the next run in the same place; nothing else does."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The obvious way to the same totals: SQLAlchemy, pandas.read_sql, merge. Prints them per report as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 

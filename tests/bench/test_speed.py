@@ -9,8 +9,6 @@ runs; a diff of two saved runs under 1 s, the menu of what-if under 1.5 s beyond
 is told too: matching across 512 ranks, and a process more in a report.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every pair of captures, predicted and measured: ``pytest -m bench -n 0 -s tests/bench/test_whatif_pairs.py``."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.replay import ranges, rebucket

@@ -1,17 +1,13 @@
 """A page as a person meets it: in headless Chromium, from a file, without a network; and what it complains about."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_S = 5

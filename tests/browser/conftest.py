@@ -1,7 +1,5 @@
 """Fixtures of browser tests: the browser, pages of runs, differences, scoreboards and stores written once, screenshots."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

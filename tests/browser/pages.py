@@ -1,7 +1,5 @@
 """The pages that are looked at in a browser, by name: of runs, differences, scoreboards, stores, and what commands write."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nsyspipe import load

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - the multiplication sign is what the page shows
 
-from __future__ import annotations
-
 from urllib.parse import unquote, urlparse
 
 import pytest

@@ -1,7 +1,5 @@
 """Every page in a browser: it loads alone, draws every chart, fits, can be read by everybody, and takes names for text."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

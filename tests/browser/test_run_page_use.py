@@ -1,7 +1,5 @@
 """Using the page of a run: pointing, zooming, keys, the theme, paper; and that of a large run opens fast."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe import load

@@ -1,7 +1,5 @@
 """What the tests of collectives share: runs of several ranks on one clock, and short forms of their tables."""
 
-from __future__ import annotations
-
 import nsyspipe
 from tests.build.tools import codes
 from tests.build.trace import TraceBuilder

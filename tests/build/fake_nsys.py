@@ -3,8 +3,6 @@
 A fake report is thus an SQLite file that is called .nsys-rep.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys

@@ -1,13 +1,8 @@
 """Reports whose every name tries to leave its place on a page: HTML, script, templates, directions, control characters."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.build.trace import DEFAULT, RUNTIME, TraceBuilder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Each would set window.attacked or open a dialog if a page took it for more than text.
 HOSTILE = (

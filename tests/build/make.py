@@ -1,8 +1,7 @@
 """A few rows of the canonical tables, written as plainly as possible. Times are ns, the process is always 1."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,6 @@ from nsyspipe.analysis.attribution import NEVER, ProcessOperations, operations_o
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PROCESS = 1
 

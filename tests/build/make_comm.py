@@ -1,7 +1,5 @@
 """The communication of ranks, without their reports."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tables of a few operations, written as plainly as possible, and the trace that is written of them."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

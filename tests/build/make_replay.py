@@ -1,7 +1,5 @@
 """Ask a run of which every time is known, and read the one answer."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 

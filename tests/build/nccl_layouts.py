@@ -1,7 +1,5 @@
 """Payloads of NCCL's ranges, laid out as several of its releases do, packed without nsyspipe."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Runs whose steps are laid out by hand: compute, then communication, then a copy, then nothing, end to end."""
 
-from __future__ import annotations
-
 import nsyspipe
 from tests.build.trace import DEFAULT, TraceBuilder
 

@@ -1,18 +1,13 @@
 """A report with a secret in every place that nsys, SQLite or somebody else may put one."""
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21, Entry, PayloadLayout
 from tests.build.tools import nullable
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEW = "3.25.0 2026.2.1 mfu"
 # Places whose text analysis shows: a host and a GPU model are facts of a run, and both of the others are names of NVTX

@@ -1,7 +1,5 @@
 """Fake programs that print what real ones do, and fake files of the system."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -9,22 +9,17 @@ to 10 us late; a collective ends everywhere within 3 us. The sessions of the ran
 say of that is up to 0.4 ms wrong.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, schemas
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Int64 = NDArray[np.int64]
+Int64 = NDArray[np.int64]
 
 _VERSION, _RUN = "3.13.2 2024.5.1", 7
 _CAPTURE, _SESSION = "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME"

@@ -1,7 +1,5 @@
 """What the tests of built reports share: hand-computed figures, looser schemas, edits in SQL."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

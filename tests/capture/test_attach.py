@@ -3,8 +3,6 @@
 Each program runs in a process of its own behind `launchers/attach`, with a stand-in for torch that notes what is asked of it.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

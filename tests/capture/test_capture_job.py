@@ -1,7 +1,5 @@
 """The job around the ranks: room for its files, its limits, its signals. Whole jobs: tests/launchers/test_endings.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is said of a job that has ended, and its status: every case in one golden text."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

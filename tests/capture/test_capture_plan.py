@@ -1,7 +1,5 @@
 """A capture before it starts: directories, plan, whether the machine is ready."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from pathlib import Path

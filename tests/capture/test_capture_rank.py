@@ -1,7 +1,5 @@
 """One rank, watched: its program's status, its pid, its report, and what it says when there is none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 Each program runs in a process of its own, with a stand-in for torch and nvtx that notes what is asked of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

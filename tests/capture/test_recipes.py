@@ -3,8 +3,6 @@
 What is asked of nvtx is noted by a stand-in, and told with what the program trained.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a capture writes down about itself: facts of the machine, of the ranks, and the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the tests of commands share: the program in this process, and runs to give it."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

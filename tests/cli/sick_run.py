@@ -1,7 +1,5 @@
 """A small built run in which much could be better, and a log and a topology that say that its link is slow."""
 
-from __future__ import annotations
-
 from tests.build.trace import TraceBuilder
 from tests.conftest import REAL
 

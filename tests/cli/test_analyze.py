@@ -1,7 +1,5 @@
 """`nsyspipe analyze` and `whatif`: what stands on stdout, on stderr and in files, the exit code, a reason for what is not answered."""
 
-from __future__ import annotations
-
 import json
 import re
 

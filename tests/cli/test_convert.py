@@ -1,7 +1,5 @@
 """The convert command, and .nsys-rep files given to others, as a user runs them: with a fake nsys on PATH."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`nsyspipe dashboard`: one page over a store, written whole, and never over what is not its own."""
 
-from __future__ import annotations
-
 import re
 import shutil
 

@@ -1,7 +1,5 @@
 """`nsyspipe diff` and `nsyspipe compare`: runs beside each other, the gate, its exit codes, and where thresholds come from."""
 
-from __future__ import annotations
-
 import csv
 import json
 

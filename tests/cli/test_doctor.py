@@ -1,7 +1,5 @@
 """`nsyspipe doctor`: this machine, or what reports can answer, with the options of `analyze`; no secrets."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What to change first, and what is said of the link: on the terminal and in the document, and the options they take."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The examples for forges: what they run is run here, but for the capture and the forge, which programs of that name stand for."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Files that commands write beside what they print: whose may be replaced, and what is never written over."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

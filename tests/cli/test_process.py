@@ -1,7 +1,5 @@
 """What a process of the program imports, and how it ends when somebody else decides: Ctrl-C, a reader that left, a full disk."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """``nsyspipe redact``: what it writes, says and refuses, where copies go, and what is left after an error."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

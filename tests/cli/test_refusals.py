@@ -1,7 +1,5 @@
 """What no command takes: exit code 2, one error that says what was found and what helps, and nothing is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

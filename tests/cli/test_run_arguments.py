@@ -1,7 +1,5 @@
 """RUN arguments: labels, captures, and what is opened for them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

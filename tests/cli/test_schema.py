@@ -1,7 +1,5 @@
 """`nsyspipe schema`: every table and column of the answers, with type, unit and meaning."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A capture's sidecar as a user meets it: nothing to type, one line in the summary, its problems among the others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The summary as a person reads it: the verdict first, as wide as allowed, and nothing that drives the terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import unicodedata
@@ -17,7 +15,7 @@ from tests.cli.tools import nsyspipe_here, nsyspipe_run, terminal_run
 
 ESCAPE = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
-RANK_ROW = re.compile(r" *\d+ +[\d.]+ ms ")
+RANK_ROW = re.compile(r" *\d+ +[\d.]+ [mu]s ")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 
 

@@ -1,7 +1,5 @@
 """Run the program as a user does: another process, its two streams, its exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

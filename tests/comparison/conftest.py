@@ -1,7 +1,5 @@
 """Runs that are laid out by hand, each made once for all tests."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

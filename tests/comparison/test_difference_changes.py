@@ -1,7 +1,5 @@
 """What changed around the step time, and what makes two runs not comparable, or their comparison doubtful."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The figures of a step that runs are compared by, the parts of its time, and kernels that appeared, vanished or changed."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import permutations
 

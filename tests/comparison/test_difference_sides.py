@@ -1,7 +1,5 @@
 """What a difference takes for a side, and what it refuses; differences of real captures and of saved runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.api import compare, diff

@@ -1,7 +1,5 @@
 """What makes a gate fail, and the thresholds that files set."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.comparison import gate as module

@@ -8,8 +8,6 @@ Intervals of AR(1) steps are computed for all trials at once, from the formulas 
 with its own on the first ones.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """A scoreboard: speed-ups over the first, verdicts, kinds that cannot be compared, and what has no figures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

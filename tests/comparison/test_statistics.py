@@ -3,8 +3,6 @@
 What a difference is called, by its interval; what would settle it; uneven steps and patterns.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,14 +1,13 @@
 """What the package promises besides numbers: names, schemas, docs, light imports."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import pkgutil
 import string
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,9 +16,6 @@ import nsyspipe
 from nsyspipe.errors import OptionError, OutputError, ReportNotFoundError
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE, SEVERITIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TABLES = schema.RUN_TABLES | {"breakdown": schema.STEPS}
 # Keys of tables whose largest rows come first, or whose nulls come last.

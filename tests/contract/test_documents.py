@@ -4,8 +4,6 @@ Fenced blocks are run in a directory with the samples, a run of four ranks in ``
 ``branch/``, and a store in ``runs/``. Below ``<!-- not run: WHY -->`` their words are looked at. ``--update-golden``
 writes the output of ``console`` blocks anew."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -4,8 +4,6 @@ The snapshot of a version says what was promised; `pytest --update-golden` takes
 but drops or changes none: that takes a new version, which has a snapshot of its own.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

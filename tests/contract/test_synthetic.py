@@ -1,7 +1,5 @@
 """Generated runs are what the benchmarks take them for: their collectives match and end together."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing

@@ -1,14 +1,9 @@
 """Rules about communication: what each says of a few plain rows, on both sides of its thresholds. Times are ns."""
 
-from __future__ import annotations
-
 import pytest
 
-from nsyspipe.findings.comm_bound import comm_bound
-from nsyspipe.findings.comm_slows_compute import comm_slows_compute
-from nsyspipe.findings.compress_gradients import compress_gradients
-from nsyspipe.findings.single_bucket import single_bucket
-from nsyspipe.findings.too_many_buckets import too_many_buckets
+from nsyspipe.findings.communication import comm_bound, comm_slows_compute
+from nsyspipe.findings.gradients import compress_gradients, single_bucket, too_many_buckets
 from tests.findings.make import case, collective, evidence, kernel, link, of, phase, step, steps, threshold, unmatched
 
 UNKNOWN_WAIT = {"wait_ns": None, "transfer_ns": None}

@@ -1,13 +1,7 @@
 """Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
 
-from __future__ import annotations
-
-from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
-from nsyspipe.findings.grad_copy import grad_copy
-from nsyspipe.findings.input_bound import input_bound
-from nsyspipe.findings.launch_bound import launch_bound
-from nsyspipe.findings.profiler_overhead import profiler_overhead
-from nsyspipe.findings.sync_bound import sync_bound
+from nsyspipe.findings.gradients import ddp_single_gpu, grad_copy
+from nsyspipe.findings.host import input_bound, launch_bound, profiler_overhead, sync_bound
 from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import FIRES, case, collective, evidence, of, phase, step, steps, threshold
 

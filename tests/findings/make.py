@@ -1,7 +1,5 @@
 """What rules look at, from a few plain rows; and what holds for whatever a rule says. Times are ns."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,23 +1,25 @@
 """Rules about one kind of parallelism: what each says of a few plain rows, and that it is silent of all others. Times are ns."""
 
-from __future__ import annotations
-
-from nsyspipe.findings.comm_bound import comm_bound
-from nsyspipe.findings.compress_gradients import compress_gradients
-from nsyspipe.findings.expert_comm import expert_comm
-from nsyspipe.findings.flat_all_reduce import flat_all_reduce
-from nsyspipe.findings.grad_copy import grad_copy
-from nsyspipe.findings.launch_bound import launch_bound
-from nsyspipe.findings.no_sync import no_sync
-from nsyspipe.findings.pipeline_bubble import pipeline_bubble
-from nsyspipe.findings.shard_prefetch import shard_prefetch
-from nsyspipe.findings.shard_regather import shard_regather
-from nsyspipe.findings.single_bucket import single_bucket
+from nsyspipe.findings.communication import comm_bound
+from nsyspipe.findings.gradients import (
+    compress_gradients,
+    flat_all_reduce,
+    grad_copy,
+    no_sync,
+    single_bucket,
+    too_many_buckets,
+)
+from nsyspipe.findings.host import launch_bound
+from nsyspipe.findings.parallelism import (
+    expert_comm,
+    pipeline_bubble,
+    shard_prefetch,
+    shard_regather,
+    small_shards,
+    tensor_comm,
+)
 from nsyspipe.findings.slow_link import slow_link
-from nsyspipe.findings.small_shards import small_shards
 from nsyspipe.findings.straggler import straggler
-from nsyspipe.findings.tensor_comm import tensor_comm
-from nsyspipe.findings.too_many_buckets import too_many_buckets
 from tests.findings.make import case, collective, evidence, link, of, step, steps, threshold, traffic
 
 MB = 10**6

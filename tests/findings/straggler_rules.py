@@ -1,7 +1,5 @@
 """Rule straggler: ranks hold the others up, step after step. Times are ns, steps are of 1000."""
 
-from __future__ import annotations
-
 from nsyspipe.findings.straggler import straggler
 from tests.findings.make import case, collective, evidence, of, phase, step, steps, threshold, unmatched
 

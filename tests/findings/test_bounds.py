@@ -3,8 +3,6 @@
 ``pytest -s -n 0 -m slow tests/findings/test_bounds.py`` prints the table. One test: every capture is read once.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

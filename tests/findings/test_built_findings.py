@@ -1,7 +1,5 @@
 """Findings of small built reports, from the SQLite rows to the saving; every number is worked out by hand."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Findings of real captures: what was wrong with them is found, and what was right is not blamed."""
 
-from __future__ import annotations
-
 import lzma
 
 import pytest

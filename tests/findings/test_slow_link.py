@@ -1,7 +1,5 @@
 """Rule slow-link: what NCCL's log, the topology or the bandwidth that was reached says of the link, and its line."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

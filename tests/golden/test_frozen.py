@@ -4,8 +4,6 @@ Texts that people read stand as files under `frozen/`; documents, pages, traces 
 `frozen/digests.json`, a line for each part, so that a change names what changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

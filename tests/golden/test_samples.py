@@ -1,7 +1,5 @@
 """The committed outputs of the sample runs are what the program prints today."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Programs that know nothing of nsyspipe, in three kinds of parallelism, captured by ``--attach-steps`` on two GPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.capture.plan import n_gpus

@@ -1,7 +1,5 @@
 """The launchers on real GPUs: NCCL's kernels in the reports, what analyze says of them, and every way a job can go wrong."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The machine that launchers are tested on."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.build.trace import steady_rank

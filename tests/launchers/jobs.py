@@ -1,7 +1,5 @@
 """Training programs that tests of the launchers start, and how they start them and sweeps of them."""
 
-from __future__ import annotations
-
 import shutil
 
 from tests.launchers.fakes import LAUNCHERS, wait_for

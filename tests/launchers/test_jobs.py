@@ -3,8 +3,6 @@
 Each job has its golden text in golden/frozen/launchers/jobs.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

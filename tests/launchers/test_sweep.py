@@ -1,7 +1,5 @@
 """A sweep over numbers of GPUs: what it runs, how it goes on, what its table says."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

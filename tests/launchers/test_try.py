@@ -1,7 +1,5 @@
 """A trial of what analyze advises: which captures it takes, what is changed in them, and what it says in the end."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

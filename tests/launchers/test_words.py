@@ -1,7 +1,5 @@
 """The launchers as scripts, the words that they take and refuse: one message with its fix, status 2, nothing written."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Labels, settings and errors: their tree, their lines, and their way between processes."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What may be written down of a command line and an environment; the key of hashed values. Secrets: tests/attack/test_sidecar_secrets.py."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -1,7 +1,5 @@
 """Reports that are read as they are: exported into the cache, named as theirs, found there again."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

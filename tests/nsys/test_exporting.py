@@ -1,7 +1,5 @@
 """Exports by a fake nsys: what is made, what is kept, and how each failure is told."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Probes of a machine: fake programs and a fake file system, no GPU and no nsys needed."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import sys

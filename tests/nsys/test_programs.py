@@ -1,7 +1,5 @@
 """nsys and other programs: how they are found, which they are, what they list, and what they print before a deadline."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 Written from the definitions, not from the code, and sharing nothing with it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tests.property.oracle import median, ticks

@@ -3,8 +3,6 @@
 Written from the definitions, not from the code, and sharing nothing with it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

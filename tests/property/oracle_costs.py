@@ -3,8 +3,6 @@
 Written from the docstrings and the schema's text, not from the code, and sharing nothing with it.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

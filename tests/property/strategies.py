@@ -1,9 +1,8 @@
 """Small random runs: single processes with ties, overlaps and missing launches; ranks that come late, with clocks that are off."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -11,9 +10,6 @@ import nsyspipe
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder
 from tests.property.cross_oracle import Kernel, Rank, Run, moved
 from tests.property.oracle import Call, Op, Process, Range
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TIMES = st.integers(-20, 80)
 BLOCKING = ("cudaDeviceSynchronize_v3020", "cudaMalloc_v3020")

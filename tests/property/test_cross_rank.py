@@ -1,7 +1,5 @@
 """The fast code equals the plain one on small random reports, end to end, and so does waiting across ranks."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

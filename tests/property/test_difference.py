@@ -1,7 +1,5 @@
 """Whatever the runs: a run does not differ from itself, and swapping the sides negates every difference exactly."""
 
-from __future__ import annotations
-
 import tempfile
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operations read one by one equal the plain loops and add up to the steps; their timeline equals asking every nanosecond."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import astuple
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulation against a slow and plain one, and what must hold for any program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

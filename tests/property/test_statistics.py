@@ -1,7 +1,5 @@
 """What holds for the interval of any steps: swapped, scaled, shifted, compared with themselves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever a run is like: it comes back from a store as it is, and replayed with nothing changed it is itself."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Input that cannot be used, is cut off or corrupt: an answer or one clear line that names it, never a traceback."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

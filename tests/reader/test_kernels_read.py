@@ -1,7 +1,5 @@
 """Shapes of kernels, calls that block, the profiler's own work; and what a naive reader gets wrong: ids, nulls, times."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

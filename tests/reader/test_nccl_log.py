@@ -1,7 +1,5 @@
 """NCCL logs of several releases, mixed, cut and appended: who talks to whom, and over what."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where NVTX payloads hold their fields, and what the fields are, however a release lays them out."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 

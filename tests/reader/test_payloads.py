@@ -1,7 +1,5 @@
 """NCCL payloads in built and real reports."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sidecars beside reports, and what nvidia-smi topo -m prints: what is taken from them, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Reports are evidence: reading changes neither bytes nor times; what is being written or closed is refused and left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

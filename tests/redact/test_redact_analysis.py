@@ -1,7 +1,5 @@
 """Analysis of a redacted run says what analysis of the run said, but for the names of hosts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Secrets planted everywhere a report can hold one: none is among the copy's bytes; and forms of what it keeps."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import struct

@@ -1,7 +1,5 @@
 """Runs of which every time is known, written once for the tests of a file, and asked."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

@@ -1,7 +1,5 @@
 """What a replay expects of the findings' advice: the answers of `whatif`, or why there is none."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The replay against runs of which every time is known, worked out by hand; what can be asked, and in which words."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The slowdown beside communication, measured on kernels that are known to be slower by a fifth."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

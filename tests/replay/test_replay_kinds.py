@@ -1,7 +1,5 @@
 """The replay of other communication than DDP's: between layers, of experts, of shards; each time worked out by hand."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the replay does not hold it says why."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What-if on real captures: what is the same, what is refused, and how far predictions are from what was measured."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

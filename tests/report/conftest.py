@@ -1,7 +1,5 @@
 """What built runs, differences and scoreboards say, pinned as files."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,9 +1,8 @@
 """Units and names of figures; the same blocks on a terminal, in Markdown and on a page: nothing is lost."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
+from operator import itemgetter
 
 import pytest
 from rich.console import Console
@@ -62,26 +61,26 @@ def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width
 
 
 def test_a_page_has_a_section_for_each_heading_and_table_and_all_rows(tmp_path):
-    page = blocks_page(BLOCKS, "x", ("nsyspipe-x", "id"))
+    page = blocks_page(BLOCKS, "x", ("nsyspipe-x", "3 ms"))
     headings = ["It is so.", "Figures", "Kernels", "This rests on", "Problems", "How to read it"]
     assert re.findall(r"<h[12][^>]*>(.*)</h[12]>", page) == headings
     assert "&lt;b&gt;run&lt;/b&gt;" in page
     assert "<b>run</b>" not in page
     assert '<b class="word" data-word="improvement">improvement</b><span class="word-why">it is less</span>' in page
     assert page.index(">not comparable<") < page.index("<h2")
-    assert "2 ms" in page
+    assert "2\xa0ms" in page  # no unit parts from its number
     # Without a chart nothing is said of charts.
     assert "Apache ECharts" not in page
     assert "Charts need" not in page
     path = tmp_path / "x.html"
     path.write_text(page, encoding="utf-8")
-    assert identity_of_page(path, "nsyspipe-x") == "id"
+    assert identity_of_page(path, "nsyspipe-x") == "3 ms"
 
 
 def test_a_chart_brings_its_data_its_table_and_what_draws_it():
     table = kinds.Table("As table", COLUMNS, [])
     chart = Chart("waterfall", "Time", "Bars", 100, [1, 2], table, "It falls.", [("idle", "idle")])
-    page = blocks_page([BLOCKS[0], chart], "x", ("nsyspipe-x", "id"))
+    page = blocks_page([BLOCKS[0], chart], "x", ("nsyspipe-x", "3 ms"))
     assert '<script type="application/json" id="data-waterfall">[1,2]</script>' in page
     parts = ("Charts by Apache ECharts", "Charts need JavaScript", "It falls.", "Show as table", 'data-category="idle"')
     assert [part for part in parts if part not in page] == []
@@ -131,7 +130,7 @@ TEXTS = {
     count_text: {0: "0", 12.0: "12", 12.5: "12.50", 1 / 3: "0.3333", 1234567: "1234567"},
     # A difference has a sign, and a unit in which it is seen; of ratios points.
     partial(delta_text, "ns"): {-72.88 * MS: "-72.88 ms", 1.5 * MS: "+1.500 ms", 0.0: "0 ms", -20.0: "-20 ns",
-                                0.25: "+0.25 ns", 12_345.0: "+12.35 us", -100_000.0: "-0.1000 ms"},
+                                0.25: "+0.25 ns", 12_345.0: "+0.01235 ms", -100_000.0: "-0.1000 ms"},
     partial(delta_text, "ratio"): {-0.021: "-2.1 points", 0.0: "0.0 points", 0.0004: "+0.04 points",
                                    -0.000000004: "-4e-07 points"},
     partial(delta_text, "bytes"): {-1.23e9: "-1.23 GB", 0.3: "+0.3 B"},
@@ -152,19 +151,23 @@ def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
     assert write(value) == text
 
 
-@pytest.mark.parametrize(("times", "texts"), [
+@pytest.mark.parametrize(("times", "unit", "texts"), [
     # Four digits for the longest; what rounds to nothing is not nothing, and nothing is.
-    ([445.4e6, 4_032_000.0, 7836.0, 0.0, None], ["445.4 ms", "4.0 ms", "<0.1 ms", "0 ms", "-"]),
-    ([7836.0, 29_100.0], ["7.84 us", "29.10 us"]),
-    ([6069e6, 999e6], ["6.069 s", "0.999 s"]), ([60.0, 1.5], ["60 ns", "2 ns"]), ([0.0, None], ["0 ms", "-"]),
-    ([None], ["-"]),
+    ([445.4e6, 4_032_000.0, 7836.0, 0.0, None], "", ["445.4 ms", "4.0 ms", "<0.1 ms", "0 ms", "-"]),
+    # What is compared with the columns beside it is in milliseconds, and only what would be all zeros is not.
+    ([7836.0, 29_100.0], "", ["0.0078 ms", "0.0291 ms"]), ([7836.0, 910.0], "", ["7.836 us", "0.910 us"]),
+    ([6069e6, 999e6], "", ["6.069 s", "0.999 s"]), ([60.0, 1.5], "", ["60 ns", "2 ns"]), ([0.0, None], "", ["0 ms", "-"]),
+    ([None], "", ["-"]), ([6069e6, 999e6, None, 0.0, 7.0], "ms", ["6069", "999", "-", "0", "<1"]),
 ])  # fmt: skip
-def test_the_times_of_a_column_have_one_unit(times, texts):
-    assert in_one_unit([ms_text(ns) for ns in times]) == texts
+def test_the_times_of_a_column_have_one_unit(times, unit, texts):
+    assert in_one_unit([ms_text(ns) for ns in times], unit) == texts
+    rows = [{"time": ns} for ns in times]
+    column = kinds.table_of("Times", rows, [kinds.barred(rows, "time", itemgetter("time"), "accent", unit=unit)])
+    assert [kinds.words_of(cell) for (cell,) in column.rows] == texts
 
 
 def test_differences_keep_their_signs_and_other_columns_are_left_alone():
-    assert in_one_unit([delta_text("ns", 7.305e6), delta_text("ns", -255.9)]) == ["+7.305 ms", "-255.9 ns"]
+    assert in_one_unit([delta_text("ns", 7.305e6), delta_text("ns", -255.9)]) == ["+7.305 ms", "-0.0003 ms"]
     mixed = [ms_text(445.4e6), "17.0 %", "76.50 ms (11.9 %)"]
     assert in_one_unit(mixed) == mixed
 

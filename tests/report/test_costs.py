@@ -1,7 +1,5 @@
 """What costs most as tables of any width and as CSV: what is left out is said, and nothing stands where nothing was recorded."""
 
-from __future__ import annotations
-
 import csv
 import io
 from types import SimpleNamespace

@@ -2,8 +2,6 @@
 
 # ruff: noqa: RUF001 - the multiplication sign is what pages show
 
-from __future__ import annotations
-
 import json
 import os
 import re

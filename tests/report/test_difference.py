@@ -1,7 +1,5 @@
 """A difference in words: units, signs, sentences; and its text and Markdown."""
 
-from __future__ import annotations
-
 import html
 import json
 

@@ -1,7 +1,5 @@
 """The page of a difference: what it draws, whose it is, what it says, and that no name in it is more than text."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """What becomes of host steps; and what steps and backward are taken to be where no range says it."""
 
-from __future__ import annotations
-
 import io
 import json
 

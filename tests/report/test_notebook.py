@@ -1,7 +1,5 @@
 """What notebooks show: each answer as HTML that holds for itself, hostile names as text; and the notebook of the docs."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import html
@@ -30,12 +28,13 @@ HOSTILE = "</style><script>alert(1)</script>\n\n<img src=x onerror=alert(2)>"
 
 def texts(page):
     """Return what a reader sees, without tags and styles."""
-    return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)))
+    text = re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+    return html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_a_verdict_is_the_headline_of_the_page(steady_run, without_gpu):
     for run in (steady_run, without_gpu):
-        headline = texts(re.search(r"<h1.*?</h1>", run_page(run))[0]).strip().replace("\N{NO-BREAK SPACE}", " ")
+        headline = texts(re.search(r"<h1.*?</h1>", run_page(run))[0]).strip()
         assert run.verdict == headline
 
 

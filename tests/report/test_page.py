@@ -1,7 +1,5 @@
 """What pages are made of: the library as published, colours that all can tell apart, data that stay data, an identity."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Traces of whole runs, read back and compared with the run's own tables."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The trace of a few operations: its slices; and read back, tracks, nesting, exact times, arrows, counters, names."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What charts of a run's page draw, and the same as tables; times are ns."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.model import schema

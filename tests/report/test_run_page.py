@@ -1,7 +1,5 @@
 """The page of a run as text: the same for the same run, complete, and closed to what names hold."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 
@@ -12,7 +10,7 @@ from nsyspipe import load
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
-from nsyspipe.report.html.page import LIBRARY, _code, _unbroken, read_asset, run_id_of_page
+from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import _nccl, by_cause, idle_table, link_table, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table, summary_text
@@ -146,7 +144,7 @@ def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
 def test_what_is_to_be_typed_is_code(text, marked):
     assert str(_code(text)) == marked
     # A number keeps its unit on its line.
-    assert str(_unbroken("45 % of <b> 3.5 ms per step")) == "45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step"
+    assert _told("45 % of 3 kernels, 3.5 ms per step") == "45\xa0% of 3 kernels, 3.5\xa0ms per step"
 
 
 def findings(*rows):

@@ -1,7 +1,5 @@
 """A scoreboard: its sentences, the terminal, Markdown and page, JSON and CSV, and how a file is known to be of the same runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """The bars of the timeline as the chart draws them; times are ns."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.model import schema

@@ -1,7 +1,5 @@
 """What reports can answer, of real and built ones, and the flag that would add what is not there."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

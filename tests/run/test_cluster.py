@@ -1,7 +1,5 @@
 """Reports read, and exported, by the workers of a Dask cluster: the same bytes, and one sentence for whatever is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

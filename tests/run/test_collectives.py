@@ -1,7 +1,5 @@
 """Built runs of several ranks: who waits for whom, in which communicator, on which clock, and what that makes of steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.build import across

@@ -1,7 +1,5 @@
 """Runs without any device activity: the steps of their hosts, from reports to every output."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

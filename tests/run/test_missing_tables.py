@@ -1,7 +1,5 @@
 """What a report does not hold costs exactly the answers that need it, and is said with the flag that mends it."""
 
-from __future__ import annotations
-
 import pytest
 
 from nsyspipe.report.export import document, dumps

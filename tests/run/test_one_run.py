@@ -1,7 +1,5 @@
 """Which reports can be one run, and which processes in them are its ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

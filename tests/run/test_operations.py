@@ -1,7 +1,5 @@
 """The second reading of reports: operations one by one, of all steps or of some, in any kind of report."""
 
-from __future__ import annotations
-
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 

@@ -1,7 +1,5 @@
 """Reports that hold more, or other things, than one process with kernels: several processes, graphs, nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """NVTX ranges as reports hold them: texts in two places, open ends, other libraries' domains, bytes that are no text."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

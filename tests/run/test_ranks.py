@@ -1,7 +1,5 @@
 """Which process is which rank: every source in its order, and what is passed over."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

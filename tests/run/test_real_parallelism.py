@@ -1,7 +1,5 @@
 """Captures of two and four GPUs, of programs without a range of their own, against what each program knows of itself."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import shutil

@@ -1,7 +1,5 @@
 """Real reports: identities on every row, figures counted another way, collectives matched, and the slow rank found."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import sqlite3

@@ -1,7 +1,5 @@
 """What an analysis takes from the sidecar beside its reports: over guesses, under options and recorded facts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

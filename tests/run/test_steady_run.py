@@ -1,7 +1,5 @@
 """A built run whose every figure is worked out by hand, in every export version."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs whose steps no range marks: what they say is what the same run with ranges says."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

@@ -1,7 +1,5 @@
 """What each communicator carries and costs, for a grid of ranks; and such a run on four nodes whose clocks are seconds apart."""
 
-from __future__ import annotations
-
 import pytest
 
 import nsyspipe

@@ -1,7 +1,5 @@
 """Small runs that differ in every table, analyzed once for all tests of stores."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.store.store_tools import new_run, old_run, other_run

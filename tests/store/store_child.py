@@ -6,8 +6,6 @@ Each line of stdin asks, each of stdout answers, both JSON. A child is forked pe
 begins in a millisecond; importing Arrow takes a hundred times as long.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What every reader of a store must find while runs are saved in it and their writers are stopped."""
 
-from __future__ import annotations
-
 import contextlib
 
 import duckdb

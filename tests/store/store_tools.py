@@ -1,10 +1,9 @@
 """Small runs that differ in every table, and what readers find of them in a store."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -14,14 +13,10 @@ import pyarrow.parquet as pq
 
 import nsyspipe
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.run.run import Run
 from nsyspipe.store.write import save
 from tests.build.trace import RUNTIME, TraceBuilder
 from tests.cli.sick_run import LOG, PIDS, TOPOLOGY
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nsyspipe.run.run import Run
 
 TABLES = tuple(name for name in DATASET if name not in EVENT_TABLES)
 RUN_ID, OTHER_ID = "nightly", "other"

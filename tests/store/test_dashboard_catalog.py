@@ -1,7 +1,5 @@
 """All runs of a store: in order, with what each found first; one that cannot be read hides no other."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

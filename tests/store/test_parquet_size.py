@@ -1,7 +1,5 @@
 """Footers and headers of pages: read as strictly as no other reader does, since readers differ over what is odd."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

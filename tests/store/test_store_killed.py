@@ -1,7 +1,5 @@
 """A store while runs are saved in it: writers that are killed, interrupted, or many."""
 
-from __future__ import annotations
-
 import random
 import shutil
 

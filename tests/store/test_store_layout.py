@@ -1,7 +1,5 @@
 """Which names a run may have in a dataset, where its files lie, and what DuckDB, pandas, Polars and pyarrow read in them."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Saving a run again replaces exactly that run; what the disk and the user's files put in the way is told, nothing changed."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """A saved run is the run: every table, the document, what is printed, byte for byte, without the reports."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

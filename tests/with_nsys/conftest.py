@@ -1,19 +1,14 @@
 """A real nsys for the tests that need one: the machine's own, or one that is installed for them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
 from tests.with_nsys.launching import RealMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INSTALLER = Path(__file__).parents[2] / ".ci" / "install-nsys"
 _INSTALL_S = 900

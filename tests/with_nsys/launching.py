@@ -1,7 +1,5 @@
 """Launchers with the real nsys and torch, on CPUs."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

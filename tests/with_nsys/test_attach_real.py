@@ -1,7 +1,5 @@
 """Programs that know nothing of nsyspipe, captured by ``--attach-steps`` with the real nsys and torch, on CPUs."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.with_nsys.launching import steps_of

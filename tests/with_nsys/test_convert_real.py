@@ -1,7 +1,5 @@
 """Captures, exports and analyses with a real nsys, on the CPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

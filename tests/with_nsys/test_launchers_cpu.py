@@ -1,7 +1,5 @@
 """The launchers with a real nsys, without a GPU: reports, what analyze finds in them, and every way a job can go wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The training program on CPUs: alone and on two gloo ranks. What nsys captures of it: test_launchers_cpu.py."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -135,8 +135,8 @@ def _finding_text(one: of_run.Finding, *, is_replayed: bool) -> str:
     """Return a finding in a line: the most and what is likely, as far as either is known, and what to do."""
     gains = [f"up to {one.share_text} ({one.saving})"] if one.share else []
     if one.expected or (one.share and is_replayed):
-        ms = f" ({one.likely(in_ms=True)} ms)" if one.expected else ""
-        gains.append(f"{'likely ' if one.expected and one.is_clear else ''}{one.likely()}{ms}")
+        ms = f" ({one.expected[1]})" if one.expected else ""
+        gains.append(f"{'likely ' if one.expected and one.is_clear else ''}{one.likely}{ms}")
     return ": ".join(filter(None, [", ".join(gains), one.headline]))
 
 

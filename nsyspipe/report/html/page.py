@@ -7,16 +7,16 @@ import functools
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import Bar, Heading, Notes, Table, Troubles, words_of
+from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
 from nsyspipe.report.files import identity_of_page
-from nsyspipe.report.units import STEP_PARTS, in_one_unit
+from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jinja2 import Environment
-
-    from nsyspipe.report.blocks import Cell
 
 LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
@@ -86,7 +84,7 @@ def run_id_of_page(path: Path) -> str | None:
 
 
 _BLANK_LINES = re.compile(r"\n\s*\n+")
-_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|ms|[kMGT]?B|GB/s|steps/s)(?!\w))")
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
     r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.]+)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
@@ -112,7 +110,7 @@ def render(
         message = "a script of ours would end its own element"
         raise ValueError(message)
     text: str = _environment().get_template(template).render(
-        **context, title=title, identity=identity, tool_version=__version__, has_charts=bool(data),
+        **context, title=title, identity=[escape(cut(one, _MOST_SHOWN)) for one in identity], tool_version=__version__, has_charts=bool(data),
         csp=csp((library, script)), library="@@LIBRARY@@", script="@@SCRIPT@@",
         styles=Markup("\n".join(map(read_asset, (*_STYLES, *styles)))),  # noqa: S704 - files of ours
         data={name: Markup(as_json(value)) for name, value in data.items()},  # noqa: S704 - see `as_json`
@@ -135,36 +133,24 @@ def _environment() -> Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"), undefined=jinja2.StrictUndefined,
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        # Every text is made fit to be shown, wherever it comes from.
-        finalize=lambda value: cut(value, _MOST_SHOWN) if type(value) is str else value,
+        finalize=lambda value: _told(value) if type(value) is str else value,
     )  # fmt: skip
-    environment.filters |= {"code": _code, "unbroken": _unbroken, "in_units": _in_units}
+    environment.filters["code"] = _code
     return environment
 
 
-def _in_units(table: Table) -> list[tuple[Cell, ...]]:
-    """Return the rows of a table, each column of times in one unit."""
-
-    def saying(cell: Cell, text: str) -> Cell:
-        return replace(cell, text=text) if isinstance(cell, Bar) else text if isinstance(cell, str) else cell
-
-    columns = zip(*table.rows, strict=True)
-    told = (map(saying, cells, in_one_unit([words_of(cell) for cell in cells])) for cells in columns)
-    return [*zip(*told, strict=True)]
-
-
-def _unbroken(text: str) -> Markup:
-    """Return a sentence in which no line breaks between a number and its unit."""
-    return Markup("&nbsp;").join(_NUMBER_AND_UNIT.split(cut(text, _MOST_SHOWN)))
+def _told(text: str) -> str:
+    """Return a text fit to be shown, wherever it comes from; no line breaks between a number and its unit."""
+    return _NUMBER_AND_UNIT.sub("\N{NO-BREAK SPACE}", cut(text, _MOST_SHOWN))
 
 
 def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
     parts, at, text = Markup(), 0, cut(text, _MOST_SHOWN)
     for found in _CODE.finditer(text):
-        parts += text[at : found.start()] + Markup("<code>{}</code>").format(found[0])
+        parts += Markup("{}<code>{}</code>").format(_told(text[at : found.start()]), found[0])
         at = found.end()
-    return parts + text[at:]
+    return parts + _told(text[at:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""Communication of any kind: what of it no compute hides, and what it does to the compute that hides it."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
+from nsyspipe.analysis.traffic import DATA, OTHER
+from nsyspipe.findings.model import AT_MOST, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+
+_LEAST_EXPOSED = 0.05
+_NO_PHASE = "no phase"
+# By whether all of it may be DDP's.
+_HIDE = {
+    True: (
+        "hide communication under backward, or send less",
+        "hide it under backward (DDP bucket_cap_mb), send less (no_sync(), bf16_compress_hook), or use a faster link",
+    ),
+    False: ("hide communication under compute, or send less", "hide it under compute, send less, or use a faster link"),
+}
+_MOSTLY = 2 / 3  # a phase is named from this share of what is exposed on
+_LEAST_SLOWDOWN, _LEAST_SHARE, LEAST_OVERLAP_SHARE = 0.02, 0.0025, 0.02
+LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
+_SHOWN_KERNELS = 5
+
+
+def comm_bound(evidence: Evidence) -> Answer:
+    r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
+
+    Waiting is `straggler`'s; where it is not known, it counts, and the title says so. Saving: what is exposed so,
+    ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without` has it.
+    """
+    exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
+    transfer = evidence.exposed_transfer_ns_per_step
+    if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
+        return None
+    by_phase = _by_phase(evidence)
+    phase = max(by_phase, key=by_phase.__getitem__)
+    # Of which phase the waiting is, is not known: it may all be of this one.
+    is_mostly = by_phase[phase] - evidence.exposed_wait_ns_per_step >= _MOSTLY * transfer
+    where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
+    apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
+    is_ddp = set(evidence.roles) <= {DATA, OTHER}
+    action, advice = _HIDE[is_ddp and bool(evidence.gradient_all_reduces.num_rows)]
+    mostly = evidence.mostly("", "exposed_ns_per_step", transfer)
+    by_role = {role: evidence.traffic_figures(role)["exposed_ns_per_step"] for role in evidence.roles}
+    return Finding(
+        title=f"communication is exposed ({apart}){where}{mostly}",
+        action=action,
+        advice=advice,
+        saving_ns_per_step=evidence.saving_without(),
+        evidence={
+            "exposed_comm_ns_per_step": exposed,
+            "exposed_comm_share": evidence.share(exposed),
+            "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
+            **evidence.slowdown_figures,
+            **evidence.means("wait_ns", "exposed_wait_ns"),
+            "exposed_comm_ns_per_step_by_phase": by_phase,
+            **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
+        },
+    )
+
+
+def _by_phase(evidence: Evidence) -> dict[str, float]:
+    """Split the exposed communication, ns per step, by the phase that launched it."""
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
+    rows = sums.sort_by("phase").to_pylist()
+    totals = {row["phase"]: total for row in rows if (total := row["exposed_comm_ns_sum"])}
+    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
+    totals |= {_NO_PHASE: rest} if rest > 0 else {}
+    return {phase: total / evidence.steps.num_rows for phase, total in totals.items()}
+
+
+def comm_slows_compute(evidence: Evidence) -> Answer:
+    """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
+
+    With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
+    compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is what
+    the measure holds within, and c at most 1; the mean over steps of the rank with most. Not judged where they are under a quarter of the kernel time beside communication.
+    """
+    overlap = evidence.mean("overlap_compute_ns")
+    if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
+        return None
+    n_slowed = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0
+    slowdown = evidence.compared_slowdown_ratio
+    if slowdown is None:
+        return NotJudged(
+            f"only {n_slowed} kernels under communication have equal ones without it",
+            "capture more steps, and export with nsys 2021 or newer, which names grid and block",
+        )
+    share = compared_share(evidence.kernels)
+    if share < LEAST_COMPARED:
+        of_all = f"only {100 * share:.1f} % of the kernel time beside communication"
+        return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
+    lost = evidence.slowed_ns(slowdown, 1.0)
+    if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
+        return None
+    beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
+    return Finding(
+        title=f"kernels run slower while communication is under way{beyond}",
+        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
+        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
+        saving_ns_per_step=evidence.slowed_ns(slowdown, AT_MOST),
+        evidence={
+            "slowdown_ratio": slowdown,
+            "n_kernels_compared": n_slowed,
+            **evidence.means("overlap_compute_ns", "comm_delay_ns"),
+            "slowdown_ratio_by_kernel": _by_kernel(evidence),
+        },
+    )
+
+
+def _by_kernel(evidence: Evidence) -> dict[str, float]:
+    """Return the slowdown of the kernels that lose most by it."""
+    sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
+    rows = [(row["name"], row["slowed_ns_sum"], row["free_ns_sum"]) for row in sums.to_pylist() if row["free_ns_sum"]]
+    rows.sort(key=lambda row: (row[2] - row[1], row[0]))
+    return {name: slowed / free - 1 for name, slowed, free in rows[:_SHOWN_KERNELS]}
+
+
+RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

@@ -1,0 +1,286 @@
+"""Gradients that data-parallel ranks send: their buckets, copies, bytes, and how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED, SMALL_BYTES
+from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.slow_link import judge_link
+
+_LEAST_SHARE = 0.01  # of step time, from which on how gradients are sent is worth a word
+_MOST_OVERLAP = 0.1
+_MOST_ALL_REDUCES, _DOMINANT = 3, 0.95  # a loss or a norm may be reduced as well: one takes nearly all of the time
+_MANY = 20
+_FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
+_SMALL_BUCKET_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
+_COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
+# Compression hooks copy their factors as well: few bytes must cost more to be worth a word.
+_FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005
+_LEAST_COMPRESSED, _WIDE = 0.1, ("f32", "f64")
+_WITHOUT_SIZES = (
+    "every backward pass sends gradients, and message sizes are needed to tell whether each time all of them"
+)
+# By whether they are sharded.
+_NO_SYNC = {
+    False: (
+        "no_sync() in all micro-batches but the last",
+        "run all passes but the last in model.no_sync() (Accelerate: accelerator.accumulate(model))",
+    ),
+    True: (
+        "sync gradients in the last micro-batch, if memory allows",
+        "call model.set_requires_gradient_sync(False), or no_sync(), in all passes but the last; gradients then stay whole",
+    ),
+}
+_HIERARCHY = (
+    'HSDP, fully_shard(mesh=init_device_mesh("cuda", (hosts, ranks per host), mesh_dim_names=...)), reduce-scatters within a '
+    "host and all-reduces a part across; or let NCCL take a tree (NCCL_ALGO=NVLSTree,Tree; its log with "
+    "NCCL_DEBUG_SUBSYS=TUNING says what it takes)"
+)
+
+
+def single_bucket(evidence: Evidence) -> Answer:
+    """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
+
+    Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
+    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
+    """
+    if not evidence.has_comm or not evidence.mean("compute_ns"):
+        return None  # without compute nothing can hide it
+    to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
+    overlap = evidence.summary["overlap_ratio"] or 0.0
+    if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
+        return None
+    rows = evidence.gradient_all_reduces
+    if not rows.num_rows:
+        return evidence.unknown_gradients
+    rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
+    per_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("ns", "max"), ("ns", "count")])
+    longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
+    if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
+        return None
+    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    is_after = backward["compute_ns"].null_count < backward.num_rows
+    names = ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
+    busy, alone, idle, compute = (pc.mean(backward[name]).as_py() for name in names)
+    hiding = compute or evidence.mean("compute_ns") or 0.0  # the time per step that could hide it
+    if compute and None not in {busy, alone, idle}:
+        hiding = max(compute, busy - alone + idle)
+    return Finding(
+        title="the gradients go in one all-reduce "
+        + ("after the backward pass" if is_after else "that no compute hides"),
+        action="lower bucket_cap_mb: one all-reduce " + ("goes after backward" if is_after else "that nothing hides"),
+        advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
+        "backward still runs",
+        saving_ns_per_step=min(to_hide, float(hiding)),
+        evidence={
+            "collectives_per_step": evidence.summary["collectives_per_step"],
+            "overlap_ratio": evidence.summary["overlap_ratio"],
+            **evidence.means("exposed_comm_ns", "transfer_ns"),
+            "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
+        },
+    )
+
+
+def too_many_buckets(evidence: Evidence) -> Answer:
+    """Fire when a step has 20 all-reduces or more, whose median transfer is below 100 us (and size below 4 MB, if known).
+
+    Saving: the lesser of exposed communication and that number times the median transfer.
+    """
+    rows = evidence.gradient_all_reduces
+    if not rows.num_rows and many_small(evidence, evidence.of_role(OTHER, "all_reduce")) is not None:
+        return evidence.unknown_gradients
+    small = many_small(evidence, rows)
+    if small is None or isinstance(small, NotJudged):
+        return small
+    saving, figures = small
+    return Finding(
+        title="many small all-reduces, each bound by latency",
+        action="raise bucket_cap_mb: small all-reduces, latency-bound",
+        advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",
+        saving_ns_per_step=saving,
+        evidence={"all_reduces_per_step": rows.num_rows / evidence.steps.num_rows, **figures},
+    )
+
+
+def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, float | None]] | NotJudged | None:
+    """Return what the latency of many small collectives costs at most, with its figures; None where they are not, as the rule has it."""
+    n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
+    if evidence.n_ranks == 1 or n_per_step < _MANY:
+        return None
+    transfer = rows["transfer_ns"].drop_null()
+    if not len(transfer):
+        return NotJudged("transfer times are not known", "see the problems about clocks and matching")
+    median = pc.approximate_median(transfer).as_py()
+    n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
+    exposed = evidence.exposed_transfer_ns_per_step or 0.0
+    saving = min(exposed, n_per_step * median)
+    is_small = n_bytes is None or n_bytes <= _SMALL_BUCKET_BYTES
+    if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
+        return None
+    figures = {"median_transfer_ns": median, "median_message_bytes": n_bytes}
+    return saving, figures | evidence.means("exposed_comm_ns")
+
+
+def grad_copy(evidence: Evidence) -> Answer:
+    """Fire when a run with all-reduces makes long runs of DtoD copies for 0.1 % of step time, of less than 16 MB for 0.5 %.
+
+    Saving: their own time with the gaps of up to 20 us between them, on the rank with most of it in each step; beside
+    communication too, which they slow down.
+    """
+    exposed = evidence.mean("exposed_grad_copy_ns")
+    if exposed is None:
+        return None
+    n_bytes = evidence.mean("grad_copy_bytes")
+    has_few = n_bytes is not None and n_bytes < _FEW_BYTES
+    if evidence.share(exposed) < (_LEAST_COPIED_OF_FEW if has_few else _LEAST_COPIED):
+        return None
+    if not evidence.gradient_all_reduces.num_rows:
+        return evidence.unknown_gradients
+    has_span = evidence.mean(_COPY_SPAN) is not None
+    return Finding(
+        title="gradients are copied out of their buckets at the end of backward",
+        action="gradient_as_bucket_view=True: no copies out of buckets",
+        advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
+        "their memory too",
+        saving_ns_per_step=evidence.mean_of_most(evidence.steps[_COPY_SPAN].to_numpy()) if has_span else None,
+        evidence=copy_evidence(evidence),
+    )
+
+
+def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
+    """Return what the copies between gradients and buckets cost per step."""
+    figures = evidence.means("grad_copy_ns", "exposed_grad_copy_ns", _COPY_SPAN, "grad_copy_bytes")
+    return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}
+
+
+def ddp_single_gpu(evidence: Evidence) -> Answer:
+    """Fire when the only rank of a world of one copies gradients out of buckets.
+
+    Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small kernel for each
+    gradient. Where nothing says the size of the world, only copies inside marked backward ranges are known to be DDP's.
+    """
+    is_marked = evidence.mean("overlap_backward_ns") is not None
+    is_known = evidence.world_size == 1 or (evidence.world_size is None and is_marked)
+    if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
+        return None
+    exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
+    return Finding(
+        title="DDP wraps a single process, and copies its gradients for nothing",
+        action="drop DDP: there is only one process",
+        advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",
+        saving_ns_per_step=None if exposed is None or idle is None else exposed + idle,
+        evidence={"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)},
+    )
+
+
+def compress_gradients(evidence: Evidence) -> Answer:
+    """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
+
+    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without` has it, less
+    the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves next to nothing.
+    """
+    exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
+    if evidence.n_ranks == 1 or exposed is None:
+        return None
+    rows = evidence.gradient_all_reduces
+    if not rows.num_rows and evidence.share(exposed) >= _LEAST_COMPRESSED:
+        return evidence.unknown_gradients
+    rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
+    # Their whole time where transfer is not known.
+    spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
+    transfer = float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)
+    transferring = min(exposed, transfer)
+    if evidence.share(transferring) < _LEAST_COMPRESSED:
+        return None
+    verdict = judge_link(evidence)
+    if verdict.is_slow is None:
+        return NotJudged(*verdict.lacking)
+    if not verdict.is_slow:
+        return None
+    total = evidence.transfer_ns_per_step
+    wide = min(transfer / total, 1.0) if total else 1.0
+    return Finding(
+        title="f32 gradients cross a slow link without being hidden",
+        action="bf16_compress_hook halves the bytes; mind the precision",
+        advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
+        "training still converges",
+        saving_ns_per_step=evidence.saving_without(kept=1 - wide),
+        evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
+    )
+
+
+def no_sync(evidence: Evidence) -> Answer:
+    """Fire when each backward pass, of the same number of several in all steps, sends as many bytes in as many messages.
+
+    Where sizes are not known, as many messages, two at least. Those are DDP's all-reduces, or the reduce-scatters of sharded gradients; small messages apart. It must cost 1 % of step
+    time. Saving: `Evidence.saving_without` those of all passes but the last, with the waiting in them.
+    """
+    scatters = evidence.of_role(SHARDED, "reduce_scatter")
+    rows = scatters if scatters.num_rows else evidence.gradient_all_reduces
+    n_passes = (pc.max(rows["micro_batch"]).as_py() or 0) + 1
+    if n_passes == 1:
+        return None
+    rows = rows.filter(pc.is_valid(rows["micro_batch"]))
+    rows = rows.filter(pc.greater(pc.fill_null(rows["message_bytes"], SMALL_BYTES + 1), SMALL_BYTES))
+    passes = rows.group_by(["rank", "step", "micro_batch"], use_threads=False)
+    passes = passes.aggregate([("message_bytes", "sum"), ("end_ns", "count")])
+    if passes.num_rows < n_passes * evidence.steps.num_rows or _varies(passes, "end_ns_count"):
+        return None
+    is_sized = not rows["message_bytes"].null_count
+    if not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1:  # two programs' alike: one message each
+        return NotJudged(_WITHOUT_SIZES, WITH_CALLS)
+    saving = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
+    if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
+        return None
+    action, advice = _NO_SYNC[bool(scatters.num_rows)]
+    alike = "all of them" if is_sized else "in as many messages"
+    return Finding(
+        title=f"gradients are sent in each of {n_passes} backward passes of a step, {alike} each time",
+        action=action,
+        advice=f"where they are accumulated for one optimizer step, {advice}",
+        saving_ns_per_step=saving,
+        evidence={
+            "n_backward_passes": n_passes,
+            "messages_per_step": rows.num_rows / evidence.steps.num_rows,
+            "bytes_per_step": pc.sum(rows["message_bytes"]).as_py() / evidence.steps.num_rows if is_sized else None,
+            **evidence.slowdown_figures,
+        },
+    )
+
+
+def _varies(passes: pa.Table, column: str) -> bool:
+    """Tell whether the passes of a rank differ."""
+    by_rank = passes.group_by("rank", use_threads=False).aggregate([(column, "min"), (column, "max")])
+    return bool(pc.any(pc.not_equal(by_rank[f"{column}_min"], by_rank[f"{column}_max"])).as_py())
+
+
+def flat_all_reduce(evidence: Evidence) -> Answer:
+    """Fire where all-reduces of gradients among several ranks on each of several hosts have an `Evidence.exposed_cost`.
+
+    That is the saving. Which way NCCL takes inside of one all-reduce is not looked at.
+    """
+    cost = evidence.exposed_cost(DATA, "all_reduce") if evidence.gradient_all_reduces.num_rows else None
+    groups = {row["ranks"] for row in evidence.traffic_of(DATA, "all_reduce")}
+    per_host = [Counter(evidence.hosts.get(int(rank)) for rank in ranks.split(",")) for ranks in groups]
+    flat = [one for one in per_host if None not in one and len(one) > 1 and min(one.values()) > 1]
+    if cost is None or not flat:
+        return None
+    largest = max(flat, key=Counter.total)
+    title = f"gradients of {largest.total()} ranks on {len(largest)} hosts go in one all-reduce each"
+    figures = {"n_hosts": len(largest), "n_ranks": largest.total(), **cost[1]}
+    return Finding(title, "reduce within each host first, then across hosts", _HIERARCHY, cost[0], figures)
+
+
+RULES: Rules = {
+    single_bucket: OF_COMM,
+    too_many_buckets: OF_COMM,
+    grad_copy: ("grad_copy_ns",),
+    ddp_single_gpu: ("grad_copy_ns",),
+    compress_gradients: OF_COMM,
+    no_sync: OF_COMM,
+    flat_all_reduce: OF_COMM,
+}

@@ -1,0 +1,249 @@
+"""The host of a rank: the GPU idles while it launches, loads or waits; and what the profiler takes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.model.names import listed, printable
+from nsyspipe.model.schema import IDLE_CAUSES
+
+# What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
+# job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
+# What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
+LEAST_IDLE_SHARE = 0.02
+_LEAST_TURN = 0.25
+_SHOWN_CALLS = 5
+_LONGEST_NAME = 35  # names of calls come from the report; all of CUDA's are shorter
+_FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
+_PAUSES = (
+    "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
+    "garbage collection, sleeping; launching faster makes no pause shorter"
+)
+_UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
+_FEED = "feed the GPU: num_workers, pin_memory, non_blocking"
+_LOADER = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
+_TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
+_NO_SYNCHRONISING = (
+    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with pin_memory=True and "
+    "non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
+)
+_DISTORTED, _LEAST_OVERHEAD = 1.5, 0.01
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One cause of idle time."""
+
+    judged_ns: float  # mean per step on the rank that the others wait for
+    # step time less the limit without the cause, per step; None of a pipeline, where a stage may idle in the bubble
+    saving_ns: float | None
+    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
+    rank: int | None = None
+    on_rank: str = ""  # which rank a finding is about, in words; nothing where the others idle alike
+
+
+def idle_of(evidence: Evidence, column: str) -> Idle | None:
+    """Return a cause of idle time as rules judge it; None where a rank's is null.
+
+    Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
+    lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
+
+        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
+
+    since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.slowed_share` at most). Where
+    waiting is not known it is the largest of the ranks' means. Of a pipeline, whose stages wait by design, there is no
+    saving: how much of the idle time stands in the bubble is not known.
+    """
+    steps = evidence.steps
+    if not steps.num_rows or steps[column].null_count:
+        return None
+    means = steps.group_by("rank", use_threads=False).aggregate([(column, "mean")])
+    by_rank = sorted(means[f"{column}_mean"].to_pylist())
+    middle: float = by_rank[(len(by_rank) - 1) // 2]
+    bubble = ", perhaps in the pipeline's bubble" if evidence.is_pipeline else ""
+    if evidence.n_ranks > 1 and not evidence.is_wait_known:
+        return Idle(middle, None if bubble else by_rank[-1], on_rank=bubble)
+    cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
+    wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
+    rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
+    order = np.lexsort((rank, -wall, wait, step))
+    waited_for = order[run_starts(step[order])]
+    # The largest cause on another rank of the step; on the one that has it the second largest.
+    largest = np.lexsort((-cause, step))
+    first = largest[run_starts(step[largest])]
+    rest = cause.copy()
+    rest[first] = 0
+    others = cause[first][step]
+    others[first] = evidence.most(rest)
+    made = np.minimum(wait, others)
+    # NCCL's kernels slow the compute beside them while they wait, too.
+    hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+    slowed = np.where(made > 0, evidence.slowed_share(AT_MOST) * hidden_wait, 0).astype(np.int64)
+    saving = None if bubble else evidence.saving_down_to(wall - cause - made - slowed)
+    ranks, place = np.unique(rank[waited_for], return_inverse=True)
+    shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
+    named = int(ranks[shares.argmax()])
+    in_turn = ranks[shares >= _LEAST_TURN * shares.sum()].tolist()
+    if 2 * middle >= judged:  # so do the others
+        return Idle(judged, saving, named, bubble)
+    if len(in_turn) > 1:
+        return Idle(judged, saving, named, f" on ranks {listed(in_turn)} in turn{bubble}")
+    # It waits at most half as long as the others do: else all wait for each other.
+    own, others = wait[rank == named], wait[rank != named]
+    is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
+    host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
+    of_host = f" of host {printable(host)}" if host else ""
+    awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
+    return Idle(judged, saving, named, f" on rank {named}{of_host}{awaited}{bubble}")
+
+
+def idle_above(evidence: Evidence, column: str) -> Idle | None:
+    """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
+    idle = idle_of(evidence, column)
+    return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
+
+
+def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
+    """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
+    means = evidence.means("idle_ns", *IDLE_CAUSES)
+    judged = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
+    return means if evidence.n_ranks == 1 else means | judged | bubble
+
+
+def launch_bound(evidence: Evidence) -> Answer:
+    """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
+
+    Saving: as `idle_of` has it. Not judged where more idle time than that has no known cause. Where no
+    range marks the data phase, the host may have been waiting for data, and the finding says so. Where at least half of that
+    idle time lies in pauses of 2 ms and more, the host was not launching but at something else. What keeps it from being
+    judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
+    """
+    if evidence.steps.num_rows and (missing := _missing(evidence)):
+        columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
+        silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
+        nor = f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either" if silent else ""
+        fix = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+        return NotJudged(f"why the GPU idles is not known without {missing}{nor}", fix)
+    idle = idle_above(evidence, "idle_launch_ns")
+    if idle is None:
+        return None
+    has_data = "data" in evidence.phases["phase"].unique().to_pylist()
+    title, advice = "the GPU idles because kernels are launched late", _FASTER
+    unmarked = "launch less (torch.compile), or load data faster"
+    action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else unmarked
+    # Of the judged rank, or of all ranks where none is judged.
+    steps = evidence.steps
+    steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
+    pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
+    if 2 * (pauses or 0) >= launch:
+        title, advice = "the GPU idles while the host pauses between launches", _PAUSES
+        action = "find what the host does when it launches nothing"
+    figures = _figures(evidence, "idle_launch_ns", idle) | evidence.means("idle_pause_ns")
+    return Finding(title + idle.on_rank, action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
+
+
+def _missing(evidence: Evidence) -> str | None:
+    """Return what was not recorded; None where causes of idle time are known for all but little of it."""
+    unknown = idle_of(evidence, "idle_unknown_ns")
+    if evidence.steps["idle_ns"].null_count or unknown is None:
+        return "copies and memsets"
+    if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
+        share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
+        return f"the launches of kernels and copies that end {share} of it"
+    return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
+
+
+def input_bound(evidence: Evidence) -> Answer:
+    """Fire when the rank that the others wait for idles for 2 % of step time while its host gets the next batch.
+
+    That is in the data phase, and between two steps, where the loop is in no range and in no CUDA call: probably its
+    data loader. Saving: as `idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
+    """
+    idle = idle_above(evidence, "idle_input_ns")
+    if idle is None:
+        return None
+    between = evidence.mean("idle_between_steps_ns")
+    title, action, advice = "the GPU idles while the host gets the next batch", _FEED, _LOADER
+    if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
+        title = "the GPU idles between steps while the host probably waits for the data loader"
+        action, advice = "probably the data loader: num_workers, pin_memory", _LOADER + _TO_BE_SURE
+    figures = _figures(evidence, "idle_input_ns", idle) | evidence.means("idle_between_steps_ns")
+    return Finding(title + idle.on_rank, action, advice, idle.saving_ns, figures)
+
+
+def sync_bound(evidence: Evidence) -> Answer:
+    """Fire when the rank that the others wait for idles for 2 % of step time after or during synchronising and memory calls.
+
+    Saving: as `idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
+    """
+    idle = idle_above(evidence, "idle_blocked_ns")
+    if idle is None:
+        return None
+    calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
+    name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
+    return Finding(
+        f"the GPU idles because the host was blocked in {name}{idle.on_rank}",
+        f"keep {name} out of the step",
+        _NO_SYNCHRONISING,
+        idle.saving_ns,
+        _figures(evidence, "idle_blocked_ns", idle) | {"idle_ns_per_step_by_call": calls},
+    )
+
+
+def profiler_overhead(evidence: Evidence) -> Answer:
+    """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
+
+    The first step must be the longest too. Saving: that overlap per step; none when only the first step is distorted.
+    """
+    overhead = evidence.mean("overhead_ns") or 0.0
+    ratio, is_longest, is_explained = _first_step(evidence)
+    is_skipped = bool(evidence.skipped_steps)
+    is_busy = evidence.share(overhead) >= _LEAST_OVERHEAD
+    is_distorted = ratio is not None and ratio >= _DISTORTED and is_longest
+    if not (is_busy or is_distorted):
+        return None
+    left_out = ", and is left out of the figures" if is_skipped else ""
+    title, action = "the profiler was busy during the steps", "read with care: the capture distorts what it measures"
+    if not is_busy and is_explained:
+        title = f"the first step is distorted by the start of the capture{left_out}"
+        action = "nothing: only the first step is distorted, and left out" if is_skipped else action
+    elif not is_busy:
+        title = f"the first step takes {ratio:.2g} times the others{left_out}"
+        action = "read with care: the first step is unlike the others"
+    return Finding(
+        title=title,
+        action=action,
+        advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "
+        "ones that count, and keep it short",
+        saving_ns_per_step=overhead if is_busy else None,
+        evidence=evidence.means("overhead_ns")
+        | {"first_step_to_median_ratio": ratio, "first_step_is_skipped": is_skipped},
+    )
+
+
+def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
+    """Return the first step over the median of the figures' steps, whether it is longer than each, and whether the capture's start is half of that."""
+    chosen = evidence.steps["step"].unique().to_pylist()
+    first = (*evidence.skipped_steps, *chosen)[0]
+    rows = evidence.all_steps
+    longest = rows.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
+    walls = dict(zip(longest["step"].to_pylist(), longest["wall_ns_max"].to_pylist(), strict=True))
+    of_first = rows.filter(pc.equal(rows["step"], first))
+    lost = pc.add(*(pc.fill_null(of_first[name], 0) for name in ("wait_ns", "overhead_ns")))
+    others = [walls[step] for step in chosen if step != first]
+    median = float(np.median(others or [0]))
+    if not median:
+        return None, False, False
+    is_explained = 2 * (pc.max(lost).as_py() or 0) >= walls[first] - median
+    return walls[first] / median, walls[first] > max(others), is_explained
+
+
+RULES: Rules = {launch_bound: ("idle_ns",), input_bound: (), sync_bound: (), profiler_overhead: ("overhead_ns",)}

@@ -1,0 +1,129 @@
+"""Ranks that hold parts of one model: layers, stages and experts wait for what others hold or compute."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR
+from nsyspipe.findings.gradients import many_small
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+
+_LEAST_BUBBLE = 0.05  # of step time
+_LEAST_AGAIN = 0.25  # of a step's all-gathers: the last unit's parameters may stay, and a few others
+_PREFETCH = (
+    "fully_shard: set_modules_to_forward_prefetch() and set_modules_to_backward_prefetch() of each unit; "
+    "FullyShardedDataParallel(forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)"
+)
+_KEEP = (
+    "fully_shard(reshard_after_forward=False), or ShardingStrategy.SHARD_GRAD_OP, keeps parameters from forward to backward, "
+    "which takes the memory of all of them"
+)
+_LARGER_UNITS = (
+    "call fully_shard on larger units, several layers as a list, or give FullyShardedDataParallel an auto_wrap_policy of larger "
+    "ones (size_based_auto_wrap_policy, min_num_params)"
+)
+_ASYNC = (
+    "torch.compile with torch._inductor.config._micro_pipeline_tp = True runs them beside the matrix products (async tensor "
+    "parallelism; Megatron: --tp-comm-overlap)"
+)
+_SPLIT = (
+    "SequenceParallel of torch.distributed.tensor.parallel makes each all-reduce a reduce-scatter and an all-gather "
+    "(Megatron: --sequence-parallel), and "
+)
+_ALL_TO_ALL = (
+    "run all-to-all beside compute (Megatron: --overlap-moe-expert-parallel-comm, --moe-shared-expert-overlap), or, of "
+    "experts, send fewer tokens (a capacity factor; Megatron: --moe-expert-capacity-factor, which may drop some)"
+)
+_WITHOUT_CALLS = "sends and receives may be a pipeline's, or parts of an all-to-all"
+
+
+def shard_prefetch(evidence: Evidence) -> Answer:
+    """Fire where all-gathers of sharded parameters have an `Evidence.exposed_cost`, which is the saving."""
+    cost = evidence.exposed_cost(SHARDED, "all_gather")
+    if cost is None:
+        return None
+    title = "layers wait for their sharded parameters to be gathered"
+    return Finding(title, "prefetch: gather parameters before they are needed", _PREFETCH, *cost)
+
+
+def shard_regather(evidence: Evidence) -> Answer:
+    """Fire where `shard_prefetch` does, and backward launches a quarter of the all-gathers.
+
+    Saving: `Evidence.saving_without` those.
+    """
+    cost, rows = evidence.exposed_cost(SHARDED, "all_gather"), evidence.of_role(SHARDED, "all_gather")
+    again = rows.filter(pc.is_valid(rows["micro_batch"]))
+    if cost is None or again.num_rows < _LEAST_AGAIN * rows.num_rows:
+        return None
+    title = "sharded parameters are gathered a second time in backward"
+    figures = cost[1] | {"backward_calls_per_step": again.num_rows / evidence.steps.num_rows}
+    action = "reshard_after_forward=False, where memory allows"
+    return Finding(title, action, _KEEP, evidence.saving_without(again), figures)
+
+
+def small_shards(evidence: Evidence) -> Answer:
+    """Fire when a step has 20 collectives of sharded parameters or more that are small, as `many_small` has it; saving too."""
+    small = many_small(evidence, evidence.of_role(SHARDED))
+    if small is None or isinstance(small, NotJudged):
+        return small
+    title = "many small collectives of sharded parameters, each bound by latency"
+    figures = evidence.traffic_figures(SHARDED) | small[1]
+    return Finding(title, "shard larger units: small collectives, latency-bound", _LARGER_UNITS, small[0], figures)
+
+
+def tensor_comm(evidence: Evidence) -> Answer:
+    """Fire where tensor parallelism has an `Evidence.exposed_cost`, which is the saving."""
+    cost, is_whole = evidence.exposed_cost(TENSOR), bool(evidence.traffic_of(TENSOR, "all_reduce"))
+    if cost is None:
+        return None
+    title = "layers wait for the collectives of tensor parallelism"
+    action = f"{'sequence parallelism and ' if is_whole else ''}async tensor parallelism"
+    return Finding(title, action, f"{_SPLIT if is_whole else ''}{_ASYNC}", *cost)
+
+
+def pipeline_bubble(evidence: Evidence) -> Answer:
+    """Fire when ranks wait for other stages for 5 % of step time.
+
+    Saving, per step: max over ranks(wall) - max over ranks(wall - wait - idle), the limit where no stage waits, in other
+    collectives either, nor idles, which may stand in the bubble. The stage with most work sets the pace.
+    """
+    if not evidence.is_pipeline:
+        return evidence.unknown_sends
+    rows = evidence.traffic_of(PIPELINE)
+    if not evidence.has_communicators:
+        return NotJudged(_WITHOUT_CALLS, WITH_CALLS)
+    bubble = evidence.bubble_ns_per_step
+    if bubble is None:
+        return NotJudged(*WAITING_UNKNOWN)
+    if evidence.share(bubble) < _LEAST_BUBBLE:
+        return None
+    steps, bubbles = evidence.steps, dict.fromkeys((str(row["rank"]) for row in rows), 0.0)
+    for row in rows:
+        bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
+    wall, idle = steps["wall_ns"].to_numpy(), pc.fill_null(steps["idle_ns"], 0).to_numpy()
+    work = wall - idle - pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
+    return Finding(
+        title="stages of the pipeline wait for each other",
+        action="more micro-batches, or an interleaved schedule",
+        advice="more micro-batches per step (n_microbatches of torch.distributed.pipelining), several stages per rank "
+        "(ScheduleInterleaved1F1B; Megatron: --num-layers-per-virtual-pipeline-stage), and stages of equal work",
+        saving_ns_per_step=evidence.saving_down_to(work),
+        evidence={
+            "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
+            **evidence.means("idle_ns"),
+        },
+    )  # fmt: skip
+
+
+def expert_comm(evidence: Evidence) -> Answer:
+    """Fire where all-to-all, of experts or sequence parallelism, has an `Evidence.exposed_cost`, which is the saving."""
+    cost = evidence.exposed_cost(EXPERT)
+    if cost is None:
+        return evidence.unknown_sends
+    title = "layers wait for the tokens that all-to-all brings"
+    return Finding(title, "overlap all-to-all; of experts, limit the capacity", _ALL_TO_ALL, *cost)
+
+
+RULES: Rules = dict.fromkeys(
+    (shard_prefetch, shard_regather, small_shards, tensor_comm, pipeline_bubble, expert_comm), OF_COMM
+)
