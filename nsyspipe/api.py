@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, check_text, check_whole, parse_skip_first, path_of, paths_of, several
-from nsyspipe.nsys.find_reports import exported_reports
-from nsyspipe.run.ranks import parse_rank_map
+from nsyspipe.nsys.find_reports import exported_reports, find_named
+from nsyspipe.run.ranks import choose_ranks, parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
 from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
@@ -53,6 +53,7 @@ def load(
     steps: int | None = None,
     skip_first: int | str = AUTO,
     rank_map: Mapping[str, int] | str | None = None,
+    ranks: str | int | Iterable[int] | None = None,
     jobs: int | None = None,
     label: str | None = None,
     run_id: str | None = None,
@@ -82,6 +83,9 @@ def load(
         How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
     rank_map
         Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
+    ranks
+        Read the reports of these ranks only, ``"0-7,63"`` or numbers; the others count as missing. Which report is whose
+        is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads all.
     jobs
         Processes to use; None takes what cores, memory and the reports' sizes suggest.
     label, run_id
@@ -119,7 +123,7 @@ def load(
     patterns: dict[str, Any] = {"step": step, **phases, "comm_kernel": comm_kernel}
     if any(is_saved(Path(argument)) for argument in arguments):
         options = {**patterns, "steps": steps, "skip_first": None if skip_first == AUTO else skip_first}
-        options |= {"rank_map": rank_map, "nccl_log": nccl_log or None, "topology": topology}
+        options |= {"rank_map": rank_map, "ranks": ranks, "nccl_log": nccl_log or None, "topology": topology}
         named = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
         if len(arguments) > 1:
             problem = "a saved run and something else, which are no one run"
@@ -131,11 +135,14 @@ def load(
 
         return open_saved(Path(arguments[0]), run_id, label)
     logs = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
+    given_map = None if rank_map is None else parse_rank_map(rank_map)
+    chosen = None if ranks is None else choose_ranks(ranks, find_named(arguments), given_map)
     return _AnsweredRun(
-        paths=tuple(exported_reports(arguments, jobs=jobs)),
+        paths=tuple(exported_reports(chosen.paths if chosen else arguments, jobs=jobs)),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
-        rank_map=None if rank_map is None else parse_rank_map(rank_map),
+        rank_map=chosen.rank_map if chosen else given_map,
+        chosen=chosen,
         jobs=jobs,
         given_label=label,
         given_run_id=run_id,

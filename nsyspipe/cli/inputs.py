@@ -18,8 +18,9 @@ from nsyspipe.store.layout import argument_of, find_saved, ids_by_time, is_one_r
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.cli.options import OneRunOptions, RunningOptions, SeveralRunsOptions
+    from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions
     from nsyspipe.cli.outputs import Stage
+    from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
 
 LONGEST_LABEL = 100
@@ -31,7 +32,17 @@ ONE_RUN = (
 OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 
-def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
+def chosen_ranks(reports: Sequence[str], reading: ReadingOptions) -> ChosenRanks | None:
+    """Return the reports of the ranks that are asked for; None where all are."""
+    if reading.ranks is None:
+        return None
+    from nsyspipe.run.ranks import choose_ranks, parse_rank_map
+
+    rank_map = None if reading.rank_map is None else parse_rank_map(reading.rank_map)
+    return choose_ranks(reading.ranks, find_named(reports), rank_map)
+
+
+def exports_of(reports: Sequence[str | Path], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
     named = find_named(reports)
     is_raw = any(path.suffix in RAW_SUFFIXES for path in named)
@@ -61,13 +72,15 @@ def opened_run(
             return
         reports, logs = with_logs(reports, reading.nccl_log)
         found_logs = find_logs(logs)
-        paths = exports_of(reports, jobs=running.jobs, stage=stage)
+        chosen = chosen_ranks(reports, reading)
+        paths = exports_of(chosen.paths if chosen else reports, jobs=running.jobs, stage=stage)
         with running.executor(paths) as executor:
             # Heavy, so imported while the workers do the same.
             from nsyspipe.api import load
 
             bar = stage("reading reports")
-            yield load(paths, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
+            named = reports if chosen else paths
+            yield load(named, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
 
 
 def store_of(arguments: Sequence[str]) -> Path:
@@ -182,9 +195,10 @@ def opened_runs(
         find_saved(Path(place))  # refuses a store of several
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
+        chosen = {key: chosen_ranks([key[1]], reading) for key in reports}
         paths = {
-            key: exported_reports([key[1]], jobs=running.jobs, on_progress=stage("exporting reports"))
-            for key in reports
+            key: exports_of(ranks.paths if ranks else [key[1]], jobs=running.jobs, stage=stage)
+            for key, ranks in chosen.items()
         }
         every = [path for some in paths.values() for path in some]
         executor = processes.enter_context(running.executor(every)) if reports else None
@@ -198,7 +212,7 @@ def opened_runs(
             from nsyspipe.api import load
 
             run = load(
-                paths[one, place],
+                paths[one, place] if reading.ranks is None else place,
                 **options,
                 label=one.label,
                 nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],

@@ -27,7 +27,7 @@ _SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", 
 INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 # Of the parameters of commands that are dataclasses of options; and of options that do not stand with the others there.
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
-_ELSEWHERE = dict.fromkeys(("rank_map", "label", "run_id", "nccl_log", "topology"), INPUT)
+_ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
@@ -122,6 +122,7 @@ class ReadingOptions:
         "Complete steps to leave out at the start; auto: the first, if another remains.", "N|auto", default=AUTO
     )
     rank_map: str | None = option("Rank of each report.", 'FILE|"a.sqlite=0,..."')
+    ranks: str | None = option("Read the reports of these ranks only; the others count as missing.", "0-7,63")
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""

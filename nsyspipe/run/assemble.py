@@ -57,14 +57,18 @@ def merge(
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
     log: NcclLog | None = None,
+    n_there: int | None = None,
 ) -> RunTables:
-    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does."""
+    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
+
+    Where only some of the reports are read, `n_there` is how many ranks all are of, at least.
+    """
     digests, sidecars = gathered.digests, gathered.sidecars
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launched)
+    size = world_size(digests, log, sidecars.world_size, launched, n_there)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)

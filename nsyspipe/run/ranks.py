@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
+from nsyspipe.model.options import several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, without_exported, words_of_runs
-from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_facts
+from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 
 if TYPE_CHECKING:
@@ -133,10 +136,7 @@ def check_several_runs(arguments: Iterable[str]) -> None:
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:
-    facts = []
-    for path in paths:
-        with open_report(path) as report:
-            facts.append(read_facts(report))
+    facts = [_facts_of(path) for path in paths]
     numbers = [[one.number(name) for one in facts] for name in ("WORLD_SIZE", "RANK")]
     jobs = ({one.variables.get(name, "") for one in facts} for name in JOB_VARIABLES)
     if any(len(values) > 1 for values in jobs) or len({*numbers[0]}) > 1:
@@ -232,11 +232,15 @@ def rank_sources(ranks: Ranks, sidecars: RunSidecars) -> Iterator[tuple[str, lis
 
 def named_ranks(ranks: Ranks, sidecars: RunSidecars) -> tuple[list[int], str] | None:
     """Return the numbers of the first source that numbers every process, all different, and its name; None for none."""
-    for source, of_each in rank_sources(ranks, sidecars):
-        numbers = [number for number in of_each if number is not None]
-        if len(of_each) == len(numbers) == len(set(numbers)):
-            return numbers, source
-    return None
+    sources = rank_sources(ranks, sidecars)
+    numbering = ((_all_numbers(of_each), source) for source, of_each in sources)
+    return next(((numbers, source) for numbers, source in numbering if numbers is not None), None)
+
+
+def _all_numbers(of_each: Sequence[int | None]) -> list[int] | None:
+    """Return the numbers of a source that numbers everything, each otherwise; else None."""
+    numbers = [number for number in of_each if number is not None]
+    return numbers if len(of_each) == len(numbers) == len(set(numbers)) else None
 
 
 def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
@@ -259,11 +263,15 @@ def world_size(
     log: NcclLog | None = None,
     of_sidecars: int | None = None,
     launched: int | None = None,
+    n_named: int | None = None,
 ) -> int | None:
-    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says.
+
+    Where only some of its reports are read, these ranks' and the others' numbers say it at last, as `n_named`.
+    """
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
-    known = told_world_size(digests, of_sidecars), launched, largest
+    known = told_world_size(digests, of_sidecars), launched, largest, n_named
     return next((size for size in known if size is not None), None)
 
 
@@ -339,3 +347,80 @@ def parse_rank_map(text: str | Mapping[str, int]) -> dict[str, int]:
             raise OptionError("--rank-map", f"names {name} twice", fix="one rank per report")
         ranks[name] = int(number)
     return ranks
+
+
+@dataclass(frozen=True)
+class ChosenRanks:
+    """The reports that are read of a run of which some ranks were asked for."""
+
+    asked: str
+    paths: tuple[Path, ...]
+    ranks: frozenset[int]  # of these reports
+    n_there: int  # ranks of the run, at least: those of the reports that are not read too
+    rank_map: Mapping[str, int] | None  # of these reports
+
+    def check(self, numbers: Sequence[int], source: str) -> None:
+        """Refuse reports that turn out to be of other ranks than was taken from their names."""
+        if not self.ranks.issuperset(numbers):
+            problem = f"was looked up in the names of the reports, which are of other ranks ({source})"
+            raise OptionError(f"--ranks {self.asked}", problem, found=_shown_ranks(numbers), fix=_MAP)
+
+
+def choose_ranks(
+    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | None
+) -> ChosenRanks:
+    """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
+
+    That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
+    """
+    wanted = [asked] if isinstance(asked, int) else asked.split(",") if isinstance(asked, str) else asked
+    parts = [str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'")]
+    text = ",".join(parts)
+    spans = [re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part) for part in parts]
+    limits = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
+    if not limits or len(limits) < len(parts) or any(high < low for low, high in limits):
+        raise OptionError(f"--ranks {text}", "not numbers of ranks and spans of them", fix="--ranks 0-7,63")
+    of_reports = _ranks_of(paths, rank_map)
+    if of_reports is None:
+        problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
+        raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
+    there = {rank for own in of_reports for rank in own}
+    for low, high in limits:
+        if (absent := next((rank for rank in itertools.count(low) if rank not in there), low)) <= high:
+            raise OptionError(f"--ranks {text}", f"rank {absent} is not there", found=_shown_ranks(there))
+    chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
+    ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
+    n_there = max(max(there) + 1, len(there))
+    own_map = rank_map and {name: rank for name, rank in rank_map.items() if rank in ranks}
+    return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, n_there, own_map)
+
+
+def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:
+    """Return the ranks of each report as far as it can be told before it is read; None where nothing numbers all."""
+    sources = [source_of(path) for path in paths]
+    if rank_map is not None:
+        named: dict[str, set[int]] = {}
+        for key, rank in rank_map.items():
+            named.setdefault(re.sub(r":\d+$", "", key), set()).add(rank)
+        return [next((named[key] for key in _map_keys(path, None) if key in named), set()) for path in sources]
+    numbers = _all_numbers([stem_rank(str(path)) for path in sources])
+    if numbers is None and all(path.suffix == EXPORT_SUFFIX for path in paths):
+        facts = [_facts_of(path) for path in paths]
+        captured = ([one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES))
+        numbers = next((own for own in map(_all_numbers, captured) if own is not None), None)
+    return None if numbers is None else [{rank} for rank in numbers]
+
+
+def _facts_of(path: Path) -> ReportFacts:
+    with open_report(path) as report:
+        return read_facts(report)
+
+
+def _shown_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks as ``0-7, 63``."""
+    ordered = sorted(ranks)
+    spans = [list(own) for _, own in itertools.groupby(ordered, lambda rank: rank - bisect.bisect_left(ordered, rank))]
+    texts = ["-".join(dict.fromkeys((str(own[0]), str(own[-1])))) for own in spans]
+    return ", ".join(texts[:_SHOWN_NAMES]) + (
+        f" and {len(texts) - _SHOWN_NAMES} more" if len(texts) > _SHOWN_NAMES else ""
+    )

@@ -24,7 +24,7 @@ from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.gather import Gathered, gather
-from nsyspipe.run.ranks import run_sizes
+from nsyspipe.run.ranks import ChosenRanks, run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
 from nsyspipe.run.traffic import traffic_table
 
@@ -45,6 +45,7 @@ class ReportRun(Run):
     reading: Reading
     skip_first: int | None = None
     rank_map: Mapping[str, int] | None = None
+    chosen: ChosenRanks | None = None  # whose reports the paths are, where not all are read
     jobs: int | None = None
     given_label: str | None = None
     given_run_id: str | None = None
@@ -92,8 +93,18 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        names, rank_map, log = display_names(self.paths), self.rank_map, self._log
-        return merge(self._gathered, names, rank_map=rank_map, skip_first=self.skip_first, log=log)
+        chosen = self.chosen
+        tables = merge(
+            self._gathered,
+            display_names(self.paths),
+            rank_map=self.rank_map,
+            skip_first=self.skip_first,
+            log=self._log,
+            n_there=chosen.n_there if chosen else None,
+        )
+        if chosen and tables.ranks.num_rows:
+            chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+        return tables
 
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:

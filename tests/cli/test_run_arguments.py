@@ -54,6 +54,20 @@ def test_a_label_stands_before_the_first_equals_sign_unless_such_a_path_exists(t
             split_label(argument)
 
 
+COMMANDS = {"analyze": ["one"], "diff": ["one", "two"], "compare": ["one", "two"], "doctor": ["one"], "whatif": ["one"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reports_of_ranks_that_are_asked_for_are_read_alone(folder, call, command):
+    for run in COMMANDS[command]:
+        next((folder / run).glob("*_0.sqlite")).write_text("no report")
+    done = call(command, *COMMANDS[command], "--ranks", "1", "--json", "-")
+    assert (done.exit_code, "_0.sqlite" in done.output) == (0, False)
+    saved = ["store:one", "store:two"][: len(COMMANDS[command])]
+    for places, rank, why in ((COMMANDS[command], 2, "rank 2 is not there"), (saved, 0, "saved")):
+        assert why in str(call(command, *places, "--ranks", rank).exception)
+
+
 def test_arguments_of_one_label_are_captures_of_one_run():
     unnamed = NamedRuns(None, ("x",))
     found = parse_runs(["b=3", "x", "a=1", "b=4", "x"])

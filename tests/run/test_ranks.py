@@ -6,9 +6,10 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
+from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.run.ranks import stem_rank
 from tests.build.tools import STEADY, bare as nameless, codes, figures, problem_of
-from tests.build.trace import TraceBuilder
+from tests.build.trace import TraceBuilder, steady_rank
 
 bare = functools.partial(nameless, version="3.25.0 2026.2.1 mfu")
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
@@ -158,3 +159,56 @@ def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
         nsyspipe.load(tmp_path, rank_map=text).steps()
     assert caught.value.lines()[0].startswith("--rank-map")
     assert says in f"{caught.value} {caught.value.fix}"
+
+
+@pytest.mark.parametrize(("asked", "names", "options", "chosen"), [
+    # By name: the others are not even opened.
+    ("0, 2-3", "0123", {}, "023"), ([3], "0123", {}, "3"), (1, "0123", {}, "1"), ("9-10,10", ("9", "10"), {}, ("9", "10")),
+    # By the map, which goes before names; what it has of the others is passed over.
+    ("1-2", "0123", {"rank_map": {"x_3": 1, "x_0.sqlite": 2, "x_1": 3, "x_2": 0}}, "03"),
+])  # fmt: skip
+def test_ranks_that_are_asked_for_are_read_alone(tmp_path, asked, names, options, chosen):
+    for name in names:
+        path = tmp_path / f"x_{name}.sqlite"
+        steady_rank(int(name), world_size=12).write(path) if name in chosen else path.write_text("no report")
+    run = nsyspipe.load(tmp_path, ranks=asked, **options)
+    kept = {name: rank for name, rank in options.get("rank_map", {}).items() if name[2] in chosen}
+    alone = nsyspipe.load([tmp_path / f"x_{name}.sqlite" for name in chosen], **({"rank_map": kept} if kept else {}))
+    assert all(run.table(name).equals(alone.table(name)) for name in RUN_TABLES)
+    assert (run.header, "ranks-missing" in codes(run)) == (alone.header, True)
+
+
+def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp_path):
+    write(tmp_path, **{name: bare(at, RANK=7 - at) for at, name in enumerate("abcd")})
+    assert numbers(nsyspipe.load(tmp_path, ranks="4,6-7")) == (
+        {"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4},
+        "env:RANK",
+    )
+
+
+def test_the_ranks_that_are_not_read_count_as_missing_where_nothing_says_how_many_there_are(tmp_path):
+    write(tmp_path, **{f"x_{rank}": bare(rank) for rank in range(3)})
+    run = nsyspipe.load(tmp_path, ranks="0-1")
+    assert (run.header.world_size, problem_of(run, "ranks-missing")["message"][:40]) == (
+        3,
+        "1 of 3 ranks are not among the reports (",
+    )
+
+
+@pytest.mark.parametrize(("asked", "stems", "options", "says"), [
+    ("2-4", "x_0 x_2 x_3", {}, ("--ranks 2-4: rank 4 is not there", "found: 0, 2-3")),
+    ("0-999999999999999999", "x_0 x_1", {}, ("rank 2 is not there", "found: 0-1")),
+    *((text, "x_0 x_1", {}, ("not numbers of ranks",)) for text in ("", "1-0", "a", "-1", "0,", [], [True], [0.5], "0-1-2")),
+    (1.5, "x_0 x_1", {}, ("is a float",)),
+    ("0", "a b", {}, ("neither all names", "--rank-map")),
+    ("0", "x_0 b", {}, ("neither all names",)),
+    ("1", "x_0 x_1", {"rank_map": "x_0=0"}, ("rank 1 is not there", "found: 0")),
+    # Numbers of names that are none of ranks: node 0 has rank 9.
+    ("0", "node_0 node_1", {"RANK": 9}, ("other ranks (env:RANK)", "found: 9", "--rank-map")),
+])  # fmt: skip
+def test_ranks_that_cannot_be_chosen_are_refused(tmp_path, asked, stems, options, says):
+    captured = {name: options.pop(name) for name in ("RANK",) if name in options}
+    write(tmp_path, **{stem: bare(at, **captured) for at, stem in enumerate(stems.split())})
+    with pytest.raises(OptionError) as caught:
+        nsyspipe.load(tmp_path, ranks=asked, **options).steps()
+    assert all(part in "\n".join(caught.value.lines()) for part in says)
