@@ -68,7 +68,7 @@ _CAUSES = {
     ),
     "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
+    "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
 # The parts of the step come first and sum to it.
 _OF_RANKS = (
