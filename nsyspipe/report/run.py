@@ -195,6 +195,13 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
+def without_comm(run: Run) -> str:
+    """Return why there is nothing to show of communication."""
+    if run.summary()["comm_share"][0].as_py() is None:
+        return "Not known: what was not recorded is under Problems."
+    return f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
+
+
 def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()

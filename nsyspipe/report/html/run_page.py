@@ -226,10 +226,7 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
         yield Heading("Traffic")
         yield costs.get(TRAFFIC, hidden)
     else:
-        none = f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
-        yield Sentence(
-            "Not known: what was not recorded is under Problems." if run.breakdown()["comm_ns"].null_count else none
-        )
+        yield Sentence(run_report.without_comm(run))
 
 
 def _clock_text(run: Run) -> str:
