@@ -79,11 +79,13 @@ def _kernels(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
     def slowdown(row: Row) -> str:
         return absent if row["slowdown_ratio"] is None else f"{percent_text(row['slowdown_ratio'])} ({row['n_slowed']})"
 
+    calls, time = _amount(rows, is_capture=is_capture)
     return [
         Field("kernel", lambda row: printable(row["name"])[:_LONGEST_NAME], "name"),
-        *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
-        *_amount(rows, is_capture=is_capture),
+        time,
         Field("of time" if is_capture else "of\nstep", of("step_share", percent_text), hint="sum of durations / sum of step times, over ranks and steps: kernels may run beside each other"),
+        *([Field("phase", of("phase"), "word", from_width=_USUAL)] if any(row["phase"] for row in rows) else []),
+        calls,
         barred(rows, "beside\ncomm", itemgetter("beside_comm_ratio"), "hidden", "share of its time with communication under way", write=percent_text),
         Field("slower\nbeside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared", from_width=_WIDE),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     yield Sentence(_machine_verdict(checks), "bold")
     sizes = ("" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} " for one in checks)
     rows: list[list[Cell]] = [
-        [Word(one.status), _words(one.name), f"{size}{one.found}", f"for: {one.needed_for}"]
+        [Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for]
         for one, size in zip(checks, sizes, strict=True)
     ]
     yield _table("What this machine has", rows)
@@ -123,7 +123,7 @@ def _table(
         Field("status", kind="word"), Field("what", kind="word", least=name_width), Field("found", kind="prose"),
         Field("what for", kind="prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
     ]  # fmt: skip
-    return Table(caption, columns, rows, has_headings=False, is_close=is_close)
+    return Table(caption, columns, rows, has_headings=not is_close, is_close=is_close)
 
 
 def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:

@@ -68,7 +68,7 @@ _CAUSES = {
     ),
     "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
+    "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
 # The parts of the step come first and sum to it.
 _OF_RANKS = (
@@ -193,6 +193,13 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     text = next((reasons[code] for code in codes if code in reasons), "see Problems")
     text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
     return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+
+
+def without_comm(run: Run) -> str:
+    """Return why there is nothing to show of communication."""
+    if run.summary()["comm_share"][0].as_py() is None:
+        return "Not known: what was not recorded is under Problems."
+    return f"There is no communication in {'the capture' if run.is_capture else 'the steps of the figures'}."
 
 
 def rank_rows(run: Run) -> list[dict[str, Any]]:

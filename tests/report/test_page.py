@@ -15,7 +15,8 @@ from nsyspipe.report.html import page
 from nsyspipe.report.html.page import LIBRARY, MOST_LETTERS, RUN_ID, as_json, csp, cut, read_asset, run_id_of_page
 
 ASSETS = Path(page.__file__).parent / "assets"
-CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer")
+CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer", "launch")
+PHASES = ("data", "forward", "backward", "optimizer")
 # Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
 DEFICIENCIES = {
     "none": np.eye(3),
@@ -49,11 +50,13 @@ def colours(theme: int) -> dict[str, np.ndarray]:
     """Return the categories' linear RGB, light (0) or dark (1)."""
     tokens = read_asset("tokens.css")
     found = {}
-    for name in (*(f"c-{one}" for one in CATEGORIES), "page", "ink", "ink-2", "ink-3", "accent", "bad", "warn", "surface"):  # fmt: skip
+    for name in (*(f"c-{one}" for one in CATEGORIES), *(f"p-{one}" for one in PHASES), "page", "ink", "ink-2", "ink-3", "accent", "bad", "warn", "surface"):  # fmt: skip
         both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
         assert both
         value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
-        found[name.removeprefix("c-")] = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+        found[name.removeprefix("c-").removeprefix("p-")] = np.where(
+            value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4
+        )
     return found
 
 
@@ -73,10 +76,15 @@ def contrast(one: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.parametrize("deficiency", DEFICIENCIES)
 def test_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
     found = colours(theme)
-    seen = {name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name]) for name in CATEGORIES}
+    seen = {name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name]) for name in (*CATEGORIES, *PHASES)}
     # 2.3 is a just noticeable difference; 20 is told apart at a glance.
     for one, other in itertools.combinations(CATEGORIES, 2):
         assert np.linalg.norm(seen[one] - seen[other]) > 20, (one, other)
+    # Phases stand in lanes of their own, with their names; there is no idle lane beside them.
+    for one, other in itertools.product(PHASES, {*CATEGORIES} - {"idle"}):
+        assert np.linalg.norm(seen[one] - seen[other]) > 17, (one, other)
+    for one, other in itertools.pairwise(PHASES):
+        assert np.linalg.norm(seen[one] - seen[other]) > 10, (one, other)
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
@@ -84,6 +92,7 @@ def test_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
 def test_text_has_the_contrast_of_wcag_aa(theme, ink):
     found = colours(theme)
     assert min(contrast(found[ink], found[ground]) for ground in ("page", "surface")) >= 4.5
+    assert min(contrast(found[lane], found["surface"]) for lane in ("transfer", "launch", "compute", "exposed")) >= 3
 
 
 @pytest.mark.parametrize("name", ["</script>", "<!--", "a & b", "line\u2028end\u2029"])

@@ -202,7 +202,7 @@ def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
         f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
         "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond.",
-        lane_legend(has_comm=any("comm" in row["lanes"] for row in ranks)),
+        lane_legend(ranks),
         has_zoom=True,
     )
 

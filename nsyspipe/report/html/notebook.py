@@ -15,7 +15,7 @@ from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
 from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
-from nsyspipe.report.units import STEP_PARTS, ms_text, percent_text
+from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.words import subject_parts, verdict
 from nsyspipe.run.run import Run, ShownInNotebooks
 
@@ -164,11 +164,12 @@ def _drawn(
     known = [(label, wall, parts) for label, wall, parts in bars if wall][:_MOST_ROWS]
     if known:
         longest = max(wall for _, wall, _ in known)
+        texts = in_one_unit([ms_text(wall) for _, wall, _ in known])
         rows = [
-            (label, ms_text(wall), [
+            (label, text, [
                 (name, ns / longest, f"{words}: {ms_text(ns)}, {percent_text(ns / wall)}")
                 for (name, words), ns in zip(legend, parts, strict=False) if ns
             ])
-            for label, wall, parts in known
+            for (label, wall, parts), text in zip(known, texts, strict=True)
         ]  # fmt: skip
         yield Bars(rows, legend)

@@ -87,7 +87,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.]+)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.,]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b"
 )
 # Longer than any sentence of ours.
@@ -133,7 +133,7 @@ def _environment() -> Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"), undefined=jinja2.StrictUndefined,
         autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: _told(value) if type(value) is str else value,
+        finalize=lambda value: _told(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )  # fmt: skip
     environment.filters["code"] = _code
     return environment

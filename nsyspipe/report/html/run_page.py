@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
-from nsyspipe.findings.judge import CAUSES
+from nsyspipe.findings.judge import CAUSES, EXPOSURE
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
@@ -93,9 +93,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
     yield Heading("What to change first")
     if findings := findings_of(run):
-        yield Sentence(
-            "By cause, the likeliest gain first; comm-bound behind its causes. Bounds overlap: they do not add up."
-        )
+        symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
+        if len(findings) > 1:
+            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
@@ -136,7 +136,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     )
     yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
     yield Heading("Provenance")
-    yield _pairs("Provenance", provenance(run))
+    yield _pairs("recorded", provenance(run))
     yield report_table(run)
 
 
@@ -203,7 +203,7 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
     yield Heading("Timeline")
-    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS), has_comm=has_comm)
+    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS))
     yield Heading("Steps")
     steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(ranks))
     if columns := charts.step_chart(steps, has_comm=has_comm):
@@ -226,7 +226,7 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
         yield Heading("Traffic")
         yield costs.get(TRAFFIC, hidden)
     else:
-        yield Sentence("There is no communication in the steps of the figures.")
+        yield Sentence(run_report.without_comm(run))
 
 
 def _clock_text(run: Run) -> str:
@@ -242,7 +242,7 @@ def _clock_text(run: Run) -> str:
     return f"; ranks share one clock{known_to}"
 
 
-def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | Choice | MoreRanks]:
+def _timeline(run: Run, first: Sequence[int]) -> Iterator[Block | Chart | Choice | MoreRanks]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
@@ -271,7 +271,7 @@ def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Blo
         "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
         f"table.{left_out}"
     )
-    yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(has_comm=has_comm), has_zoom=True)
+    yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
 
 
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
@@ -336,7 +336,7 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
         Field("cause", itemgetter(0), "text"),
         barred(rows, "idle per step", itemgetter(1), "idle"),
         Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
-        Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "text"),
+        Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
     ]
     return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
@@ -374,7 +374,11 @@ _DEFINED = (
 
 
 def _definition(schema: TableSchema) -> Details:
-    columns = [Field("column", kind="name"), *(Field(name, kind="text") for name in ("unit", "meaning", "source"))]
+    columns = [
+        Field("column", kind="name"),
+        Field("unit", kind="text"),
+        *(Field(name, kind="prose") for name in ("meaning", "source")),
+    ]
     rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
     return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
 

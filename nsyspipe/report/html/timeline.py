@@ -106,15 +106,19 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
 
 
-def lane_legend(*, has_comm: bool) -> list[tuple[str, str]]:
-    """Return the lanes of a timeline: category of the palette, and words."""
-    comm = [
-        ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
-        ("transfer", "transfer"),
-    ]  # fmt: skip
-    phases = ("backward", "phases, as the device ran them")
-    launches = ("launch", "launched, not yet started")
-    return [("compute", "compute"), *(comm if has_comm else []), ("copies", "copies"), launches, phases]
+# Lane, its category of the palette, and words.
+_LEGEND = (
+    ("compute", "compute", "compute"), ("comm", "hidden", "communication beside compute"),
+    ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
+    ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
+    ("phase", "backward", "phases, as the device ran them"),
+)  # fmt: skip
+
+
+def lane_legend(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the lanes that are drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
+    lanes = {lane for rank in ranks for lane in rank["lanes"]}
+    return [(category, words) for lane, category, words in _LEGEND if lane in lanes]
 
 
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
