@@ -370,5 +370,5 @@ class Run(ShownInNotebooks, ABC):
     _TABLES = (*RUN_TABLES, "breakdown", "costs")
 
     def _named_table(self, name: str) -> pa.Table:
-        is_without_method = name in RUN_TABLES and not hasattr(self, name)
+        is_without_method = name in self._TABLES and not hasattr(self, name)
         return self._table(name) if is_without_method else super()._named_table(name)
