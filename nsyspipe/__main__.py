@@ -22,6 +22,8 @@ def main() -> None:
     sys.path[:] = import_path()
     # A thread for each core is of no use here, and where memory is limited they end the process.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at the peak without.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # Typer reads options with pydantic, which else looks through all that is installed for plugins, and runs them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:

@@ -203,14 +203,16 @@ def device_clocks(
     n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
     times = operations.kernel_launch, operations.kernel_start, operations.kernel_end
     stream = operations.kernel_column("stream_id", 0, n_launched)
-    kernels = np.stack((*(column[:n_launched] for column in times), stream))
-    copies = np.stack((operations.copy_launch, operations.copy_start, operations.copy_end))[:, launched]
+    kernels = [*(column[:n_launched] for column in times), stream]
+    copies = [column[launched] for column in (operations.copy_launch, operations.copy_start, operations.copy_end)]
     if len(devices) <= 1:
         return {None: _clock_of(kernels, copies, waits)}
     device = operations.kernel_column("device_id", 0, n_launched)
-    of_device = {number: waits.filter(pc.equal(waits["device_id"], number)) for number in devices}
-    # Of copies the device is not known.
-    return {number: _clock_of(kernels[:, device == number], copies[:, :0], own) for number, own in of_device.items()}
+    clocks: dict[int | None, DeviceClock] = {}
+    for number in devices:  # of copies the device is not known
+        of_device = [column[device == number] for column in kernels]
+        clocks[number] = _clock_of(of_device, [_NOTHING] * 3, waits.filter(pc.equal(waits["device_id"], number)))
+    return clocks
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
@@ -232,7 +234,7 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     return is_undisturbed
 
 
-def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table) -> DeviceClock:
+def _clock_of(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> DeviceClock:
     """Compare one device's clock by operations (launch, start, end, of kernels stream), and calls that waited for it."""
     begins = run_starts(kernels[0])  # of a launch that makes many, as a graph does, the first alone
     lags = np.concatenate((np.minimum.reduceat(kernels[1], begins) - kernels[0][begins], copies[1] - copies[0]))
@@ -241,7 +243,7 @@ def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table) -> DeviceClock:
     return device_clock(lags, np.concatenate((_leads(kernels, copies, waits), ends - returned)))
 
 
-def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
+def _leads(kernels: Sequence[Int64], copies: Sequence[Int64], waits: pa.Table) -> Int64:
     """Return end - return for the operations that a call waited for, each with the first such call."""
     rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
     if not rows.num_rows:
@@ -251,7 +253,7 @@ def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
     waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
     # Of copies the stream is not known: they are one more.
     launch, end = np.concatenate((kernels[0], copies[0])), np.concatenate((kernels[2], copies[2]))
-    stream = np.concatenate((kernels[3], np.full(copies.shape[1], UNKNOWN + 1)))
+    stream = np.concatenate((kernels[3], np.full(copies[0].size, UNKNOWN + 1)))
     most = np.full(began.size, NEVER)
     for number in np.unique(stream):
         own = stream == number

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsyspipe.model.table import Flags, Int64
 
 
@@ -34,27 +36,38 @@ class IntervalSet:
 
     def covered_until(self, times: Int64) -> Int64:
         """Return the length covered before each time, ns; any order of times."""
+        covered = np.zeros(np.shape(times), np.int64)
         if not len(self):
-            return np.zeros(np.shape(times), np.int64)
-        index = self.counts_up_to(times)
-        overshoot = np.maximum(self.ends[np.maximum(index - 1, 0)] - times, 0)
-        return self._covered_before[index] - np.where(index > 0, overshoot, 0)
+            return covered
+        for rows in blocks_of(times):
+            index = self.counts_up_to(times[rows])
+            overshoot = np.maximum(self.ends[np.maximum(index - 1, 0)] - times[rows], 0)
+            covered[rows] = self._covered_before[index] - np.where(index > 0, overshoot, 0)
+        return covered
 
     def counts_up_to(self, times: Int64) -> Int64:
         """Return how many intervals have begun by each time; any order of times."""
-        if np.ndim(times) == 1 and times.size > max(len(self), _FEW) and is_sorted(times):
-            # Many times in order: look the few starts up among them instead.
-            places = np.searchsorted(times, self.starts, side="left")
-            return np.repeat(np.arange(len(self) + 1), np.diff(places, prepend=0, append=times.size))
+        if np.ndim(times) == 1 and times.size > _FEW and is_sorted(times):
+            first, last = np.searchsorted(self.starts, times[[0, -1]], side="right")
+            if last - first < times.size:
+                # Many times in order: look the few starts up among them instead.
+                places = np.searchsorted(times, self.starts[first:last], side="left")
+                return np.repeat(np.arange(first, last + 1), np.diff(places, prepend=0, append=times.size))
         return np.searchsorted(self.starts, times, side="right")
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
-        return self.covered_until(ends) - self.covered_until(starts)
+        covered = self.covered_until(ends)
+        covered -= self.covered_until(starts)
+        return covered
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        return self.lengths(times, times + 1) > 0
+        inside = np.zeros(times.size, np.bool_)
+        for rows in blocks_of(times) if len(self) else ():
+            index = self.counts_up_to(times[rows])
+            inside[rows] = (index > 0) & (times[rows] < self.ends[np.maximum(index - 1, 0)])
+        return inside
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by some time."""
@@ -77,6 +90,7 @@ class IntervalSet:
 
 _FOREVER = 2**62
 _FEW = 1_000  # looked up at once
+_BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -99,6 +113,11 @@ def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
     """Return those of sorted, disjoint intervals that have a length."""
     is_long = ends > starts
     return IntervalSet(starts, ends) if is_long.all() else IntervalSet(starts[is_long], ends[is_long])
+
+
+def blocks_of(values: Int64) -> Iterator[slice]:
+    """Yield slices that cover an array, none of many rows."""
+    yield from (slice(at, at + _BLOCK) for at in range(0, len(values), _BLOCK))
 
 
 def is_sorted(values: Int64) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.alignment import runs_of_codes
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import UNKNOWN
 from nsyspipe.analysis.breakdown import started_in
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.summary import divided
@@ -100,11 +100,12 @@ def kernels_table(
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
     size = (len(PHASES) + 1) * len(labels)
-    key: Int64 = label + (np.arange(len(PHASES) + 1) * len(labels))[phase]  # no phase is -1, the last place
+    key = label + (np.arange(len(PHASES) + 1, dtype=np.int32) * len(labels))[phase]  # no phase is -1, the last place
     keys = np.flatnonzero(np.bincount(key, minlength=size))
-    row_of_key = np.zeros(size, np.int64)
+    row_of_key = np.zeros(size, np.int32)
     row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
+    del key, label  # each as long as the kernels
     by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
     longest = np.zeros(keys.size, np.int64)
     np.maximum.at(longest, row, duration)
@@ -144,12 +145,12 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 
 
-def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
+def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
     by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: _GRAPH}
     labels = sorted({*by_id.values(), _NAMELESS})
     codes = {text: code for code, text in enumerate(labels)}
-    code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]])
+    code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]], np.int32)
     at = pc.index_in(pa.array(name_ids), value_set=pa.array(by_id.keys(), pa.int64()))
     return labels, code[pc.fill_null(at, len(by_id)).to_numpy()]
 
@@ -258,19 +259,19 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(compute))
     start = np.concatenate((operations.kernel_start[compute], operations.copy_start))
-    end = np.concatenate((operations.kernel_end[compute], operations.copy_end))
     order = np.argsort(start, kind="stable")
-    before = np.maximum.accumulate(end[order])[:-1]
-    row, start = order[1:], start[order][1:]
-    launch = np.concatenate((operations.kernel_launch[compute], operations.copy_launch))[row]
+    start = start[order][1:]
+    end = np.concatenate((operations.kernel_end[compute], operations.copy_end))[order]
+    before = np.maximum.accumulate(end, out=end)[:-1]
+    own = np.concatenate((operations.kernel_launch[compute], operations.copy_launch))[order[1:]] < before
+    own &= (order[1:] < n_kernels) & (start >= before) & (start < before + _LONGEST_GAP_NS)
+    begun = start[comm.contains(start)]
+    start, before = start[own], before[own]
     gap = start - before
     covered = comm.lengths(before - 1, start)  # by 1 ns longer, so that no gap is empty
-    own = (row < n_kernels) & (launch != NEVER) & (launch < before)
-    own &= (gap >= 0) & (gap < _LONGEST_GAP_NS)
-    free, beside = own & (covered == 0), own & (covered == gap + 1)
+    free, beside = covered == 0, covered == gap + 1
     if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
         return None
-    begun = start[comm.contains(start)]
     number, total = started_in(start[beside], gap[beside], windows)
     late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - gap[free].mean(), 0.0), 0.0)
     return np.rint(late * windows.slices(begun).counts).astype(np.int64)

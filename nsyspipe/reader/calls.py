@@ -81,8 +81,9 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     calls = None
     if report.has(versions.RUNTIME, "correlationId"):
         known = _known(found, *_CALL[:3])
-        thread, end = known["globalTid"].to_numpy(), pc.coalesce(known["end"], known["start"])
-        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"], "end_ns": end}
+        process = pc.bit_wise_and(known["globalTid"], process_of(-1))
+        end = pc.coalesce(known["end"], known["start"])
+        columns = {"process_id": process, "thread_id": known["globalTid"], "start_ns": known["start"], "end_ns": end}
         calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
         return replace(nothing, all=calls)

@@ -19,6 +19,7 @@ from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, open_report
+from nsyspipe.reader.tables import release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -151,10 +152,14 @@ class Capture:
     recorded: Recorded  # which facts the report lacks although there was something to record
     problems: tuple[Problem, ...]
 
-    def without_events(self) -> Capture:
-        """Return the same without operations and launches, which hold most of its memory."""
+    def without_operations(self) -> Capture:
+        """Return the same without operations, which hold most of its memory."""
         empty = replace(self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
-        return replace(self, operations=empty, calls=replace(self.calls, all=None))
+        return replace(self, operations=empty)
+
+    def without_calls(self) -> Capture:
+        """Return the same without launches, which hold most of what is left."""
+        return replace(self, calls=replace(self.calls, all=None))
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
@@ -163,10 +168,13 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)
+        release_memory()
         operations = read_operations(report, strings, comm_kernel)
+        release_memory()
         overhead = read_overhead(report, facts)
         ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
+        release_memory()
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)

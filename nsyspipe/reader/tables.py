@@ -37,7 +37,7 @@ pa.array(np.empty(0))
 
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
-_BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "65536"}
+_BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
 
@@ -77,10 +77,22 @@ class _Cursor:
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             with pa.RecordBatchReader.from_stream(stream) as reader:
-                self.table = pa.Table.from_batches(list(reader), reader.schema)
+                self.table = pa.Table.from_batches(map(_apart, reader), reader.schema)
 
     def close(self) -> None:
         pass
+
+
+def release_memory() -> None:
+    """Give the system back what was freed: the driver and numpy leave holes in what malloc holds."""
+    pa.system_memory_pool().release_unused()
+    pa.default_memory_pool().release_unused()
+
+
+def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch: the driver's columns are freed together, when the last is, and these each by itself."""
+    columns = [pa.concat_arrays([column, column[:0]]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 class AdbcSqliteDialect(SQLiteDialect):

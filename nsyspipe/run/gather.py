@@ -18,6 +18,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_part_of_step, is_step_name
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
+from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import (
     HostDigest,
     Hosts,
@@ -91,6 +92,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
     codes = phase_codes(named, reading.phases)
     events = list(process_events(capture))
+    capture = capture.without_operations()
+    release_memory()
     steps: list[ProcessSteps] = []
     hosts: Hosts = {}
     if events:
@@ -101,7 +104,8 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
             family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
-    capture = capture.without_events()  # most of the memory, not needed any more
+    capture = capture.without_calls()
+    release_memory()
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
     digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]

@@ -147,7 +147,7 @@ class Workers(ThreadPoolExecutor):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
-            env={"OPENBLAS_NUM_THREADS": "1"}
+            env={"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
             | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         with self._lock:
