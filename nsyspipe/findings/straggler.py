@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    AT_MOST,
+    OF_COMM,
+    WAITING_UNKNOWN,
+    WITH_CALLS,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -50,8 +60,8 @@ def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
-    `_delay_ns` of all late ranks together; `Evidence.waiting_ns` if more, but of pipelines, since a step is as long as its
-    longest window; at most `Evidence.beside_compute_ns`. Named is each rank whose own part is 1 % of step time and 10 % of all
+    `_delay_ns` of all late ranks together, or step time less the shortest window without its exposed waiting if that is more, but
+    of pipelines, since a step is as long as its longest window; at most step time less what the rank that computes least does. Named is each rank whose own part is 1 % of step time and 10 % of all
     ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
     where stages of a pipeline wait for each other by design.
     Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
@@ -68,6 +78,11 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
+    wall, waiting, compute, hidden = evidence.columns("wall_ns", "exposed_wait_ns", "compute_ns", "overlap_compute_ns")
+    own = compute - evidence.slowed_ns(hidden, AT_MOST)
+    # Of the mean step: what the rank that computes least does not compute, and the shortest window without its waiting not have.
+    beside_compute, beside_waiting = (evidence.most(wall) + evidence.most(-one) for one in (own, wall - waiting))
+    most = float(beside_compute.mean())
     met = own_lateness(evidence.collectives)
     n_meeting, n_steps = (
         len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique()),
@@ -80,9 +95,9 @@ def straggler(evidence: Evidence) -> Answer:
     if node and not (_is_often_late(evidence, node.late_ns, n_meeting) and 2 * node.late_ns.sum() >= largest.sum()):
         node = None
     if node or not _is_often_late(evidence, largest, n_meeting):
-        is_known = met.num_rows or len(evidence.kinds) == 1 or evidence.has_communicators
+        is_known = met.num_rows or len(evidence.collectives["collective"].unique()) == 1 or evidence.has_communicators
         nobody = None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
-        return _of_node(node, evidence, n_meeting) if node else nobody
+        return _of_node(node, evidence, n_meeting, most) if node else nobody
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     total = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
@@ -100,12 +115,12 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
-    longest = 0.0 if evidence.is_pipeline else evidence.waiting_ns
+    longest = 0.0 if evidence.is_pipeline else float(beside_waiting.mean())
     return Finding(
         title=title + where + evidence.waited_in,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
-        saving_ns_per_step=min(max(min(total, _delay_ns(met, n_steps)), longest), evidence.beside_compute_ns),
+        saving_ns_per_step=min(max(min(total, _delay_ns(met, n_steps)), longest), most),
         evidence={
             "rank": worst,
             "phase": phase,
@@ -154,14 +169,14 @@ def _delay_ns(late: pa.Table, n_steps: int) -> float:
     return float(delay.max(axis=1, initial=0).sum() / n_steps)
 
 
-def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
+def _of_node(node: LateNode, evidence: Evidence, n_meeting: int, most: float) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / evidence.summary["n_summary_steps"])
     figures = {"node": node.host, "ranks": list(node.ranks), "node_late_ns_per_step": late_ns}
     steps = {"n_steps_held_up": int(node.late_ns.size), "n_steps_with_collectives": n_meeting}
     title = f"the others wait for {node.text}, all of it late alike{evidence.waited_in}"
-    saving = min(late_ns, evidence.beside_compute_ns)
-    return Finding(title, f"{node.text} makes the others wait", _COMPARE_NODE, saving, {**figures, **steps})
+    action, saving = f"{node.text} makes the others wait", min(late_ns, most)
+    return Finding(title, action, _COMPARE_NODE, saving, {**figures, **steps})
 
 
 def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
