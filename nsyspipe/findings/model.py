@@ -237,6 +237,14 @@ class Evidence:
         c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
+    @cached_property
+    def limits_of_late_ranks(self) -> tuple[float, float]:
+        """Mean step time less what the rank that computes least does, and less the shortest window without its exposed waiting."""
+        wall, waiting, compute, hidden = self.columns("wall_ns", "exposed_wait_ns", "compute_ns", "overlap_compute_ns")
+        windows = compute - self.slowed_ns(hidden, AT_MOST), wall - waiting
+        beside_compute, beside_waiting = (float((self.most(wall) + self.most(-one)).mean()) for one in windows)
+        return beside_compute, beside_waiting
+
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 

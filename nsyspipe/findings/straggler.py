@@ -12,17 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.traffic import own_lateness
-from nsyspipe.findings.model import (
-    AT_MOST,
-    OF_COMM,
-    WAITING_UNKNOWN,
-    WITH_CALLS,
-    Answer,
-    Evidence,
-    Finding,
-    NotJudged,
-    Rules,
-)
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -78,11 +68,7 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
-    wall, waiting, compute, hidden = evidence.columns("wall_ns", "exposed_wait_ns", "compute_ns", "overlap_compute_ns")
-    own = compute - evidence.slowed_ns(hidden, AT_MOST)
-    # Of the mean step: what the rank that computes least does not compute, and the shortest window without its waiting not have.
-    beside_compute, beside_waiting = (evidence.most(wall) + evidence.most(-one) for one in (own, wall - waiting))
-    most = float(beside_compute.mean())
+    most, beside_waiting = evidence.limits_of_late_ranks
     met = own_lateness(evidence.collectives)
     n_meeting, n_steps = (
         len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique()),
@@ -115,7 +101,7 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
-    longest = 0.0 if evidence.is_pipeline else float(beside_waiting.mean())
+    longest = 0.0 if evidence.is_pipeline else beside_waiting
     return Finding(
         title=title + where + evidence.waited_in,
         action=action + where,
