@@ -180,7 +180,7 @@ class RunDifference(ShownInNotebooks):
     def problems(self) -> pa.Table:
         """`PROBLEMS_OF_SIDES`: the problems of each side's captures."""
         rows = [
-            {"side": name, "run_id": run.header.run_id, **row}
+            {"side": name, "run_id": run.header.run_id, **row, "fix": row["fix"] and row["fix"].removesuffix(_THIS)}
             for name, side in (("baseline", self.baseline), ("candidate", self.candidate))
             for run in side.runs
             for row in run.problems.to_pylist()
@@ -210,6 +210,7 @@ class RunDifference(ShownInNotebooks):
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
 
 
+_THIS = ": nsyspipe diff"  # a fix that this is itself
 _LATE_SHARE = 0.01  # of a step: lateness of less counts as none
 _STRAGGLER = "straggler"  # the rule
 _ALIKE = 1e-3  # means that differ by less look the same

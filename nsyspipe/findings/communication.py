@@ -6,7 +6,17 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
 from nsyspipe.analysis.traffic import DATA, OTHER
-from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    AT_MOST,
+    ENOUGH_KERNELS,
+    MOST_BELIEVED,
+    OF_COMM,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
@@ -37,7 +47,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     by_phase = _by_phase(evidence)
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
-    is_mostly = by_phase[phase] - evidence.exposed_wait_ns_per_step >= _MOSTLY * transfer
+    is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
     where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
     is_ddp = set(evidence.roles) <= {DATA, OTHER}
@@ -83,8 +93,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
     n_slowed = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0
-    slowdown = evidence.compared_slowdown_ratio
-    if slowdown is None:
+    if n_slowed < ENOUGH_KERNELS:
         return NotJudged(
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
@@ -93,6 +102,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if share < LEAST_COMPARED:
         of_all = f"only {100 * share:.1f} % of the kernel time beside communication"
         return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
+    slowdown = evidence.slowdown_ratio or 0.0
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:

@@ -277,11 +277,6 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
 
 
 RULES: Rules = {
-    single_bucket: OF_COMM,
-    too_many_buckets: OF_COMM,
-    grad_copy: ("grad_copy_ns",),
-    ddp_single_gpu: ("grad_copy_ns",),
-    compress_gradients: OF_COMM,
-    no_sync: OF_COMM,
-    flat_all_reduce: OF_COMM,
+    **dict.fromkeys((single_bucket, too_many_buckets, compress_gradients, no_sync, flat_all_reduce), OF_COMM),
+    **dict.fromkeys((grad_copy, ddp_single_gpu), ("grad_copy_ns",)),
 }

@@ -129,7 +129,7 @@ def idle_above(evidence: Evidence, column: str) -> Idle | None:
 def _figures(evidence: Evidence, column: str, idle: Idle) -> dict[str, Any]:
     """Return the mean idle time per step by cause, and of this one that of the rank that was judged."""
     means = evidence.means("idle_ns", *IDLE_CAUSES)
-    judged = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    judged: dict[str, Any] = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
     judged |= {"saving_ns_per_step_by_part": {**idle.parts}} if idle.parts else {}
     bubble = {"bubble_ns_per_step": evidence.bubble_ns_per_step} if evidence.is_pipeline else {}
     return means if evidence.n_ranks == 1 else means | judged | bubble

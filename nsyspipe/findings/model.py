@@ -63,7 +63,7 @@ WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, capt
 WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks and matching")
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
-_ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
+ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
 # None: judged, and nothing to say.
@@ -192,11 +192,6 @@ class Evidence:
         return bubble_ns_per_step(self.traffic, self.n_ranks)
 
     @cached_property
-    def kinds(self) -> frozenset[str]:
-        """The collectives of the summary steps."""
-        return frozenset(self.collectives["collective"].unique().to_pylist())
-
-    @cached_property
     def has_absent_ranks(self) -> bool:
         """Whether ranks of the world are known to be missing, so that waiting for them looks like transfer."""
         return self.world_size is not None and self.n_ranks < self.world_size
@@ -209,26 +204,17 @@ class Evidence:
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
         r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
-        exposed = self.mean("exposed_comm_ns")
-        return None if exposed is None else exposed - self.exposed_wait_ns_per_step
-
-    @property
-    def exposed_wait_ns_per_step(self) -> float:
-        """Exposed waiting; 0 where waiting is not known."""
-        return (self.mean("exposed_wait_ns") or 0.0) if self.is_wait_known else 0.0
-
-    @cached_property
-    def compared_slowdown_ratio(self) -> float | None:
-        """How much longer kernels take beside communication; None where fewer than 30 can be compared."""
-        kernels = self.kernels.filter(pc.greater(self.kernels["n_slowed"], 0))
-        n_slowed, slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns"))
-        return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
+        exposed, waiting = self.mean("exposed_comm_ns"), self.mean("exposed_wait_ns") if self.is_wait_known else 0.0
+        return None if exposed is None else exposed - (waiting or 0.0)
 
     @cached_property
     def slowdown_ratio(self) -> float | None:
-        """`compared_slowdown_ratio` where the compared kernels may stand for the others; else None."""
-        is_enough = slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
-        return self.compared_slowdown_ratio if is_enough else None
+        """How much longer kernels take beside communication; None where those that can be compared are few."""
+        n_slowed, slowed, free = (
+            pc.sum(self.kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
+        )
+        is_enough = n_slowed >= ENOUGH_KERNELS and slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
+        return slowed / free - 1 if is_enough and free else None
 
     @cached_property
     def assumed_slowdown_ratio(self) -> float | None:
@@ -251,20 +237,13 @@ class Evidence:
         c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
-    @property
-    def beside_compute_ns(self) -> float:
-        """Mean step time less what the rank that computes least does, beside communication slowed as bounds take it."""
-        wall, compute, hidden = self.columns("wall_ns", "compute_ns", "overlap_compute_ns")
-        own = compute - self.slowed_ns(hidden, AT_MOST)
-        longest = self.most(wall) + self.most(-own)
-        return float(longest.mean()) if longest.size else 0.0
-
-    @property
-    def waiting_ns(self) -> float:
-        """Mean step time less the shortest window over ranks without its exposed waiting: what no late rank gives at most."""
-        wall, waiting = self.columns("wall_ns", "exposed_wait_ns")
-        longest = self.most(wall) + self.most(waiting - wall)
-        return float(longest.mean()) if longest.size else 0.0
+    @cached_property
+    def limits_of_late_ranks(self) -> tuple[float, float]:
+        """Mean step time less what the rank that computes least does, and less the shortest window without its exposed waiting."""
+        wall, waiting, compute, hidden = self.columns("wall_ns", "exposed_wait_ns", "compute_ns", "overlap_compute_ns")
+        windows = compute - self.slowed_ns(hidden, AT_MOST), wall - waiting
+        beside_compute, beside_waiting = (float((self.most(wall) + self.most(-one)).mean()) for one in windows)
+        return beside_compute, beside_waiting
 
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.

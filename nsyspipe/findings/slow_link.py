@@ -206,7 +206,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     rows = evidence.collectives
     n_bytes, transfer = _total(evidence.steps["grad_copy_bytes"]), _total(rows["transfer_ns"])
     is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
-    if is_narrow or not (n_bytes and transfer) or evidence.kinds != {"all_reduce"}:
+    if is_narrow or not (n_bytes and transfer) or set(rows["collective"].unique().to_pylist()) != {"all_reduce"}:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
+from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
@@ -26,7 +26,6 @@ _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
 # Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
 _NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
-_MOST_FOLLOWED = 200_000  # operations, from collective to collective
 _LEAST_BEHIND = 0.25  # of all delays: who comes so late behind the last makes the others wait once these are mended
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
 _MOSTLY, _OUTSIDE = 0.6, ""
@@ -51,8 +50,8 @@ def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
-    `_delay_ns` of all late ranks together; `Evidence.waiting_ns` if more, but of pipelines, since a step is as long as its
-    longest window; at most `Evidence.beside_compute_ns`. Named is each rank whose own part is 1 % of step time and 10 % of all
+    `_delay_ns` of all late ranks together, or step time less the shortest window without its exposed waiting if that is more, but
+    of pipelines, since a step is as long as its longest window; at most step time less what the rank that computes least does. Named is each rank whose own part is 1 % of step time and 10 % of all
     ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
     where stages of a pipeline wait for each other by design.
     Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
@@ -69,40 +68,45 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
+    most, beside_waiting = evidence.limits_of_late_ranks
     met = own_lateness(evidence.collectives)
-    n_meeting = len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique())
+    n_meeting, n_steps = (
+        len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique()),
+        evidence.summary["n_summary_steps"],
+    )
     node = late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
-    largest = _largest_delays(evidence)
+    # The largest single delay of each step that exceeds clock error.
+    by_step = met.filter(met["is_late_significant"]).group_by("step", use_threads=False)
+    largest = by_step.aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     if node and not (_is_often_late(evidence, node.late_ns, n_meeting) and 2 * node.late_ns.sum() >= largest.sum()):
         node = None
     if node or not _is_often_late(evidence, largest, n_meeting):
-        is_known = met.num_rows or len(evidence.kinds) == 1 or evidence.has_communicators
+        is_known = met.num_rows or len(evidence.collectives["collective"].unique()) == 1 or evidence.has_communicators
         nobody = None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
-        return _of_node(node, evidence, n_meeting) if node else nobody
+        return _of_node(node, evidence, n_meeting, most) if node else nobody
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
-    n_steps = evidence.summary["n_summary_steps"]
     total = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
     alone = held_up.filter(held_up["is_alone"])
     long = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable))
-    steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in rows}
     parts = _per_step(alone, "held_up_ns", n_steps)
     named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * total)]
     named = named or list(parts)[:1]
     if not named:
         return None
+    steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in named}
     worst = named[0]
     least = max(noticeable, _LEAST_BEHIND * total)
-    behind = {rank: ns for rank, ns in _behind(evidence, n_steps).items() if ns >= least and rank not in named}
+    behind = {rank: ns for rank, ns in _behind(met, n_steps).items() if ns >= least and rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
-    longest = 0.0 if evidence.is_pipeline else evidence.waiting_ns
+    longest = 0.0 if evidence.is_pipeline else beside_waiting
     return Finding(
         title=title + where + evidence.waited_in,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
-        saving_ns_per_step=min(max(min(total, _delay_ns(evidence)), longest), evidence.beside_compute_ns),
+        saving_ns_per_step=min(max(min(total, _delay_ns(met, n_steps)), longest), most),
         evidence={
             "rank": worst,
             "phase": phase,
@@ -119,53 +123,46 @@ def straggler(evidence: Evidence) -> Answer:
     )
 
 
-def _delay_ns(evidence: Evidence) -> float:
+def _delay_ns(late: pa.Table, n_steps: int) -> float:
     """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank.
 
     What a collective delays its ranks by is the most of what each was delayed by before and waits in it, where it is held up.
-    Groups that wait side by side for different ranks thus count once, and so does a rank for which several groups wait. Of
-    more than 200 000 operations, whose collectives take a second to follow, it is not made: no bound.
+    Groups that wait side by side for different ranks thus count once, and so does a rank for which several groups wait.
     """
-    rows = own_lateness(evidence.collectives.filter(pc.is_valid(evidence.collectives["wait_ns"])))
-    if rows.num_rows > _MOST_FOLLOWED:
-        return math.inf
+    rows = late.filter(pc.is_valid(late["wait_ns"]))
     comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
-    columns = (rows[name].to_numpy() for name in ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns"))
-    step, rank, start, end, wait, held_up = columns
+    names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
+    step, rank, start, end, wait, held_up = (rows[name].to_numpy() for name in names)
     order = np.lexsort((comm, start + wait, step))  # by when the last of the ranks comes
-    keys = np.stack((comm, start + wait, step))[:, order]
-    is_first = np.append([True], (np.diff(keys, axis=1) != 0).any(axis=0))[: order.size]
-    ranks, place = np.unique(rank, return_inverse=True)
-    most: dict[int, int] = {}
-    delay, waited_until = np.zeros((2, ranks.size), np.int64)
-    for own in np.split(order, np.flatnonzero(is_first)[1:]) if order.size else ():
-        if (number := int(step[own[0]])) not in most:
-            most[number], delay, waited_until = 0, np.zeros_like(delay), np.zeros_like(delay)
-        until, members = np.minimum(start[own] + wait[own], end[own]), place[own]
-        waits = np.maximum(until - np.maximum(start[own], waited_until[members]), 0)
-        delay[members] = (delay[members] + np.minimum(waits, held_up[own].sum())).max()
-        waited_until[members] = np.maximum(waited_until[members], until)
-        most[number] = max(most[number], int(delay[members[0]]))
-    return float(sum(most.values()) / evidence.summary["n_summary_steps"])
+    keys = np.stack((step, comm, start + wait))[:, order]
+    is_first = np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0))[: order.size]
+    collective, first = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+    held_up = np.add.reduceat(held_up[order], first)[collective] if order.size else held_up
+    place = places_in_runs(keys[0, first])[collective]  # in its step
+    steps, row = np.unique(keys[0], return_inverse=True)
+    ranks, column = np.unique(rank[order], return_inverse=True)
+    start, until = start[order], np.minimum(start + wait, end)[order]
+    delay, waited_until = np.zeros((2, steps.size, ranks.size), np.int64)
+    turn = np.argsort(place, kind="stable")
+    # The first collective of all steps, then the second, and so on.
+    for own in np.split(turn, run_starts(place[turn])[1:]):
+        at = row[own], column[own]
+        waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)
+        begins = run_starts(collective[own])
+        most = np.maximum.reduceat(delay[at] + np.minimum(waits, held_up[own]), begins) if own.size else waits
+        delay[at] = np.repeat(most, np.diff(begins, append=own.size))
+        waited_until[at] = np.maximum(waited_until[at], until[own])
+    return float(delay.max(axis=1, initial=0).sum() / n_steps)
 
 
-def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
+def _of_node(node: LateNode, evidence: Evidence, n_meeting: int, most: float) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / evidence.summary["n_summary_steps"])
     figures = {"node": node.host, "ranks": list(node.ranks), "node_late_ns_per_step": late_ns}
     steps = {"n_steps_held_up": int(node.late_ns.size), "n_steps_with_collectives": n_meeting}
     title = f"the others wait for {node.text}, all of it late alike{evidence.waited_in}"
-    saving = min(late_ns, evidence.beside_compute_ns)
-    return Finding(title, f"{node.text} makes the others wait", _COMPARE_NODE, saving, {**figures, **steps})
-
-
-def _largest_delays(evidence: Evidence) -> Int64:
-    """Return the largest single delay of each step that exceeds clock error."""
-    rows = own_lateness(evidence.collectives)
-    rows = rows.filter(rows["is_late_significant"])
-    by_step = rows.group_by("step", use_threads=False).aggregate([("late_by_ns", "max")])
-    largest: Int64 = by_step["late_by_ns_max"].to_numpy()
-    return largest
+    action, saving = f"{node.text} makes the others wait", min(late_ns, most)
+    return Finding(title, action, _COMPARE_NODE, saving, {**figures, **steps})
 
 
 def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
@@ -194,12 +191,11 @@ def _words(
     return f"the others wait for {awaited}{then}", f"{who} the others wait"
 
 
-def _behind(evidence: Evidence, n_steps: int) -> dict[int, float]:
+def _behind(late: pa.Table, n_steps: int) -> dict[int, float]:
     """Return how much later than the first ranks come that are not the last, of each step the most; the latest first."""
-    rows = own_lateness(evidence.collectives)
-    rows = rows.filter(pc.greater(rows["wait_ns"], 0))  # the last is told of already
-    late = pc.subtract(pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]), rows["inherited_ns"])
-    rows = rows.append_column("late_ns", late)
+    rows = late.filter(pc.greater(late["wait_ns"], 0))  # the last is told of already
+    by = pc.subtract(pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]), rows["inherited_ns"])
+    rows = rows.append_column("late_ns", by)
     by_step = rows.group_by(["rank", "step"], use_threads=False).aggregate([("late_ns", "max")])
     return _per_step(by_step, "late_ns_max", n_steps)
 

@@ -37,9 +37,9 @@ _KINDS = """
     no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null -> <CUDA>
     launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
     device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
-        host times (why it idles)
+        host times (why it idles) -> nothing to do; in another capture it may be apart by something else
     device-clock-uncertain (info): the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it idles)
-        may be wrong by as much
+        may be wrong by as much -> call torch.cuda.synchronize() once within the capture, between two steps: it ties one to the other
     no-backward (warning): no backward range inside the steps: hidden by backward is null
         -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
     backward-by-thread (info): no range says when backward runs: it is taken to be what autograd's thread launches while the training loop's

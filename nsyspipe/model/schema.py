@@ -141,7 +141,8 @@ STRAGGLERS = table(f"""stragglers by rank: One row per rank: how the others wait
     {_RANK}
     n_arrived_last  count?  collectives in which it arrived last, alone, but for those in which stages of a pipeline meet, {_OVER} <- KERNEL.start
     wait_caused_ns  ns?     sum of late_by of these, less what the rank itself waited longer for other stages in that step, {_OVER} <- KERNEL.start
-    lateness_ns     ns?     sum over steps of the step's largest late_by of these, less the same, for the rank that was last there, {_OVER} <- KERNEL.start
+    lateness_ns     ns?     sum over steps of the step's largest late_by of these, less the same, for the rank that was last there; 0 of a step in which
+        another rank's was larger, {_OVER} <- KERNEL.start
     held_up_ns      ns?     sum of held_up of these, less the same, at most the step's time in each step, {_OVER} <- KERNEL.start
     wait_ns         ns?     sum of wait_ns of its summary steps; null where one of them is, and without summary steps <- KERNEL.start
 """)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.names import PHASES
 from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 
@@ -34,17 +35,18 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
     lengths = (found.end - found.start)[own]
     large = own[lengths >= _LARGE * lengths.max()]
     last = large[np.argmax(found.launch[large])]
-    at = int(np.searchsorted(np.maximum.accumulate(timeline.launch), found.launch[last])) - 1
+    at = int(np.searchsorted(timeline.launched, found.launch[last])) - 1
     if at < 0:
         return np.empty(0, np.int64)
+    span = slice(int(np.searchsorted(timeline.reached_step, found.step[last])), at + 1)
     # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
     word = timeline.names[timeline.name[at]]
     word = word[max(word.find("["), 0) :].lower()
     is_like = np.array([word in name.lower() for name in timeline.names], np.bool_)
-    chosen = is_like[timeline.name[: at + 1]] & (timeline.step[: at + 1] == found.step[last])
+    chosen = is_like[timeline.name[span]] & (timeline.step[span] == found.step[last])
     if found.phase[last] == _BACKWARD:
-        chosen &= timeline.phase[: at + 1] == _BACKWARD
-    return np.flatnonzero(chosen)
+        chosen &= timeline.phase[span] == _BACKWARD
+    return np.flatnonzero(chosen) + span.start
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
@@ -89,12 +91,10 @@ class GradientCopies(NamedTuple):
 
 def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
-    program, timeline = captured.program, captured.timelines[rank]
-    own = np.flatnonzero((program.step == step) & program.is_gradient)
-    joins = captured.ranks[rank].join[own]
-    bursts = captured.burst[own]
-    found = [_row(timeline, joins[bursts == one]) for one in np.unique(bursts).tolist()]
-    rows = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
+    of_bursts = np.split(captured.ranks[rank].join[own], run_starts(captured.burst[own])[1:])
+    first, *others = [_row(timeline, joins) for joins in of_bursts]
+    rows = np.unique(np.concatenate((first, *others))) if others else first
     is_copy = timeline.is_copy[rows]
     lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
     n_bytes = timeline.n_bytes[rows].astype(np.float64)
@@ -104,8 +104,7 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
 
 def bucket_rows(captured: Captured, step: int, rank: int) -> Int64:
     """Return what scales gradients into buckets and copies them out in all passes of a step but the last: one of each, or none."""
-    program, timeline = captured.program, captured.timelines[rank]
-    own = np.flatnonzero((program.step == step) & program.is_gradient)
+    timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
     rows = [np.empty(0, np.int64)]
     for one in np.unique(captured.burst[own]).tolist()[:-1]:
         of_pass = own[captured.burst[own] == one]
@@ -125,10 +124,7 @@ def _row(timeline: RankTimeline, joins: Int64) -> Int64:
     if not waiting.size:
         return np.empty(0, np.int64)
     first = int(waiting.min())
-    rows = np.arange(first, min(first + _MOST_COPIES, timeline.start.size))
-    is_named_so = np.array(["copy" in name.lower() for name in timeline.names], np.bool_)
-    stops = np.flatnonzero(~(timeline.is_copy[rows] | is_named_so[timeline.name[rows]]))
-    return rows[: int(stops[0])] if stops.size else rows
+    return np.arange(first, min(first + _MOST_COPIES, int(timeline.copies_until[first])))
 
 
 @dataclass(frozen=True)
@@ -148,11 +144,10 @@ def gradients_of(captured: Captured, step: int, n_bytes: float | None, skew: flo
     as many kernels of that name in the backward pass as there are copies, longer for larger ones, are the ready times.
     Else `skew` is the share of each bucket's bytes ready at its end (negative: at its begin), the rest evenly; None: likeliest.
     """
-    program = captured.program
-    own = np.flatnonzero((program.step == step) & program.is_gradient)
+    own = captured.gradients_by_step[step]
     if not own.size:
         return None
-    copies = [gradient_copies(captured, step, rank) for rank in range(program.n_ranks)]
+    copies = [gradient_copies(captured, step, rank) for rank in range(captured.program.n_ranks)]
     sizes = copies[0].n_bytes
     if skew is None and (exact := _scaled(captured, own, copies, sizes)) is not None:
         scale = 1.0 if n_bytes is None else n_bytes / sizes.sum()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,6 +98,24 @@ class RankTimeline:
     next_launch: int  # of what begins the window after the last one; `NEVER`: nothing does
     n_outside: int  # communication operations that belong to no step
     collectives: Collectives
+
+    @cached_property
+    def launched(self) -> Int64:
+        """The latest launch up to each operation."""
+        return np.maximum.accumulate(self.launch)
+
+    @cached_property
+    def reached_step(self) -> Int64:
+        """The latest step up to each operation."""
+        return np.maximum.accumulate(self.step)
+
+    @cached_property
+    def copies_until(self) -> Int64:
+        """Where the copies in a row end that each operation is one of: its own place if it is none."""
+        is_named_so = np.array(["copy" in name.lower() for name in self.names], np.bool_)
+        is_copy = self.is_copy | is_named_so[self.name]
+        ends = np.where(is_copy, is_copy.size, np.arange(is_copy.size))
+        return np.minimum.accumulate(ends[::-1])[::-1]
 
 
 def summary_windows(run: Run) -> Windows | None:
@@ -228,6 +247,13 @@ class Captured:
     def steps(self) -> range:
         """Places of the steps among the windows."""
         return range(self.windows.steps.size)
+
+    @cached_property
+    def gradients_by_step(self) -> list[Int64]:
+        """The all-reduces of gradients of each step, by its place among the windows."""
+        own = np.flatnonzero(self.program.is_gradient)
+        own = own[np.argsort(self.program.step[own], kind="stable")]
+        return np.split(own, np.searchsorted(self.program.step[own], self.steps[1:]))
 
 
 def captured_program(

@@ -48,6 +48,7 @@ _FROM_WIDTH = {
     "exposed_memory_share": _WIDE,
 }  # fmt: skip
 # A word that is typed as it is keeps its first letter.
+_BY = re.compile("_by_[a-z]+$")  # what a figure of the evidence is split by
 _CODE_WORD = re.compile(r"^\S*[_=()\d]")
 # Suffix of a figure's name, and what writes it. The first that fits counts.
 _UNITS = (
@@ -226,7 +227,8 @@ def rank_table(run: Run, n_shown: int) -> Table:
         width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
         return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
 
-    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS])
+    meaning = "the longest delay of each step, for the rank that made it: 0 where another did"
+    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=meaning)
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
@@ -373,7 +375,7 @@ def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tup
 
 def _words(key: str, value: object) -> tuple[str, str]:
     head, colon, name = key.partition(": ")
-    head = head.replace("_by_phase", "").replace("_by_kernel", "")
+    head = _BY.sub("", head)
     stem = head.removesuffix("_per_step")
     suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
     label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")

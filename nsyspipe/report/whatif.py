@@ -97,8 +97,8 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield menu(found, answered)
     bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
-        of_what = "of the mean step; gains above are of the median one"
-        yield from (Heading(f"What findings of analyze promise, and the replay, {of_what}", "dim"), Items(bounds))
+        of_what = "of the mean step; gains above: of the median"
+        yield from (Heading(f"What findings of analyze promise, and the replay ({of_what})", "dim"), Items(bounds))
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     if reasons := refusals(found):

@@ -302,20 +302,23 @@ def same_problems(
 
 
 def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[Trouble]:
-    """Return the problems, those of several ranks, else reports, once; of many alike but for numbers the first."""
+    """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers, and of many, the first."""
 
     def place_of(rows: list[Mapping[str, Any]]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return f"rank {few([*map(str, ranks)], most_places)}" if ranks else few(reports, most_places)
 
-    alike: dict[tuple[str, str, str | None], list[Trouble]] = {}
-    for trouble in same_problems(problems, place_of):
-        severity, message, _, fix = trouble
-        alike.setdefault((severity, _DIGITS.sub("#", message), fix), []).append(trouble)
+    alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    for row in problems:
+        alike.setdefault((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), []).append(row)
     rows: list[Trouble] = []
-    for (severity, _, fix), group in alike.items():
-        is_many = len(group) > _MOST_ALIKE
-        rows += [(severity, f"{group[0][1]}; {len(group) - 1} more alike", "", fix)] if is_many else group
+    for group in alike.values():
+        told = same_problems(group, place_of)
+        is_of_ranks = all(row["rank"] is not None for row in group)
+        if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
+            severity, message, _, fix = told[0]
+            told = [(severity, f"{message}; {len(told) - 1} more alike", place_of(group), fix)]
+        rows += told
     return rows
 
 

@@ -57,7 +57,7 @@ FORMATS: dict[str, RunFormat] = {
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
 # no text before.
 ADDITIONS = {
-    "a finding": (1, {"findings/host.py": {"RULES: Rules = {\n": RULE}}),
+    "a finding": (1, {"findings/gradients.py": {"RULES: Rules = {\n": RULE}}),
     "a column of the steps": (
         2,
         {
