@@ -189,8 +189,9 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
     ``late_by_ns`` and ``held_up_ns`` are less that, 0 at least: who was kept waiting comes late for that.
     """
     is_staged = between_stages(collectives)
-    rows = collectives.filter(pc.invert(is_staged))
-    if rows.num_rows in (0, collectives.num_rows):
+    is_any = pc.any(is_staged).as_py()
+    rows = collectives.filter(pc.invert(is_staged)) if is_any else collectives
+    if not (is_any and rows.num_rows):
         return rows.append_column("inherited_ns", pa.array(np.zeros(rows.num_rows, np.int64)))
     waits = collectives.filter(is_staged)
     width = pc.max(collectives["rank"]).as_py() + 1
