@@ -116,7 +116,9 @@ class Evidence:
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:
         """The rows of `traffic` that are of one rank."""
-        rows: list[dict[str, Any]] = self.traffic.filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        rows: list[dict[str, Any]] = (
+            self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        )
         return rows
 
     @cached_property

@@ -70,7 +70,7 @@ def straggler(evidence: Evidence) -> Answer:
             "capture 3 steps or more, each in an NVTX range",
         )
     met = own_lateness(evidence.collectives)
-    n_meeting = len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique())
+    n_meeting = len(met["step"].filter(pc.is_valid(met["late_by_ns"])).unique())
     node = late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
     largest = _largest_delays(evidence)
     if node and not (_is_often_late(evidence, node.late_ns, n_meeting) and 2 * node.late_ns.sum() >= largest.sum()):
