@@ -6,7 +6,7 @@ are grouped, in the ``ncclGroupEnd`` behind them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from nsyspipe.analysis.phases import launching_passes
 from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
+from nsyspipe.model.table import conform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.phases import PhaseRanges
     from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.table import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int32, Int64
 
     Messages = NDArray[np.void]
 
 UNGROUPED = -1
 
 
-def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
+def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
     A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
@@ -91,57 +92,82 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
 
 
 NOBODY = -1
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """One value per communication operation, aligned time; zero where it is not matched."""
+    """What matched collectives say: a number for each operation, `NOBODY` where it is not matched; and a row for each collective.
 
-    is_matched: Flags  # whether the operation has its counterparts on the other ranks
-    collective_id: Int64  # number of its collective; -1 unmatched
+    The last row is that of what is not matched, all zero.
+    """
+
+    starts: Int64  # of each operation, aligned time
+    ends: Int64
+    collective_id: Int32
     n_ranks: Int64  # ranks that take part
     first_start_ns: Int64  # when the first and the last rank arrived
     last_start_ns: Int64
-    arrival_skew_ns: Int64  # the other columns are as `schema.COLLECTIVES` has them
-    wait_ns: Int64
-    transfer_ns: Int64
-    late_by_ns: Int64
+    late_by_ns: Int64  # the other columns are as `schema.COLLECTIVES` has them
     held_up_ns: Int64
+    latest: Int64  # operation of the rank that arrived last, of several the lowest
     is_significant: Flags  # of ranks that tie the largest clock error counts
     is_late_significant: Flags
 
+    @property
+    def is_matched(self) -> Flags:
+        """Whether each operation has its counterparts on the other ranks."""
+        matched: Flags = self.collective_id != NOBODY
+        return matched
 
-def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64, clock_part: Int64) -> Waiting:
+    def column(self, name: str, rows: Int64 | slice = _ALL) -> Any:  # noqa: ANN401 - an array
+        """Return a column of `schema.COLLECTIVES`, or a field, of some operations; zero where one is not matched."""
+        own, starts = self.collective_id[rows], self.starts[rows]
+        last = self.last_start_ns[own]
+        if name == "arrival_skew_ns":
+            return last - self.first_start_ns[own]
+        if name == "wait_ns":
+            return np.where(own == NOBODY, 0, last - starts)
+        if name == "transfer_ns":
+            return np.where(own == NOBODY, 0, np.maximum(self.ends[rows] - last, 0))
+        value = getattr(self, name)[own]
+        if name in ("late_by_ns", "is_late_significant"):
+            return value & (starts == last) if value.dtype == np.bool_ else np.where(starts == last, value, 0)
+        if name == "held_up_ns":
+            places = np.arange(self.starts.size)[rows] if isinstance(rows, slice) else rows
+            return np.where(self.latest[own] == places, value, 0)
+        return value
+
+
+_AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
+
+
+def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned.
 
-    `clock_error` is of each operation's report, ns; clocks of different parts (`clock.ClockOffset`) were never compared.
+    `clocks` are of each owner of operations the clock's error, ns, and part: those of others were never compared with it.
     """
-    columns: dict[str, Any] = {
-        one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64) for one in fields(Waiting)
-    }
-    columns["collective_id"][:] = NOBODY
+    numbers = np.full(starts.size, NOBODY, np.int32)
+    parts: list[tuple[Any, ...]] = []
     n_before = 0
-    for rows in matched:
-        own_start, own_end = starts[rows], ends[rows]
-        ordered = np.sort(own_start, axis=1)
-        first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
-        clocks = own_start, clock_error[rows], clock_part[rows]
-        is_last, late_by, wait = own_start == last, last - second_last, last - own_start
-        is_skewed = _is_beyond_clocks(first, last, *clocks)
-        values = {
-            "is_matched": True, "collective_id": n_before + np.arange(len(rows))[:, np.newaxis], "n_ranks": rows.shape[1],
-            "first_start_ns": first, "last_start_ns": last, "arrival_skew_ns": last - first, "wait_ns": wait,
-            "transfer_ns": np.maximum(own_end - last, 0), "late_by_ns": np.where(is_last, late_by, 0),
-            "is_significant": is_skewed,
-            "is_late_significant": is_last & _is_beyond_clocks(second_last, last, *clocks),
-        }  # fmt: skip
-        for name, value in values.items():
-            columns[name][rows] = value
-        n_before += len(rows)
-        waited = waited_until(own_start, own_end, wait) - own_start
-        first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
-        columns["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
-    return Waiting(**columns)
+    for block in matched:
+        for rows in np.array_split(block, block.size // _AT_ONCE + 1):
+            numbers[rows] = n_before + np.arange(len(rows), dtype=np.int32)[:, np.newaxis]
+            n_before += len(rows)
+            own_start, own_end = starts[rows], ends[rows]
+            first, second_last, last = np.partition(own_start, (0, -2, -1), axis=1)[
+                :, [0, -2, -1], np.newaxis
+            ].swapaxes(0, 1)
+            of_each = own_start, *(one[owner[rows]] for one in clocks)
+            is_skewed = _is_beyond_clocks(first, last, *of_each)
+            waited = waited_until(own_start, own_end, last - own_start) - own_start
+            latest = rows[np.arange(len(rows)), own_start.argmax(axis=1)]
+            held_up = np.where(is_skewed, waited.max(axis=1, keepdims=True), 0)
+            is_late = _is_beyond_clocks(second_last, last, *of_each)
+            columns = first, last, last - second_last, held_up, latest[:, np.newaxis], is_skewed, is_late
+            parts.append((np.full(len(rows), rows.shape[1]), *(column[:, 0] for column in columns)))
+    nothing = (*(np.zeros(1, np.int64) for _ in range(6)), *(np.zeros(1, np.bool_) for _ in range(2)))
+    return Waiting(starts, ends, numbers, *(np.concatenate(one) for one in zip(*parts, nothing, strict=True)))
 
 
 def _is_beyond_clocks(earlier: Int64, later: Int64, start: Int64, error: Int64, part: Int64) -> Flags:
@@ -183,6 +209,7 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
 
 
 NO_MEMBER = -1
+_WIDTHS = pa.int8(), pa.int16(), pa.int32(), pa.int64()
 
 
 @dataclass(frozen=True)
@@ -196,10 +223,32 @@ class CommKind:
 
 @dataclass(frozen=True)
 class CommOperations:
-    """The communication of one rank: `canonical.COMM_OPERATIONS`, whose column ``kind`` counts the kinds."""
+    """The communication of one rank, each column in the narrowest type that holds it: thousands of ranks meet in one process."""
 
     kinds: tuple[CommKind, ...]
-    table: pa.Table
+    narrow: pa.Table
+
+    @classmethod
+    def of(cls, kinds: Iterable[CommKind], table: pa.Table) -> CommOperations:
+        """Make one of `canonical.COMM_OPERATIONS`, whose column ``kind`` counts the kinds."""
+        return cls(tuple(kinds), pa.table({name: _narrowed(table[name]) for name in table.column_names}))
+
+    @property
+    def table(self) -> pa.Table:
+        """The operations as `canonical.COMM_OPERATIONS`."""
+        return conform(self.narrow, canonical.COMM_OPERATIONS)
+
+
+def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    least, most = pc.min_max(column).values()
+    if not least.is_valid:
+        return pa.nulls(len(column))
+    widths = (
+        width
+        for width in _WIDTHS
+        if -(2 ** (width.bit_width - 1)) <= least.as_py() and most.as_py() < 2 ** (width.bit_width - 1)
+    )
+    return column.cast(next(widths))
 
 
 def comm_operations(
@@ -244,7 +293,7 @@ def comm_operations(
             "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
         }
     )  # fmt: skip
-    return CommOperations(tuple(kinds), table)
+    return CommOperations.of(kinds, table)
 
 
 def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool) -> Int64:

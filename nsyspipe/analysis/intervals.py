@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from nsyspipe.model.table import Flags, Int64
 
 
@@ -88,7 +90,30 @@ class IntervalSet:
         return IntervalSet(starts, np.minimum(few.ends[owner], many.ends[partner]))
 
 
-_FOREVER = 2**62
+@dataclass(frozen=True, eq=False)
+class NarrowIntervals:
+    """An `IntervalSet` in a third of its memory: from its begin on, how long each interval and each gap lasts."""
+
+    begin: int
+    lengths: NDArray[np.integer]
+
+    @classmethod
+    def of(cls, intervals: IntervalSet) -> NarrowIntervals:
+        """Make one of a set; exact, whatever lasts how long."""
+        edges = np.stack((intervals.starts, intervals.ends), axis=1).ravel()
+        lengths = np.diff(edges)
+        is_short = bool((lengths < _SHORT).all())
+        return cls(int(edges[0]) if edges.size else 0, lengths.astype(np.uint32) if is_short else lengths)
+
+    def shifted(self, by_ns: int) -> IntervalSet:
+        """Return the intervals, later by some time."""
+        if not self.lengths.size:
+            return EMPTY
+        edges = np.cumsum(np.append(self.begin + by_ns, self.lengths))
+        return IntervalSet(edges[::2], edges[1::2])
+
+
+_FOREVER, _SHORT = 2**62, 2**32
 _FEW = 1_000  # looked up at once
 _BLOCK = 131_072  # so many rows at a time keep what is made on the way small
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))

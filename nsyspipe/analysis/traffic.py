@@ -112,9 +112,9 @@ def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
 
     Sends and receives, and what a communicator does that holds two of the ranks of one that sends: a norm of all stages.
     """
+    if "send_recv" not in collectives["collective"].unique().to_pylist():
+        return pa.chunked_array([np.zeros(collectives.num_rows, np.bool_)])
     in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    if not pc.any(in_pairs).as_py():
-        return in_pairs
     named = collectives["comm_id"].cast(pa.string()).combine_chunks().dictionary_encode()
     code = pc.fill_null(named.indices, len(named.dictionary)).to_numpy()
     numbers, rank = np.unique(collectives["rank"], return_inverse=True)
@@ -144,7 +144,7 @@ def dimensions(traffic: pa.Table) -> list[Dimension]:
 
     Communicators of a role that share ranks are one group: the pairs of neighbouring stages are one pipeline.
     """
-    rows = [row for row in traffic.to_pylist() if row["rank"] is None]
+    rows = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
     found: dict[object, tuple[int | None, list[str], list[frozenset[int]]]] = {}
     for role in _NESTING:
         if not (own := [row for row in rows if row["role"] == role]):
@@ -172,7 +172,7 @@ def mean_over_ranks(traffic: pa.Table, column: str, key: str) -> dict[str, float
 
     Each communicator counts as often as it has ranks.
     """
-    rows = [row for row in traffic.to_pylist() if row["rank"] is not None]
+    rows = traffic.filter(pc.is_valid(traffic["rank"])).select([*{"rank", column, key}]).to_pylist()
     if any(row[column] is None for row in rows):
         return None
     sums: dict[str, float] = defaultdict(float)
@@ -189,8 +189,9 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
     ``late_by_ns`` and ``held_up_ns`` are less that, 0 at least: who was kept waiting comes late for that.
     """
     is_staged = between_stages(collectives)
-    rows = collectives.filter(pc.invert(is_staged))
-    if rows.num_rows in (0, collectives.num_rows):
+    is_any = pc.any(is_staged).as_py()
+    rows = collectives.filter(pc.invert(is_staged)) if is_any else collectives
+    if not (is_any and rows.num_rows):
         return rows.append_column("inherited_ns", pa.array(np.zeros(rows.num_rows, np.int64)))
     waits = collectives.filter(is_staged)
     width = pc.max(collectives["rank"]).as_py() + 1

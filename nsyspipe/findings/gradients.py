@@ -265,8 +265,10 @@ def flat_all_reduce(evidence: Evidence) -> Answer:
     That is the saving. Which way NCCL takes inside of one all-reduce is not looked at.
     """
     cost = evidence.exposed_cost(DATA, "all_reduce") if evidence.gradient_all_reduces.num_rows else None
-    groups = {row["ranks"] for row in evidence.traffic_of(DATA, "all_reduce")}
-    per_host = [Counter(evidence.hosts.get(int(rank)) for rank in ranks.split(",")) for ranks in groups]
+    groups: dict[str, list[str | None]] = {}
+    for row in evidence.traffic_of(DATA, "all_reduce"):
+        groups.setdefault(row["communicator"], []).append(evidence.hosts.get(row["rank"]))
+    per_host = [*map(Counter, groups.values())]
     flat = [one for one in per_host if None not in one and len(one) > 1 and min(one.values()) > 1]
     if cost is None or not flat:
         return None

@@ -98,7 +98,8 @@ class Evidence:
     @cached_property
     def collectives(self) -> pa.Table:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
-        return self.all_collectives.select(_OF_COLLECTIVES).filter(self.all_collectives["in_summary"])
+        rows, counts = self.all_collectives.select(_OF_COLLECTIVES), self.all_collectives["in_summary"]
+        return rows if pc.all(counts).as_py() else rows.filter(counts)  # thousands of ranks have gigabytes
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:
@@ -116,7 +117,9 @@ class Evidence:
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:
         """The rows of `traffic` that are of one rank."""
-        rows: list[dict[str, Any]] = self.traffic.filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        rows: list[dict[str, Any]] = (
+            self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist()
+        )
         return rows
 
     @cached_property
@@ -127,9 +130,20 @@ class Evidence:
     def of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role, of all its collectives unless some are given."""
         uses = {f"{row['collective']} {row['communicator']}" for row in self.traffic_of(role, *collectives)}
-        parts = (self.collectives[name].cast(pa.string()) for name in ("collective", "comm_id"))
-        is_used = pc.is_in(pc.binary_join_element_wise(*parts, " "), value_set=pa.array(uses, pa.string()))
-        return self.collectives.filter(is_used)
+        if len(uses) == len(self._uses):
+            return self.collectives
+        words, codes = [], []
+        for name in ("collective", "comm_id"):
+            column = self.collectives[name].combine_chunks().dictionary_encode()
+            words.append([*column.dictionary.to_pylist(), None])
+            codes.append(pc.fill_null(column.indices, len(column.dictionary)).to_numpy())
+        is_used = np.array([[f"{collective} {comm}" in uses for comm in words[1]] for collective in words[0]])
+        return self.collectives.filter(pa.array(is_used[tuple(codes)]))
+
+    @cached_property
+    def _uses(self) -> frozenset[str]:
+        """Each collective of each communicator."""
+        return frozenset(f"{row['collective']} {row['communicator']}" for row in self._by_rank)
 
     def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
         """Return the rows of `traffic` of a role and one rank each, of all its collectives unless some are given."""

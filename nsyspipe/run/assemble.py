@@ -113,7 +113,7 @@ def merge(
             *_of_ranks(ranks, size, sidecars),
             *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
-            *_of_messages(collectives, len(ranks), digests),
+            *_of_messages(across, sizes, digests),
             *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
         ),
         selection=selection,
@@ -323,13 +323,14 @@ def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
     return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
 
 
-def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
+def _of_messages(across: comm.CrossRank, sizes: Int64, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
     """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
-    sizes = collectives["message_bytes"]
-    if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
+    own = np.flatnonzero(across.rows.in_step)
+    n_absent = int(np.count_nonzero(comm.message_sizes(across.rows, sizes, own)[0] == comm.ABSENT))
+    if len(across.placed) < 2 or not n_absent:  # noqa: PLR2004 - one rank sends nothing
         return
-    if sizes.null_count < len(sizes):
-        yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
+    if n_absent < own.size:
+        yield problem("few-message-sizes", n=n_absent, total=own.size)
         return
     gaps = {digest.size_gap for digest in digests}
     reasons = [why for gap, (why, _) in SIZE_GAPS.items() if gap in gaps]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,14 @@ from nsyspipe.model.problems import Problem, problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nsyspipe.model.table import Flags, Float64, Int64
+    from nsyspipe.model.table import Flags, Float64, Int32, Int64
     from nsyspipe.run.gather import Rank
     from nsyspipe.run.process import ProcessDigest
 
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
 ABSENT = np.iinfo(np.int64).min
+NONE = -1  # of what is counted from 0
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
@@ -37,30 +38,34 @@ _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", 
 class CommRows:
     """Columns of equal length, ordered by (rank, start)."""
 
-    rank: Int64  # place of the rank among the run's ranks in ascending order
-    report: Int64  # place of its report among the arguments
+    rank: Int32  # place of the rank among the run's ranks in ascending order
     step: Int64  # step number; meaningless where `in_step` is false
     in_step: Flags
     start_ns: Int64  # on the clocks that sessions started by, as end_ns
     end_ns: Int64
-    kind: Int64  # index into `kinds`, where sends and receives that NCCL made are what was called, if that is known
+    kind: Int32  # index into `kinds`, where sends and receives that NCCL made are what was called, if that is known
     kinds: tuple[CommKind, ...]
-    collective: Int64  # index into `names.COLLECTIVES`
-    communicator: Int64  # index into `communicators`, the names of the run's communicators
+    communicator: Int32  # index into `communicators`, the names of the run's communicators
     communicators: tuple[str, ...]
     seq_number: Int64  # from NCCL's payload, `ABSENT` where there is none
     message_bytes: Int64  # as NCCL reports them, `ABSENT` as well
-    launched_in: Int64  # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `ABSENT`
-    micro_batch: Int64  # which backward pass of the step launched it, from 0; else `ABSENT`
-    n_before: Int64  # compute kernels that its step launched before it, `ABSENT` where that is not known
+    launched_in: Int32  # the pass of the step that launched it, as `phases.IN_FORWARD` and so on; else `NONE`
+    micro_batch: Int32  # which backward pass of the step launched it, from 0; else `NONE`
+    n_before: Int32  # compute kernels that its step launched before it, `NONE` where that is not known
     has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
+
+    @property
+    def collective(self) -> Int32:
+        """Index of each operation's collective in `names.COLLECTIVES`."""
+        of_kinds = [COLLECTIVES.index(kind.collective) for kind in self.kinds]
+        return np.array([*of_kinds, 0], np.int32)[self.kind]
 
     def __len__(self) -> int:
         return int(self.rank.size)
 
     def n_users(self, n_ranks: int) -> Int64:
         """Return how many of the run's ranks use each communicator."""
-        pairs = np.unique(self.communicator * n_ranks + self.rank) // max(n_ranks, 1)
+        pairs = np.unique(self.communicator.astype(np.int64) * n_ranks + self.rank) // max(n_ranks, 1)
         return np.bincount(pairs, minlength=len(self.communicators))
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
@@ -69,10 +74,10 @@ class CommRows:
         chosen = self.in_step
         if not chosen.any():
             return group, np.empty(0, np.int64)
-        columns = [self.communicator[chosen], self.step[chosen]]
+        columns: list[Int64] = [self.communicator[chosen].astype(np.int64), self.step[chosen]]
         if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
             # NCCL counts the calls of each kind by themselves.
-            columns += [self.collective[chosen], self.seq_number[chosen]]
+            columns += [self.collective[chosen].astype(np.int64), self.seq_number[chosen]]
         code, width = np.zeros(columns[0].size, np.int64), 1
         for column in columns:
             dense, n_values = _dense(column)
@@ -97,18 +102,30 @@ def _dense(values: Int64) -> tuple[Int64, int]:
 
 def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
     """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
-    tables = [rank.process.comm.table for rank in ranks]
-    sizes = [table.num_rows for table in tables]
+    tables = [rank.process.comm.narrow for rank in ranks]
+    edges = np.cumsum([0, *(table.num_rows for table in tables)]).tolist()
 
-    def column(name: str) -> Int64:
-        return _joined(pc.fill_null(table[name], ABSENT).to_numpy() for table in tables)
+    def joined(parts: Iterable[Int64], kind: type[np.int32 | np.int64] = np.int64) -> Any:  # noqa: ANN401 - an array
+        column = np.empty(edges[-1], kind)
+        for first, last, part in zip(edges, edges[1:], parts, strict=False):
+            column[first:last] = part
+        return column
+
+    def values(table: pa.Table, name: str, absent: int = ABSENT) -> Int64:
+        return pc.fill_null(table[name].cast(pa.int64()), absent).to_numpy()  # type: ignore[no-any-return]
+
+    def column(name: str, absent: int = ABSENT, kind: type[np.int32 | np.int64] = np.int64) -> Any:  # noqa: ANN401 - an array
+        if all(pa.types.is_null(table[name].type) for table in tables):
+            return np.broadcast_to(kind(absent), edges[-1])
+        return joined((values(table, name, absent) for table in tables), kind)
+
+    def shifted(name: str) -> Any:  # noqa: ANN401 - an array
+        return joined(values(table, name) + rank.shift_ns for rank, table in zip(ranks, tables, strict=True))
 
     kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
-    codes_of_kinds = [np.array([kinds.index(kind) for kind in rank.process.comm.kinds], np.int64) for rank in ranks]
-    pairs = zip(codes_of_kinds, tables, strict=True)
-    kind = _joined(codes[table["kind"].to_numpy()] for codes, table in pairs if table.num_rows)
-    collectives = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
-    collective = collectives[kind] if kinds else kind
+    number = {kind: at for at, kind in enumerate(kinds)}
+    codes = (np.array([*map(number.get, rank.process.comm.kinds), 0]) for rank in ranks)
+    kind = joined((own[values(table, "kind")] for own, table in zip(codes, tables, strict=True)), np.int32)
     in_step, comm_id = column("member") != NO_MEMBER, column("comm_id")
     has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
     if has_ids:
@@ -117,50 +134,44 @@ def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64
     else:  # by kind and order of first use
         order = column("stream_order")
         width = int(order.max(initial=0)) + 1
-        codes, communicator = np.unique(collective * width + order, return_inverse=True)
-        names = tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in codes.tolist())
+        collective = np.array([*(COLLECTIVES.index(one.collective) for one in kinds), 0])[kind]
+        pairs, communicator = np.unique(collective * width + order, return_inverse=True)
+        names = tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in pairs.tolist())
     message_bytes, called = column("message_bytes"), column("called")
     is_called = called != ABSENT
     if is_called.any() and has_ids:
         kinds, kind = _as_called(kinds, kind, called)
-        collective = np.where(is_called, called, collective)
     elif is_called.any():  # of sends and receives that is not the size
         message_bytes = np.where(is_called, ABSENT, message_bytes)
-    shift = np.repeat([rank.shift_ns for rank in ranks], sizes).astype(np.int64)
     return CommRows(
-        rank=np.repeat(np.arange(len(ranks)), sizes),
-        report=np.repeat([rank.argument for rank in ranks], sizes).astype(np.int64),
-        step=_joined(
-            np.append(numbers, 0)[table["member"].to_numpy()]  # the last place is that of no member
+        rank=np.repeat(np.arange(len(ranks), dtype=np.int32), np.diff(edges)),
+        step=joined(
+            np.append(numbers, 0)[values(table, "member")]  # the last place is that of no member
             for numbers, table in zip(step_numbers, tables, strict=True)
         ),
         in_step=in_step,
-        start_ns=column("start_ns") + shift,
-        end_ns=column("end_ns") + shift,
+        start_ns=shifted("start_ns"),
+        end_ns=shifted("end_ns"),
         kind=kind,
         kinds=kinds,
-        collective=collective,
-        communicator=communicator,
+        communicator=communicator.astype(np.int32),
         communicators=names,
+        seq_number=column("seq_number"),
         message_bytes=message_bytes,
         has_ids=has_ids,
-        **{name: column(name) for name in ("seq_number", "launched_in", "micro_batch", "n_before")},
+        **{name: column(name, NONE, np.int32) for name in ("launched_in", "micro_batch", "n_before")},
     )
 
 
-def _joined(arrays: Iterable[Int64]) -> Int64:
-    return np.concatenate([np.empty(0, np.int64), *arrays])
-
-
-def _as_called(kinds: tuple[CommKind, ...], kind: Int64, called: Int64) -> tuple[tuple[CommKind, ...], Int64]:
+def _as_called(kinds: tuple[CommKind, ...], kind: Int32, called: Int64) -> tuple[tuple[CommKind, ...], Int32]:
     """Put what was called in the place of the sends and receives that it ran as."""
     width = len(COLLECTIVES) + 1
-    pairs, index = np.unique(kind * width + called.clip(-1) + 1, return_inverse=True)
+    pairs, index = np.unique(kind.astype(np.int64) * width + called.clip(-1) + 1, return_inverse=True)
     named = [kinds[pair // width] for pair in pairs.tolist()]
     for at, code in enumerate((pairs % width).tolist()):
         named[at] = replace(named[at], collective=COLLECTIVES[code - 1]) if code else named[at]
     known = tuple(dict.fromkeys(named))
-    return known, np.array([known.index(one) for one in named], np.int64)[index]
+    return known, np.array([known.index(one) for one in named], np.int32)[index]
 
 
 def _communicator_name(number: int) -> str:
@@ -191,14 +202,16 @@ def cross_rank(
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
     group, n_required = rows.groups(len(ranks))
     matched = matching.match(group, rows.rank, n_required) if is_aligned else []
-    aligning = np.array([name in ALIGNING for name in COLLECTIVES])
-    blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
-    used = {rank.argument for rank in ranks}
-    offsets = clock_offsets(blocks, rows.end_ns, rows.report, n_reports, is_one_clock=len(used) == 1)
-    offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
+    aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
+    blocks = [block[aligning[block[:, 0]]] for block in matched]
+    reports = np.array([rank.argument for rank in ranks], np.int64)
+    used = set(reports.tolist())
+    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=len(used) == 1)
+    of_ranks = [offsets[argument] for argument in reports]
+    offset = np.array([one.offset_ns for one in of_ranks], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
-    errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in offsets])[rows.report]
-    parts = np.array([one.part for one in offsets])[rows.report]
+    errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in of_ranks], np.int64)
+    parts = np.array([one.part for one in of_ranks], np.int64)
     is_one_part = len({offsets[argument].part for argument in used}) == 1
     has_all_errors = is_one_part and all(offsets[argument].error_ns is not None for argument in used)
     # Times of different ranks can be compared by session starts, or by collectives.
@@ -210,7 +223,7 @@ def cross_rank(
     elif has_comm and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
-        known = matching.waiting(matched, rows.start_ns, rows.end_ns, errors, parts)
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
         problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
@@ -226,7 +239,8 @@ def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: b
             yield problem("unmatched-collectives", n=n_unmatched, total=total)
     # A send may end before its receiver comes: NCCL has room for what it sends.
     is_send = rows.collective == COLLECTIVES.index("send_recv")
-    if n_early := int(np.count_nonzero(known.is_matched & ~is_send & (rows.end_ns < known.last_start_ns))):
+    is_early = known.is_matched & ~is_send & (rows.end_ns < known.column("last_start_ns"))
+    if n_early := int(np.count_nonzero(is_early)):
         yield problem("ended-before-last-arrived", n=n_early)
 
 
@@ -249,14 +263,13 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     waits, exposed = np.zeros((2, rank.size), np.int64)
     if across.waiting is None:
         return waits, exposed, np.zeros(rank.size, np.bool_)
-    until = matching.waited_until(rows.start_ns, rows.end_ns, across.waiting.wait_ns)
-    is_wait = across.is_matched & (until > rows.start_ns)
     width = len(across.placed)
-    edges = np.searchsorted(rows.rank, np.arange(width + 1))
-    for place in np.unique(rank).tolist():
-        own = np.flatnonzero(is_wait[edges[place] : edges[place + 1]]) + edges[place]
-        windows, one = rank == place, across.placed[place]
-        covered = union(rows.start_ns[own], until[own])
+    edges, of_rank = (np.searchsorted(of, np.arange(width + 1)) for of in (rows.rank, rank))
+    for place, one in enumerate(across.placed):
+        own, windows = (slice(*at[place : place + 2]) for at in (edges, of_rank))
+        begun, wait = rows.start_ns[own], across.waiting.column("wait_ns", own)
+        until = matching.waited_until(begun, rows.end_ns[own], wait)
+        covered = union(begun[until > begun], until[until > begun])
         waits[windows] = covered.lengths(starts[windows], ends[windows])
         beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
         exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
@@ -268,24 +281,26 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
 def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
-    own = rows.in_step
-    n_bytes = message_sizes(rows, sizes)[0][own]
+    own = np.flatnonzero(rows.in_step)
+    n_bytes = message_sizes(rows, sizes, own)[0]
     at = pc.index_in(pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank))
     place = pc.fill_null(at, rank.size).to_numpy()  # behind the last: of no window
-    totals, n_absent = np.zeros((2, rank.size + 1), np.int64)
-    np.add.at(totals, place, np.where(n_bytes == ABSENT, 0, n_bytes))
-    np.add.at(n_absent, place, n_bytes == ABSENT)
-    return totals[:-1], n_absent[:-1] == 0
+    is_known = n_bytes != ABSENT
+    totals = sums_of(place[is_known], n_bytes[is_known], rank.size + 1)
+    return totals[:-1], np.bincount(place[~is_known], minlength=rank.size + 1)[:-1] == 0
 
 
-def message_sizes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
-    """Return each operation's whole message (`ABSENT`: not known), its bus bytes, and whether those are known."""
-    n_ranks = sizes[rows.communicator] if len(rows) else rows.rank
-    message, bus = np.full(len(rows), ABSENT), np.zeros(len(rows))
-    known = rows.message_bytes != ABSENT
+def message_sizes(rows: CommRows, sizes: Int64, of: Int64) -> tuple[Int64, Float64, Flags]:
+    """Return the whole message of some operations (`ABSENT`: not known), its bus bytes, and whether those are known."""
+    reported = rows.message_bytes[of]
+    known = reported != ABSENT
+    message, bus = np.full(of.size, ABSENT), np.zeros(of.size)
+    if not known.any():
+        return message, bus, known
+    n_ranks, collective = sizes[rows.communicator[of]], rows.collective[of]
     for code, name in enumerate(COLLECTIVES):
-        own = known & (rows.collective == code)
-        whole = matching.whole_message(name, rows.message_bytes[own], n_ranks[own])
+        own = known & (collective == code)
+        whole = matching.whole_message(name, reported[own], n_ranks[own])
         message[own] = np.where((n_ranks[own] == 0) & (name in matching.PER_RANK), ABSENT, whole)
         bus[own] = whole * matching.bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
     return message, bus, known & (message != ABSENT) & (n_ranks > 0)
@@ -323,8 +338,8 @@ def _exposed(across: CrossRank, order: Int64) -> pa.Array:
 
 
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
-    """Return those columns of `collectives_table` that figures and rules need, sorted by (rank, start)."""
-    order = np.flatnonzero(across.rows.in_step)
+    """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
+    order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
     return pa.table(_columns(across, order, ranks, summary_steps, sizes))
 
 
@@ -332,32 +347,33 @@ def _columns(
     across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
 ) -> dict[str, pa.Array | Int64 | Flags]:
     rows = across.rows
-    message, bus, is_sized = message_sizes(rows, sizes)
+    message, bus, is_sized = message_sizes(rows, sizes, order)
     return {
         "step": rows.step[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
         "collective": _words(rows.kind[order], [kind.collective for kind in rows.kinds]),
         "datatype": _words(rows.kind[order], [kind.datatype for kind in rows.kinds]),
         "comm_id": _words(rows.communicator[order], rows.communicators),
-        "micro_batch": pa.array(rows.micro_batch[order], mask=rows.micro_batch[order] == ABSENT),
+        "micro_batch": pa.array(rows.micro_batch[order], pa.int64(), mask=rows.micro_batch[order] == NONE),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": across.is_matched[order],
         "in_summary": np.isin(rows.step[order], summary_steps),
         **_waiting_columns(across.waiting, order, _NEEDED),
-        "message_bytes": pa.array(message[order], mask=message[order] == ABSENT),
-        "bus_bytes": pa.array(bus[order], mask=~is_sized[order]),
+        "message_bytes": pa.array(message, mask=message == ABSENT),
+        "bus_bytes": pa.array(bus, mask=~is_sized),
     }
 
 
-def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(words, pa.string()))
+def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
 
 
 def _waiting_columns(known: matching.Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if known is None:
         return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
-    return {name: pa.array(getattr(known, name)[order], mask=~known.is_matched[order]) for name in names}
+    is_absent = known.collective_id[order] == matching.NOBODY
+    return {name: pa.array(known.column(name, order), mask=is_absent) for name in names}
 
 
 def places_in_steps(across: CrossRank) -> Int64:
@@ -368,7 +384,7 @@ def places_in_steps(across: CrossRank) -> Int64:
     matched = np.flatnonzero(across.is_matched & rows.in_step)
     if known is not None:
         collective = known.collective_id
-        order = matched[np.lexsort((collective[matched], known.first_start_ns[matched], rows.step[matched]))]
+        order = matched[np.lexsort((collective[matched], known.column("first_start_ns", matched), rows.step[matched]))]
         is_new = np.diff(collective[order], prepend=-1) != 0
         count, begins = np.cumsum(is_new), run_starts(rows.step[order])
         seq[order] = count - np.repeat(count[begins], np.diff(begins, append=order.size))
@@ -382,9 +398,12 @@ def places_in_steps(across: CrossRank) -> Int64:
     return seq
 
 
+_OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
+
+
 def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched, lateness without steps."""
-    chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
+    chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
     is_known = chosen.num_rows > 0 or (in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count)

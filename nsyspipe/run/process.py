@@ -13,7 +13,7 @@ from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinc
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import IntervalSet, grouped_lengths, union
+from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
@@ -140,7 +140,7 @@ class ProcessDigest(_Process):
     kernels: pa.Table  # one row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels_by_window: WindowSums  # number and time of each of those rows' kernels by the window that they start in
     blocked_ns_by_call: dict[str, Int64]  # idle time by the API call that blocked the host, one value per window
-    hidden: IntervalSet  # when communication ran beside compute, report time
+    hidden: NarrowIntervals  # when communication ran beside compute, report time
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def _measured(
         "kernels": kernels,
         "kernels_by_window": by_window,
         "blocked_ns_by_call": blocked_ns_by_call,
-        "hidden": device.hidden,
+        "hidden": NarrowIntervals.of(device.hidden),
     }
 
 
@@ -313,7 +313,7 @@ def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Rec
             for name, values in columns.items()
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables).combine_chunks()  # a chunk takes more memory than its few rows
 
 
 # Of a report without device activity: the processes with ranges of their own, each with its families.

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsyspipe.analysis.collectives import waited_until
+from nsyspipe.analysis.collectives import NOBODY, waited_until
 from nsyspipe.analysis.intervals import run_starts, union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.run.collectives import ABSENT, message_sizes
+from nsyspipe.run.collectives import ABSENT, NONE, message_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +39,17 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
     """
     rows = across.rows
     width = len(COLLECTIVES)
-    use = rows.communicator * width + rows.collective
+    use = rows.communicator.astype(np.int64) * width + rows.collective
     summary = steps.filter(steps["in_summary"])
     windows = [summary[name].to_numpy() for name in ("rank", "step", "start_ns", "end_ns")]
     chosen = rows.in_step & np.isin(rows.step, windows[1])
-    message, bus, is_sized = message_sizes(rows, sizes)
+    message, bus, is_sized = message_sizes(rows, sizes, np.arange(len(rows)))
     is_hidden = {row["rank"] for row in summary.select(["rank", "comm_ns"]).to_pylist() if row["comm_ns"] is None}
     cells: dict[int, dict[int, _Cell]] = {}
     users: dict[int, set[int]] = {}
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     for place, rank in enumerate(across.placed):
-        own_windows = windows[0] == rank.number
+        own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
         starts, ends = windows[2][own_windows], windows[3][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
         span = slice(edges[place], edges[place + 1])
@@ -60,7 +60,7 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
             comm = int(times.lengths(starts, ends).sum())
             beside = int(times.intersect(hidden).lengths(starts, ends).sum())
             launched_in = rows.launched_in[own]
-            is_told = not (launched_in == ABSENT).any()
+            is_told = not (launched_in == NONE).any()
             cell: _Cell = {
                 "calls": own.size,
                 "bytes": None if (message[own] == ABSENT).any() else int(message[own].sum()),
@@ -73,7 +73,7 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
             }
             if rank.number in is_hidden:
                 cell = dict.fromkeys(cell)
-            cell |= {"n_steps": np.count_nonzero(own_windows), **_sized(across, own, message, bus, is_sized)}
+            cell |= {"n_steps": starts.size, **_sized(across, own, message, bus, is_sized)}
             cells.setdefault(code, {})[rank.number] = cell
             users.setdefault(code // width, set()).add(rank.number)
     before = _kernels_before(across, chosen)
@@ -107,29 +107,30 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
     # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
     parts = np.split(sends[order], run_starts(use[order])[1:]) if rows.has_ids and uses else [sends]
     for group, own in zip([[code] for code in uses] if rows.has_ids else [uses], parts, strict=False):
-        if not own.size or (rows.n_before[own] == ABSENT).any():
+        if not own.size or (rows.n_before[own] == NONE).any():
             continue
         own = own[np.lexsort((rows.n_before[own], rows.step[own], rows.rank[own]))]  # noqa: PLW2901
-        first = own[run_starts(rows.rank[own] * (int(rows.step[own].max()) + 1) + rows.step[own])]
-        of_ranks = np.split(rows.n_before[first], run_starts(rows.rank[first])[1:])
+        rank = rows.rank[own].astype(np.int64)
+        is_first = run_starts(rank * (int(rows.step[own].max()) + 1) + rows.step[own])
+        of_ranks = np.split(rows.n_before[own[is_first]], run_starts(rank[is_first])[1:])
         before |= dict.fromkeys(group, tuple(float(np.median(one)) for one in of_ranks))
     return before
 
 
 def _waited(across: CrossRank, of_use: Int64, own: Int64, starts: Int64, ends: Int64) -> int | None:
     rows, matched = across.rows, across.waiting
-    if matched is None or not matched.is_matched[own].all():
+    if matched is None or (matched.collective_id[own] == NOBODY).any():
         return None
-    until = waited_until(rows.start_ns[of_use], rows.end_ns[of_use], matched.wait_ns[of_use])
-    waits = matched.is_matched[of_use] & (until > rows.start_ns[of_use])
-    return int(union(rows.start_ns[of_use][waits], until[waits]).lengths(starts, ends).sum())
+    begun = rows.start_ns[of_use]
+    until = waited_until(begun, rows.end_ns[of_use], matched.column("wait_ns", of_use))
+    return int(union(begun[until > begun], until[until > begun]).lengths(starts, ends).sum())
 
 
 def _sized(across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized: Flags) -> _Cell:
     matched = across.waiting
-    if matched is None or not own.size or not (is_sized[own] & matched.is_matched[own]).all():
+    if matched is None or not own.size or not (is_sized[own] & (matched.collective_id[own] != NOBODY)).all():
         return dict.fromkeys(_SIZED)
-    sums = message[own].sum(), bus[own].sum(), matched.transfer_ns[own].sum()
+    sums = message[own].sum(), bus[own].sum(), matched.column("transfer_ns", own).sum()
     return {name: one.item() for name, one in zip(_SIZED, sums, strict=True)}
 
 

@@ -31,7 +31,7 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.metadata import read_capture
 from nsyspipe.reader.report import Report, open_report
 from nsyspipe.reader.tables import fetch_rows
-from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
+from nsyspipe.run.collectives import ABSENT, NONE, CommRows, CrossRank, collectives_table
 from nsyspipe.store.write import save
 from tests.build.synthetic import clock_errors, generate
 from tests.build.tools import STEADY, Changed
@@ -186,13 +186,13 @@ def generated_rows():
     end = ready + 100_000 + rng.integers(20_000, 300_000, N_COLLECTIVES) + rng.integers(0, 3000, shape)
     error = clock_errors(N_RANKS, SEED)[:, None]
     rank, kind = np.repeat(np.arange(N_RANKS), N_COLLECTIVES), np.tile(kind, N_RANKS)
-    unknown = np.full(rank.size, ABSENT)
+    unknown, none = np.full(rank.size, ABSENT), np.full(rank.size, NONE, np.int32)
     return CommRows(
-        rank=rank, report=rank, step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS), in_step=np.ones(rank.size, np.bool_),
-        start_ns=(start + error).ravel(), end_ns=(end + error).ravel(), kind=kind, kinds=KINDS, collective=kind,
-        communicator=2 * kind + np.tile(stream, N_RANKS),
+        rank=rank.astype(np.int32), step=np.tile(np.arange(N_COLLECTIVES) // 20, N_RANKS), in_step=np.ones(rank.size, np.bool_),
+        start_ns=(start + error).ravel(), end_ns=(end + error).ravel(), kind=kind.astype(np.int32), kinds=KINDS,
+        communicator=(2 * kind + np.tile(stream, N_RANKS)).astype(np.int32),
         communicators=tuple(f"{kind.collective}/{order}" for kind in KINDS for order in range(2)),
-        seq_number=unknown, message_bytes=unknown, launched_in=unknown, micro_batch=unknown, n_before=unknown, has_ids=False,
+        seq_number=unknown, message_bytes=unknown, launched_in=none, micro_batch=none, n_before=none, has_ids=False,
     )  # fmt: skip
 
 
@@ -206,10 +206,11 @@ def test_speed_of_matching_clocks_and_waiting(shown):
         group, required = rows.groups(size)
         matched = match(group, rows.rank, required)
         telling = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
-        offsets = clock_offsets(telling, rows.end_ns, rows.report, size)
-        errors = np.array([one.error_ns for one in offsets], np.int64)[rows.report]
-        offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
-        found = waiting(matched, rows.start_ns - offset, rows.end_ns - offset, errors, np.zeros_like(errors))
+        offsets = clock_offsets(telling, rows.end_ns, rows.rank.astype(np.int64), size)
+        errors = np.array([one.error_ns for one in offsets], np.int64)
+        offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.rank]
+        times = rows.start_ns - offset, rows.end_ns - offset
+        found = waiting(matched, *times, rows.rank, (errors, np.zeros_like(errors)))
         return offsets, found
 
     seconds = min(_timed(across) for _ in range(3))

@@ -25,6 +25,6 @@ def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None,
 
 def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):
     rows = [one | {"kind": kinds.index(one["kind"])} for one in operations]
-    comm = CommOperations(kinds, canonical.COMM_OPERATIONS.from_rows(rows))
+    comm = CommOperations.of(kinds, canonical.COMM_OPERATIONS.from_rows(rows))
     alone = {"hidden": EMPTY, "windows": pa.table({"graph_ns": [0]})}
     return Rank(report, None, SimpleNamespace(comm=comm, **alone), shift)  # type: ignore[arg-type]
