@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (
     "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
-    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-steps", "rank-map",
+    "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
     "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
 _FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
-_RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-steps": "steps"}
+_RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks": "ranks", "perfetto-steps": "steps"}
 # A command of a shell stays one, to its end. After an option stands what looks like a value, or a word of the sentence.
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"

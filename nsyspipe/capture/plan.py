@@ -143,7 +143,7 @@ def parse_job(words: Sequence[str]) -> Job:
     return Job(**given, ends_any=ends_any, command=tuple(words[at + 1 :]))
 
 
-def parse_ranks(text: str) -> frozenset[int]:
+def parse_ranks(text: str, option: str = "--ranks") -> frozenset[int]:
     """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
     found: set[int] = set()
     for part in text.split(","):
@@ -155,7 +155,7 @@ def parse_ranks(text: str) -> frozenset[int]:
         if ranks and ranks[-1] >= _MOST_RANKS:
             problem = f"no job has a rank {ranks[-1]}"
         if problem or ranks is None:
-            raise OptionError(f"--ranks {text}", problem, fix="--ranks 0,7,63 or --ranks 0-3")
+            raise OptionError(f"{option} {text}", problem, fix=f"{option} 0,7,63 or {option} 0-3")
         found |= set(ranks)
     return frozenset(found)
 

@@ -256,6 +256,9 @@ class AnalysisOutputs(Outputs):
     perfetto_steps: str | None = option(
         "Steps in the trace, both included. [default: all that was captured]", "FROM:TO"
     )
+    perfetto_ranks: str | None = option(
+        "Ranks in the trace. [default: all of up to 8, of more those that differ most]", "0-7,63"
+    )
 
     def check_run(self, run_id: str | None) -> None:
         """Refuse what cannot be written before any work is done."""
@@ -268,8 +271,11 @@ class AnalysisOutputs(Outputs):
             raise OptionError(f"--run-id {run_id[:_LONGEST_ID]!r}", problem, fix="--run-id NAME")
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
-        if self.perfetto_steps is not None and self.perfetto is None:
-            raise OptionError("--perfetto-steps", "belongs to a trace", fix="--perfetto FILE --perfetto-steps 3:5")
+        for name, given, example in (("steps", self.perfetto_steps, "3:5"), ("ranks", self.perfetto_ranks, "0,7")):
+            if given is not None and self.perfetto is None:
+                fix = f"--perfetto FILE --perfetto-{name} {example}"
+                raise OptionError(f"--perfetto-{name}", "belongs to a trace", fix=fix)
+        self._ranks()
         self._steps()
         self.check()
 
@@ -279,19 +285,23 @@ class AnalysisOutputs(Outputs):
         from nsyspipe.store.write import check_store, save
 
         formats = {name: FORMATS[name].make() for name in self._named}
-        shown = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
+        shown: dict[str, dict[str, Any]] = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
         # Nothing is written before it is known that all can be.
         files = self._files(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
         if self.out is not None:
             check_store(run, Path(self.out))
-        if self.perfetto is not None or self.events:
+        if self.events:
             run.operations(steps)
-        if self.perfetto is not None and steps is None:
-            from nsyspipe.report.perfetto import large_trace
+        if self.perfetto is not None:
+            from nsyspipe.report.perfetto import large_trace, left_out, traced_ranks
 
-            sys.stderr.write(f"{hint}\n" if (hint := large_trace(run)) else "")
+            ranks = self._ranks() or traced_ranks(run)
+            run.operations(steps, ranks)
+            shown["perfetto"] = {"ranks": ranks}
+            hints = [None if self._ranks() else left_out(run), large_trace(run, ranks) if steps is None else None]
+            sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
         stores = []
         if self.out is not None:
             on_progress, is_there = stage("saving the run"), has_run(Path(self.out), run.header.run_id)
@@ -305,6 +315,12 @@ class AnalysisOutputs(Outputs):
             formats[self.printed].write(run, printed, None, None, **shown[self.printed])
             write_stdout(printed.getvalue().decode())
         self._say_written(*stores, quiet=quiet)
+
+    def _ranks(self) -> list[int] | None:
+        """Return the ranks of the trace; None where none are named."""
+        from nsyspipe.capture.plan import parse_ranks
+
+        return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from typing import TYPE_CHECKING
@@ -220,3 +221,10 @@ def listed(names: Iterable[object], most: int | None = None) -> str:
     if most is not None and len(words) > most:
         some, last = words[:most], f"{len(words) - most} more"
     return f"{', '.join(some)} and {last}" if some else last
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """Return numbers in ascending order, those that follow each other as one: ``0-3``, ``7``."""
+    runs = itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
+    ends = ([number for _, number in pairs] for _, pairs in runs)
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends]

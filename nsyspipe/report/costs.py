@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
 from nsyspipe.model.figures import RATES
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import printable, ranges
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text
@@ -108,7 +108,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
     return [
         Field("role", of("role"), "word", "what the communicator serves"),
         Field("collective", of("name"), "word"),
-        Field("ranks", of("ranks"), "name", from_width=_NARROW, most=24),
+        Field("ranks", of("ranks", lambda ranks: ",".join(ranges(map(int, ranks.split(","))))), "name", from_width=_NARROW, most=24),
         Field("calls", of("calls_per_step", count_text), from_width=_NARROW),
         Field("bytes", of("bytes_per_step", bytes_text), hint="whole messages, as nccl-tests counts", from_width=_USUAL),
         barred(rows, "ms", itemgetter("time_ns_per_step"), "accent", "union of its operations", unit="ms"),

@@ -93,14 +93,14 @@ FORMATS: dict[str, RunFormat] = {
     "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown, has_top=True),
     "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.", _csv),
     "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False, has_top=True),
-    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace of all ranks for ui.perfetto.dev.", _perfetto, is_printed=False),
+    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace for ui.perfetto.dev.", _perfetto, is_printed=False),
 }  # fmt: skip
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
 
 def write(
     answer: Run | RunDifference | Scoreboard | WhatIf, path: str | os.PathLike[str], *,
-    steps: Steps | int = None, force: bool = False,
+    steps: Steps | int = None, ranks: Iterable[int] | int | None = None, force: bool = False,
 ) -> None:  # fmt: skip
     """Write a run, a difference, a scoreboard or a what-if to one file, whose suffix says what: a document, a summary, a page, ...
 
@@ -113,13 +113,15 @@ def write(
         Perfetto. A file of the same runs is replaced.
     steps
         For a trace: its first and last step, by number, or one; None takes everything captured.
+    ranks
+        For a trace: its ranks, or one; None takes all of up to 8, of more those that differ most.
     force
         Replace a file that is not of these runs too.
 
     Raises
     ------
     OptionError
-        If the suffix is none of these, no rank has such a step, or steps are given for anything but a trace.
+        If the suffix is none of these, there is no such step or rank, or either is given for anything but a trace.
     OutputError
         If the file is not of these runs or one of its inputs, or cannot be written. It is as it was.
     """
@@ -135,16 +137,19 @@ def write(
         is_store = isinstance(answer, Run) and path.suffix == ".parquet"
         fix = f"export.parquet(run, {path.stem + '/'!r})" if is_store else path.with_suffix(".html").name
         raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=found, fix=fix)
-    if steps is not None and name != "perfetto":
-        raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
+    of_trace = {what: given for what, given in (("steps", steps), ("ranks", ranks)) if given is not None}
+    if of_trace and name != "perfetto":
+        what, given = of_trace.popitem()
+        raise OptionError(f"{what}={given}", "belongs to a trace", fix=f"run.pftrace, or no {what}")
     if not isinstance(answer, Run):
         text = formats[name].text()
         files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
         return
     chosen, run_id = FORMATS[name].make(), answer.header.run_id
     shown = None if steps is None else check_steps(answer.steps(), steps)
+    some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
-        chosen.write(answer, file, shown, None)
+        chosen.write(answer, file, shown, None, **some)
 
 
 def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Path]]:

@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
+from nsyspipe.model.names import ranges
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
+from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nsyspipe.model.table import Flags, Int64
@@ -44,6 +46,7 @@ _HEAD = "nsyspipe run_id="
 # Bytes of a slice and its call, about; and from how many on a trace is hard to open.
 _BYTES_PER_KERNEL, _LARGE_BYTES = 180, 200_000_000
 _NS_PER_S = 10**9
+_MOST_RANKS = 8  # that one can look at side by side
 # So many bins show the shape of one step; of a long run they are as many as one can tell apart.
 _BINS_PER_STEP, _MOST_BINS = 200, 4_000
 _SEQ_BITS = 24  # collectives of a step are fewer
@@ -52,8 +55,10 @@ _LONGEST_HEAD = 1 << 16  # of the first packet, which names the run
 _TAG = b"\x0a"  # field 1 of Trace: a packet
 
 
-def perfetto(run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress = None) -> None:
-    r"""Write a run as a Perfetto trace, of all steps or from one to another.
+def perfetto(
+    run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgress = None, *, ranks: Iterable[int] | None = None
+) -> None:
+    r"""Write a run as a Perfetto trace, of all steps or from one to another, of some ranks or of `traced_ranks`.
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
     exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
@@ -74,27 +79,42 @@ def perfetto(run: Run, file: BinaryIO, steps: Steps = None, on_progress: OnProgr
     writer.write_order()
     edges, collectives = bin_edges(windows), _with_last_rank(run.collectives())
     rows = {row["rank"]: (place, row) for place, row in enumerate(run.ranks.to_pylist())}
+    chosen = traced_ranks(run) if ranks is None else [*ranks]
 
     def told(n_ranks: float) -> None:
         if on_progress:
-            on_progress(round(100 * n_ranks / max(len(rows), 1)), 100)
+            on_progress(round(100 * n_ranks / max(len(chosen), 1)), 100)
 
     told(0)
-    for n_done, (rank, events, ranges) in enumerate(run.operations(steps)):
+    for n_done, (rank, events, of_phases) in enumerate(run.operations(steps, chosen)):
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
         names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
         if run.is_capture:
             names = pc.if_else(pc.is_valid(names), "whole capture", names)
         tracks = _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges)
-        for n_operations in tracks.write(events, ranges, of_rank, names):
+        for n_operations in tracks.write(events, of_phases, of_rank, names):
             told(n_done + n_operations / max(events.num_rows, 1))
         told(n_done + 1)
 
 
-def large_trace(run: Run) -> str | None:
-    """Return a hint where the trace of a whole run, judged by its kernels, would be too large to open with ease."""
-    size = _BYTES_PER_KERNEL * (pc.sum(run.ranks["n_kernels"]).as_py() or 0)
+def traced_ranks(run: Run) -> list[int]:
+    """Return the ranks of a trace that nobody asked some of: all of a few, of more those that differ most."""
+    ranks: list[int] = run.ranks["rank"].to_pylist()
+    return ranks if len(ranks) <= _MOST_RANKS else chosen_ranks(rank_rows(run), _MOST_RANKS)
+
+
+def left_out(run: Run) -> str | None:
+    """Return which ranks `traced_ranks` are, and how to have the others; None if they are all."""
+    n_shown, ranks = len(traced_ranks(run)), run.ranks["rank"].to_pylist()
+    which = left_out_note(n_shown, len(ranks)).rstrip(".")
+    return f"note: the trace has {which}; for all: --perfetto-ranks {','.join(ranges(ranks))}" if which else None
+
+
+def large_trace(run: Run, ranks: Collection[int]) -> str | None:
+    """Return a hint where the trace of all steps, judged by the ranks' kernels, would be too large to open with ease."""
+    n_kernels = (row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
+    size = _BYTES_PER_KERNEL * sum(n_kernels)
     hint = f"note: the trace of all steps takes about {bytes_text(size)}; for a few of them: --perfetto-steps FROM:TO"
     return hint if size > _LARGE_BYTES else None
 

@@ -39,7 +39,7 @@ _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", 
 SHARES = (
     "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share",
 )  # fmt: skip
-_LONGEST_REASON = 90
+_LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
 # How wide a terminal has room for a figure of ranks: what is asked for (exposed, hidden, who waits for whom) goes last.
@@ -101,7 +101,8 @@ def summary_text(
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
     is_whole = n_findings is None
     figures = (*_STEPS, *SHARES, *_SIZES)
-    extent = Extent(figures, 16, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
+    n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
+    extent = Extent(figures, n_ranks, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -145,9 +146,10 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     summary = run.summary().to_pylist()[0]
     n_steps = summary["n_summary_steps"]
     whole = "of the capture" if run.is_capture else "of the mean step"
-    length = "" if run.is_capture else f", {ms_text(pc.mean(run.breakdown()['wall_ns']).as_py())}"
+    breakdown = run.breakdown()
+    length = "" if run.is_capture else f", {ms_text(pc.mean(breakdown['wall_ns']).as_py())}"
     of_all = f"{whole}{length}{', all ranks pooled' if run.header.n_ranks > 1 else ''}"
-    dtod = pc.sum(run.breakdown()["dtod_ns"], skip_nulls=False, min_count=1).as_py()
+    dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
     dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
     meanings = {
         "step_time_ns": f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step",
@@ -162,7 +164,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     }
     texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
     texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
-    texts["grad_copy_ns"] = ms_text(pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py())
+    texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     tiles = []
     for name in names:
         is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
@@ -174,7 +176,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
         if name in meanings and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
         elif name in RATIOS:
-            time = ms_text(pc.mean(run.breakdown()[RATIOS[name][0]]).as_py())
+            time = ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())
             meaning = f"{time} {meaning}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
         tiles.append(Tile(label, value, unit, meaning, missing, category, time))
@@ -236,8 +238,7 @@ def rank_table(run: Run, n_shown: int) -> Table:
         *([late] if _LATENESS in known else []),
     ]
     shown = set(chosen_ranks(rows, n_shown))
-    note = f"{which} --json has all." if (which := left_out_note(len(shown), len(rows))) else None
-    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, table_note(len(shown), len(rows)))
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -258,6 +259,11 @@ def left_out_note(n_shown: int, n_all: int) -> str:
     """Return which ranks are shown; nothing if all are."""
     which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
     return "" if n_shown == n_all else f"{n_shown} of {n_all} ranks: {which}."
+
+
+def table_note(n_shown: int, n_all: int) -> str | None:
+    """Return the same below a table; None if it has all ranks."""
+    return f"{which} --json has all." if (which := left_out_note(n_shown, n_all)) else None
 
 
 def phase_table(phase_summary: pa.Table) -> Table | None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
-from nsyspipe.model.names import listed, printable
+from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
@@ -87,9 +87,10 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
 def _left_out(run: Run) -> dict[str, list[int]]:
     """Return the steps that no figure rests on, by the reason."""
     steps, skipped = run.steps(), {*run.skipped_steps}
-    counted = {*steps.filter(steps["in_summary"])["step"].to_pylist()}
-    others = {*steps["step"].to_pylist()} - counted - skipped
-    uneven = others - {*steps.filter(pc.invert(steps["is_complete"]))["step"].to_pylist()}
+    number, is_counted, is_complete = (steps[name] for name in ("step", "in_summary", "is_complete"))
+    counted, cut_off = ({*number.filter(mask).unique().to_pylist()} for mask in (is_counted, pc.invert(is_complete)))
+    others = {*number.unique().to_pylist()} - counted - skipped
+    uneven = others - cut_off
     return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
 
 
@@ -175,10 +176,7 @@ def _degree(one: Dimension) -> str:
     """Return how many ranks are in a group, and of several groups which."""
     if one.size is None:
         return ""
-    groups = [
-        f"{ranks[0]}-{ranks[-1]}" if ranks[-1] - ranks[0] == len(ranks) - 1 > 0 else _cut(ranks, ",")
-        for ranks in one.groups
-    ]
+    groups = [_cut(ranges(ranks), ",") for ranks in one.groups]
     return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
 
 
@@ -306,7 +304,8 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
 
     def place_of(rows: list[Mapping[str, Any]]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
-        return f"rank {few([*map(str, ranks)], most_places)}" if ranks else few(reports, most_places)
+        named = f"rank{'s'[: len(ranks) != 1]} {few(ranges(ranks), most_places)}"
+        return named if ranks else few(reports, most_places)
 
     alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
     for row in problems:

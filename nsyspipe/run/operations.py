@@ -30,7 +30,7 @@ from nsyspipe.run.gather import Rank, text_families
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -95,12 +95,13 @@ _NOTHING = (NEVER, -NEVER)
 def run_operations(
     tables: RunTables,
     reading: Reading,
+    ranks: Collection[int] | None = None,
     *,
     steps: tuple[int, int] | int | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Iterator[Result]:
-    """Read the reports of a run again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
+    """Read the reports of a run, or of some ranks, again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
     Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
     windows of these steps, whatever step they belong to, and the phases of these steps; none without such a window.
@@ -112,8 +113,9 @@ def run_operations(
     edges = np.searchsorted(rows.rank, np.arange(len(tables.across.placed) + 1)).tolist()
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
     for rank, (first, last) in zip(tables.across.placed, itertools.pairwise(edges), strict=True):
-        of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[first:last], steps)))
-    return _in_order([_task(ranks, reading) for ranks in of_reports.values()], jobs, executor)
+        if ranks is None or rank.number in ranks:
+            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[first:last], steps)))
+    return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
 
 
 def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[Result]:

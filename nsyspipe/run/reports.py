@@ -29,7 +29,7 @@ from nsyspipe.run.run import Run, RunHeader, header_of
 from nsyspipe.run.traffic import traffic_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -220,10 +220,14 @@ class ReportRun(Run):
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
 
-    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(
+        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
-        return run_operations(self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor)
+        return run_operations(
+            self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, jobs=self.jobs, executor=self.executor
+        )
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:

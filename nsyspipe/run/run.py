@@ -6,11 +6,13 @@ import hashlib
 import itertools
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,11 +20,12 @@ from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError, short_repr
+from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
     import pyarrow as pa
@@ -327,21 +330,38 @@ class Run(ShownInNotebooks, ABC):
         return self._table("host_steps")
 
     @abstractmethod
-    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(
+        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
 
         Parameters
         ----------
         steps
             The first and the last step to take, by number, or one; None takes everything captured.
+        ranks
+            Of these, or this one, only; None takes all. No other rank's report is read.
 
         Raises
         ------
         OptionError
-            If there is no such step.
+            If there is no such step or rank.
         DatasetError
             If the run was saved without its operations.
         """
+
+    def chosen_ranks(self, ranks: object) -> list[int]:
+        """Return the ranks that are asked for, in ascending order; an OptionError with those there are for another."""
+        there: list[int] = self.ranks["rank"].to_pylist()
+        if ranks is None:
+            return there
+        wanted: set[Any] = {*ranks} if isinstance(ranks, Iterable) else {ranks}
+        if not all(isinstance(one, Integral) for one in wanted):
+            raise OptionError.of_kind("ranks", ranks, "a rank, or several", "ranks=[0, 7]")
+        if unknown := sorted(wanted - {*there}):
+            found, fix = f"ranks {', '.join(ranges(there))}", f"--perfetto-ranks {there[0]}" if there else None
+            raise OptionError(f"ranks {', '.join(ranges(unknown))}", "are not in this run", found=found, fix=fix)
+        return sorted(wanted)
 
     @property
     def verdict(self) -> str:

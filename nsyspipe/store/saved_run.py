@@ -27,7 +27,7 @@ from nsyspipe.store.layout import file_name, find_saved, has_run, partition, pub
 from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
@@ -109,14 +109,16 @@ class SavedRun(Run):
     def link(self) -> LinkVerdict | None:
         return self._details.link
 
-    def operations(self, steps: tuple[int, int] | int | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-        ranks = self.ranks["rank"].to_pylist()
+    def operations(
+        self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
-        if ranks and not any(self._files.has("events", rank) for rank in ranks):
+        if chosen and not any(self._files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
             fix = "analyze the reports again with --out DIR --events"
             raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
-        return (self._of_rank(rank, steps) for rank in ranks)
+        return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
         events, ranges = (self._files.table(name, rank) for name in EVENT_TABLES)

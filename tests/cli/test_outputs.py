@@ -232,6 +232,8 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
     others = ("--out", results / "runs", "--html", results / "run.html")
     done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
     refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
+    done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-ranks", "0,7-9", *others)
+    refused(done, "ranks 7-9: are not in this run", "found: ranks 0", "--perfetto-ranks 0")
     assert listed(results) == []
     assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
     for steps in ("2", "1:", ":2"):

@@ -66,6 +66,8 @@ ASKED = [
     ("analyze slow --out -", "--out -: cannot be printed"),
     ("analyze reports/slow --events", "--events: belongs to a dataset"),
     ("analyze slow --perfetto-steps 1:2", "--perfetto-steps: belongs to a trace"),
+    ("analyze slow --perfetto-ranks 1", "--perfetto-ranks: belongs to a trace"),
+    ("analyze slow --perfetto x --perfetto-ranks a", "'a' is neither a rank nor a range of ranks"),
     ("analyze slow --perfetto x --perfetto-steps :", "is no FROM:TO"),
     ("analyze slow --perfetto x --perfetto-steps a:b", "is no FROM:TO"),
     ("analyze slow --perfetto x --perfetto-steps 3:1", "ends before it starts"),

@@ -106,6 +106,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     ),
     "link=3: is an int": lambda run: api.whatif(run, link=3),
     "steps='x': is a str, where a step's": lambda run: run.operations("x"),
+    "ranks='0-3': is a str, where a rank": lambda run: run.operations(ranks="0-3"),
     "top='x': is a str": lambda run: run.kernels(top="x"),
     "metrics=3: is an int": lambda run: api.diff(run, run, metrics=3),
     "diff: compares two runs": api.diff,

@@ -46,7 +46,7 @@ def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(stead
     at = lines.index("### Problems")
     assert lines[at + 1 : at + 6] == [
         "",
-        "- **warning** (rank 0, 1, 2, 3 and 2 more): no `x_y`. Fix: `--trace=cuda`.",
+        "- **warning** (ranks 0-5): no `x_y`. Fix: `--trace=cuda`.",
         "- **error** (a_b.sqlite): half a file.",
         "",
         "3 of severity info left out: nsyspipe analyze shows all.",

@@ -8,7 +8,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.report.perfetto import large_trace, perfetto
+from nsyspipe.report.export import write
+from nsyspipe.report.perfetto import large_trace, left_out, perfetto, traced_ranks
 from tests.build.across import every_step, load, reports
 from tests.perfetto_reading import ReadTrace
 
@@ -128,10 +129,24 @@ def test_streams_say_nccl_calls_have_a_track_and_progress_moves_inside_a_rank(st
 
 def test_a_large_trace_is_told_of_before_it_is_written(steady):
     run = nsyspipe.load(steady)
-    assert large_trace(run) is None
+    assert large_trace(run, [0, 1]) is None
     ranks = run.ranks.set_column(run.ranks.column_names.index("n_kernels"), "n_kernels", [[2_000_000, 2_000_000]])
     # 4 million kernels of 180 bytes.
-    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks))
+    assert "720.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [0, 1])
+    assert "360.00 MB" in large_trace(SimpleNamespace(ranks=ranks), [1])
+
+
+def test_of_many_ranks_those_that_differ_are_in_the_trace_or_those_that_are_asked_for(tmp_path):
+    run = load(every_step(reports(12), *(450 if rank == 5 else 400 for rank in range(12)), end=520), tmp_path)
+    assert (len(traced_ranks(run)), 5 in traced_ranks(run)) == (8, True)
+    assert [one.name.split()[1] for one in trace_of(run).ranks] == [*map(str, traced_ranks(run))]
+    assert left_out(run).startswith("note: the trace has 8 of 12 ranks: the most waited for, ")
+    assert left_out(run).endswith("for all: --perfetto-ranks 0-11")
+    write(run, tmp_path / "some.pftrace", ranks=[9, 2])
+    found = ReadTrace((tmp_path / "some.pftrace").read_bytes())
+    assert [one.name.split()[1] for one in found.ranks] == ["2", "9"]
+    with pytest.raises(OptionError, match="ranks 12, 14-15: are not in this run\n  found: ranks 0-11"):
+        run.operations(ranks=[14, 12, 1, 15])
 
 
 def test_only_the_steps_that_are_asked_for_are_shown(steady):

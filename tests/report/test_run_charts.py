@@ -151,16 +151,18 @@ def test_the_note_says_how_many_steps_could_be_matched():
 
 
 @pytest.mark.parametrize(("rows", "cells", "wait"), [
-    ([row(0, 0, 0, wait=2_000_000), row(0, 0, 3, wait=3_000_000)], ["3.000 ms", "3"], [[2_000_000.0, 3_000_000.0]]),
+    ([row(0, 0, 0, wait=2_000_000), row(0, 0, 3, wait=3_000_000)], ["3.000 ms", "3"], [[(3, 3_000_000.0), (0, 2_000_000.0)]]),
     # In which nobody waits no rank is named.
-    ([row(0, 0, 0), row(0, 0, 1)], ["0 ms", "-"], [[0.0, 0.0]]),
-    ([row(0, 0, 0, wait=None, length=70)], ["-", "-"], [[None]]),
+    ([row(0, 0, 0), row(0, 0, 1)], ["0 ms", "-"], [[(0, 0.0), (1, 0.0)]]),
+    ([row(0, 0, 0, wait=None, length=70)], ["-", "-"], [[]]),
+    # Of many ranks the longest.
+    ([row(0, 0, rank, wait=rank * 10**6) for rank in range(12)], ["11.00 ms", "11"],
+     [[(rank, rank * 1e6) for rank in range(11, 1, -1)]]),
 ])  # fmt: skip
 def test_the_rank_that_waits_longest_is_named(rows, cells, wait):
     (chart,) = charts(*rows)
     assert chart.table.rows[0][4:6] == cells
-    assert chart.data["wait"] == wait
-    assert chart.data["ranks"] == [one["rank"] for one in rows]
+    assert (chart.data["longest"], chart.data["n_waits"]) == (wait, [sum(one["wait_ns"] is not None for one in rows)])
 
 
 def test_nothing_is_drawn_of_what_is_not_there():

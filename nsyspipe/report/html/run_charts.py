@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import heapq
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.figures import FIGURES
 from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
+from nsyspipe.report.run import table_note
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -55,9 +58,10 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
 
 
 def rank_chart(
-    steps: pa.Table, ranks: Sequence[int], *, caption: str = "", is_capture: bool = False, has_comm: bool = True
-) -> Chart | None:
-    """Return where the time of summary steps goes, per rank: of these ranks drawn, of all in the table.
+    steps: pa.Table, ranks: Sequence[int], listed: Sequence[int] | None = None, *,
+    caption: str = "", is_capture: bool = False, has_comm: bool = True,
+) -> Chart | None:  # fmt: skip
+    """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
     ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
@@ -74,6 +78,7 @@ def rank_chart(
     ]
     if not drawn:
         return None
+    n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in {*listed}]
     n_steps = pc.count_distinct(steps["step"]).as_py()
     label = "Where the time of the capture goes, per rank" if is_capture else "Where each step's time goes, per rank"
     whole = "capture" if is_capture else "step"
@@ -97,7 +102,16 @@ def rank_chart(
     thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
     colours = [*legend(has_comm=has_comm), *thin]
     height = 36 + 46 * len(drawn)
-    return Chart("step-bars", "Time", label, height, data, table_of(label, rows, fields), caption, colours)
+    return Chart(
+        "step-bars",
+        "Time",
+        label,
+        height,
+        data,
+        table_of(label, rows, fields, table_note(len(rows), n_ranks)),
+        caption,
+        colours,
+    )
 
 
 # More columns than that are narrower than a pixel or two.
@@ -115,7 +129,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     if not steps.num_rows:
         return []
     step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
-    order = np.lexsort((rank, -wall, step))
+    order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
 
     def mark(row: Mapping[str, Any], n: int) -> str:
@@ -188,14 +202,14 @@ def collective_charts(medians: Medians) -> list[Chart]:
         Field("collective", of("collective"), "text"),
         Field("duration", of("duration", ms_text)),
         Field("transfer", of("transfer", ms_text)),
-        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
-        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
+        Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
+        Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
         *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
     label, section = "Collectives in the order of a step", "Collectives"
     data = columns(rows, "seq", "collective", "transfer", "duration")
-    data |= {"ranks": medians.ranks, "wait": [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]}
+    data |= {"longest": [row["longest"] for row in rows], "n_waits": [row["n_waits"] for row in rows]}
     colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
     table, has_zoom = table_of(label, rows, fields, collective_note(medians)), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
@@ -243,14 +257,8 @@ def collective_note(medians: Medians) -> str:
     return f"{note}."
 
 
-def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
-    known = [(wait, -rank) for rank, wait in waits.items() if wait is not None]
-    wait, rank = max(known, default=(None, 0))
-    return wait, -rank if wait else None
-
-
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
-MOST_COLLECTIVES, _MOST_ROWS = 240, 400_000
+MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
@@ -260,7 +268,8 @@ class Medians:
     """One row per collective of a step that is drawn, in order."""
 
     # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
-    # matched), ``wait`` (by rank, median over steps), ``bytes``, ``busbw``
+    # matched), ``wait`` (by rank, median over steps), ``longest`` (rank and wait of some of these, the longest first),
+    # ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
     n_all: int  # collectives of a step, with those left out
@@ -300,15 +309,29 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
     rows = []
     for seq, kind, *medians in _medians(table, _KIND, _MEASURED):
         named = dict(zip(("duration", "transfer", "bytes", "busbw"), medians, strict=True))
-        rows.append({"collective": kind, "seq": seq, "wait": waits[seq, kind], **named})
+        known = [(rank, ns) for rank, ns in waits[seq, kind].items() if ns is not None]
+        longest = heapq.nsmallest(_SHOWN_WAITS, known, key=lambda pair: (-pair[1], pair[0]))
+        of_ranks = {"wait": waits[seq, kind], "longest": longest, "n_waits": len(known)}
+        rows.append({"collective": kind, "seq": seq, **of_ranks, **named})
     return rows, kinds.num_rows
 
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield each group in order of its keys: these, and of each column the median of what is known."""
-    lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
-    lists = lists.sort_by([(name, "ascending") for name in keys])
-    for group in zip(*lists.select([*keys, *(f"{name}_list" for name in columns)]).columns, strict=True):
-        known = [values.values.drop_null().to_numpy() for values in group[len(keys) :]]
-        medians = (float(np.median(one)) if one.size else None for one in known)
-        yield [*(key.as_py() for key in group[: len(keys)]), *medians]
+    table = table.sort_by([(name, "ascending") for name in keys])
+    codes = (table[name].combine_chunks().dictionary_encode().indices.to_numpy() for name in keys)
+    first = functools.reduce(np.union1d, map(run_starts, codes))
+    sizes = np.diff(np.append(first, table.num_rows))
+    groups = np.repeat(np.arange(first.size), sizes)
+
+    def medians(name: str) -> list[float | None]:
+        values = table[name].to_numpy().astype(np.float64)  # null is NaN, and comes last
+        values = values[np.lexsort((values, groups))]
+        n_known = np.add.reduceat(~np.isnan(values), first, dtype=np.int64)
+        middle = (values[first + (n_known - 1).clip(0) // 2] + values[first + (n_known // 2).clip(max=sizes - 1)]) / 2
+        return [one if n else None for one, n in zip(middle.tolist(), n_known.tolist(), strict=True)]
+
+    rows = zip(
+        *(column.to_pylist() for column in table.select(keys).take(first).columns), *map(medians, columns), strict=True
+    )
+    yield from map(list, rows)

@@ -65,7 +65,8 @@ _SCRIPTS = (
     "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
 )  # fmt: skip
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_HOSTS, _SHOWN_COSTS = 12, 8, 64, 15
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS = 12, 8, 15
+_LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 
 
@@ -90,18 +91,10 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
             "How long each NVTX step range lasted on the host, per process. There is no device to compare it with: all "
             "figures of the device are not recorded."
         )
-        yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
-    yield Heading("What to change first")
-    if findings := findings_of(run):
-        symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
-        if len(findings) > 1:
-            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
-        yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
-    else:
-        unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
-        nothing = unjudged if run.is_capture else "Nothing found to change: no rule fired."
-        yield Sentence(f"{nothing} What could not be judged is under Problems.")
-    yield from _charts(run, whole, costs)
+        yield from host_blocks(run.host_steps(), _LISTED)
+    yield from _what_to_change(run, summary)
+    listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
+    yield from _charts(run, whole, costs, of_ranks, listed)
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -137,7 +130,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
-    yield report_table(run)
+    yield report_table(run, listed)
 
 
 def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
@@ -152,6 +145,19 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     yield Facts(_facts(run, summary), "Run")
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
     yield Tiles(tiles)
+
+
+def _what_to_change(run: Run, summary: Mapping[str, Any]) -> Iterator[Block | Findings]:
+    yield Heading("What to change first")
+    if findings := findings_of(run):
+        symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
+        if len(findings) > 1:
+            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
+        yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
+    else:
+        unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        nothing = unjudged if run.is_capture else "Nothing found to change: no rule fired."
+        yield Sentence(f"{nothing} What could not be judged is under Problems.")
 
 
 def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -184,16 +190,19 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return [*words.subject_parts(run, summary), *words.hosts_text(run), *more]
 
 
-def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Choice | MoreRanks]:
+def _charts(
+    run: Run, whole: str, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
+) -> Iterator[Block | Chart | Choice | MoreRanks]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
-    ranks, rows = run.ranks["rank"].to_pylist(), rank_rows(run)
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
     drawn = chosen_ranks(rows, _SHOWN_RANKS)
-    note = left_out_note(len(drawn), len(ranks))
     yield Heading("Time")
-    bars = charts.rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
+    caption = left_out_note(len(drawn), len(rows))
+    bars = charts.rank_chart(
+        run.breakdown(), drawn, listed, caption=caption, is_capture=run.is_capture, has_comm=has_comm
+    )
     if bars:
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
         over = "from the first operation to the end of the last"
@@ -203,11 +212,11 @@ def _charts(run: Run, whole: str, costs: Mapping[str, Table]) -> Iterator[Block 
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
     yield Heading("Timeline")
-    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS))
+    yield from _timeline(run, chosen_ranks(rows, _TIMELINE_RANKS), listed)
     yield Heading("Steps")
-    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(ranks))
+    steps = [] if run.is_capture else charts.step_rows(run.steps(), run.skipped_steps, len(rows))
     if columns := charts.step_chart(steps, has_comm=has_comm):
-        all_ranks = "; dots are the ranks, the line their median" if len(ranks) > 1 else ""
+        all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
         yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. Striped columns are not in the figures.")
         yield columns
@@ -242,7 +251,7 @@ def _clock_text(run: Run) -> str:
     return f"; ranks share one clock{known_to}"
 
 
-def _timeline(run: Run, first: Sequence[int]) -> Iterator[Block | Chart | Choice | MoreRanks]:
+def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart | Choice | MoreRanks]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
@@ -265,7 +274,7 @@ def _timeline(run: Run, first: Sequence[int]) -> Iterator[Block | Chart | Choice
         yield MoreRanks(n_more)
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
-    table = timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture)
+    table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
     caption = (
         "Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip says how "
         "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
@@ -324,7 +333,8 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
         "Late per step: the largest lead of all others over the rank that arrived last, once per step. It is what a saving "
         "is derived from; wait caused counts one delay again in every collective behind it."
     )
-    return table_of("Who the others wait for", rows, fields, note, is_close=True)
+    more = f" And {len(rows) - _LISTED} more ranks; --json has all." if len(rows) > _LISTED else ""
+    return table_of("Who the others wait for", rows[:_LISTED], fields, note + more, is_close=True)
 
 
 def idle_table(summary: Mapping[str, Any]) -> Table | None:
@@ -393,7 +403,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("captured", header.captured_at_utc or absent),
         ("ranks", f"{header.n_ranks}" + (f" of {world}" if world is not None else "")),
         ("GPU", ", ".join(header.gpu_names) or absent),
-        ("hosts", ", ".join(header.hosts) or absent),
+        ("hosts", words.few(header.hosts, _LISTED) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
         ("steps", run.step_family or steps),
@@ -402,8 +412,8 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def report_table(run: Run) -> Table:
-    """Return which report and process each rank is, and how well its clock fits the others'."""
+def report_table(run: Run, listed: Sequence[int]) -> Table:
+    """Return of ranks that are `listed` which report and process each rank is, and how well its clock fits the others'."""
     fields = [
         Field("rank", of("rank")),
         Field("report", of("report"), "name"),
@@ -417,4 +427,6 @@ def report_table(run: Run) -> Table:
         Field("clock offset", of("clock_offset_ns", ms_text)),
         Field("clock error", of("clock_error_ns", ms_text)),
     ]
-    return table_of("Ranks and their reports", run.ranks.to_pylist(), fields, is_close=True)
+    ranks = [row for row in run.ranks.to_pylist() if row["rank"] in {*listed}]
+    note = run_report.table_note(len(ranks), run.header.n_ranks)
+    return table_of("Ranks and their reports", ranks, fields, note, is_close=True)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.schema import LANES
 from nsyspipe.report.blocks import Field, Table, of, table_of
-from nsyspipe.report.run import LOOP
+from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, ms_text
 
 if TYPE_CHECKING:
@@ -129,14 +129,17 @@ _BUSY = (
 )  # fmt: skip
 
 
-def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = False) -> Table:
-    """Return per rank when its window begins and ends, how long its lanes are busy, and when its phases run.
+def timeline_table(
+    timeline: pa.Table, steps: pa.Table, listed: Sequence[int] | None = None, *, is_capture: bool = False
+) -> Table:
+    """Return per rank, of many those `listed`, when its window begins and ends, how long its lanes are busy, and when its phases run.
 
     Times count from the first rank's start. What was not recorded, or is not known, is a dash. A phase that runs
     several times is shown from its first start to its last end.
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
+    n_ranks, rows = of_step.num_rows, [row for row in of_step.to_pylist() if listed is None or row["rank"] in {*listed}]
     sums = timeline.group_by(["rank", "lane"], use_threads=False).aggregate([("busy_ns", "sum")]).to_pylist()
     busy = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
     ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"], use_threads=False)
@@ -159,4 +162,4 @@ def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = Fa
         *(Field(heading, lane_time(lane, known)) for heading, lane, known in _BUSY),
         *(Field(f"{phase}, from and to", phase_span(phase)) for phase in LOOP if phase in ran),
     ]
-    return table_of(f"Timeline of the {whole}, per rank", of_step.to_pylist(), fields)
+    return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), n_ranks))

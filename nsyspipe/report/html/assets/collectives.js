@@ -1,10 +1,9 @@
 /**
- * Collectives of a step in order: transfer, and on top of it the longest wait; the tooltip has the wait of every rank.
+ * Collectives of a step in order: transfer, and on top of it the longest wait; the tooltip has the longest waits.
  */
 nsyspipe.builders.collectives = (data, palette, { figure }) => {
   const isZoomed = figure.hasAttribute("data-zoom");
-  const longest = data.wait.map((waits) => Math.max(0, ...waits.filter((one) => one !== null)));
-  const MOST_ROWS = 10;
+  const longest = data.longest.map(([[, ns] = [0, 0]]) => ns);
 
   const series = (name, values) => ({
     name,
@@ -19,11 +18,11 @@ nsyspipe.builders.collectives = (data, palette, { figure }) => {
 
   /** Ranks by how long they wait; the one that nobody waits for last. */
   const tip = (at) => {
-    const waits = data.ranks.map((rank, index) => [rank, data.wait[at][index]]).filter(([, ns]) => ns !== null);
-    waits.sort((one, other) => other[1] - one[1] || one[0] - other[0]);
+    const waits = data.longest[at];
     const rows = [nsyspipe.timeRow("duration", data.duration[at]), nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer)];
-    for (const [rank, ns] of waits.slice(0, MOST_ROWS)) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
-    if (waits.length > MOST_ROWS) rows.push({ label: "shorter waits", value: `${waits.length - MOST_ROWS} ranks` });
+    for (const [rank, ns] of waits) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
+    const more = data.n_waits[at] - waits.length;
+    if (more) rows.push({ label: "shorter waits", value: `${more} ranks` });
     if (!waits.length) rows.push({ label: "wait", value: "not recorded" });
     return nsyspipe.tooltip({ title: `${data.collective[at]}, place ${data.seq[at]}`, rows });
   };
