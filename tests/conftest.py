@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
@@ -120,6 +121,9 @@ def remembered_size():
 @pytest.fixture(scope="session", autouse=True)
 def _shared(tmp_path_factory):
     """Keep the user's own state directory out of the tests, where captures make a key; do once what is always the same."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores already: threads would wait for each other
+        pa.set_cpu_count(1)
+        pa.set_io_thread_count(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read, "check_size", remembered_size())
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
