@@ -45,8 +45,9 @@ def chosen_ranks(reports: Sequence[str], reading: ReadingOptions) -> ChosenRanks
 def exports_of(reports: Sequence[str | Path], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
     named = find_named(reports)
-    is_raw = any(path.suffix in RAW_SUFFIXES for path in named)
-    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_raw else None)
+    if not any(path.suffix in RAW_SUFFIXES for path in named):
+        return named
+    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports"))
 
 
 def with_logs(reports: Sequence[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:

@@ -179,11 +179,14 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
     A closed file in WAL mode is opened as immutable: else SQLite makes ``-wal`` and ``-shm`` files, even to read.
     """
     with readable(path):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise NotAReportError(str(path), "no ordinary file, where a report was needed")
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is not waited for
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAReportError(str(path), "no ordinary file, where a report was needed")
+            header = os.read(file, _HEADER_BYTES)
+        finally:
+            os.close(file)
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
     if not header.startswith(_MAGIC[: len(header)]):

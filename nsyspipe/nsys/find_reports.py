@@ -57,11 +57,12 @@ def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
         groups.setdefault((str(path.parent / stem), "" if match is None else path.suffix), []).append(path)
     words: dict[str, list[Path]] = {}
     for (stem, suffix), group in groups.items():
-        globs = [f"{glob.escape(stem)}{digits}{suffix}" for digits in ("*", "[0-9]*")]
-        # The longer one, where the other has reports of other names.
-        is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
-        exact = [one for one in globs if all(map(is_rank, glob.glob(one)))]  # noqa: PTH207
-        word = str(group[0]) if len({*group}) == 1 else [*exact, globs[1]][0]
+        word = str(group[0])
+        if len({*group}) > 1:
+            globs = [f"{glob.escape(stem)}{digits}{suffix}" for digits in ("*", "[0-9]*")]
+            # The longer one, where the other has reports of other names.
+            is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
+            word = next((one for one in globs if all(map(is_rank, glob.glob(one)))), globs[1])  # noqa: PTH207
         words.setdefault(_word(word), []).extend(group)
     return words
 
@@ -76,6 +77,8 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 
 def without_exported(paths: Sequence[Path]) -> list[Path]:
     """Return the reports without those whose export is among them."""
+    if not any(path.suffix in RAW_SUFFIXES for path in paths):
+        return [*paths]
     exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
     return [path for path in paths if path.suffix not in RAW_SUFFIXES or path.with_suffix("") not in exported]
 
@@ -95,7 +98,7 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
 
 def source_of(path: Path) -> Path:
     """Return the report that an export in the cache was made from, as the user named it; else the path itself."""
-    return SOURCES.get(path, path)
+    return SOURCES.get(path, path) if SOURCES else path
 
 
 def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -144,7 +147,9 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
         path = Path(argument)
         with readable(path):
-            if path.is_dir():
+            if path.is_file():  # most are, and each question costs
+                found = [path]
+            elif path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
             elif path.exists():

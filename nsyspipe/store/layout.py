@@ -264,7 +264,8 @@ def _is_number_or_date(text: str) -> bool:
 
 def is_saved(path: Path) -> bool:
     """Tell whether a path is a store with runs, or the directory of one run in one of its tables."""
-    if "\0" in str(path):  # no file's name, which whoever looks for a report says
+    # A report, as most are; and no file's name, which whoever looks for a report says.
+    if "\0" in str(path) or os.path.isfile(path):  # noqa: PTH113 - a name may be too long
         return False
     return is_one_run(path) or any(run_ids(path))
 
