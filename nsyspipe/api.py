@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import AUTO, Reading, check_text, check_whole, parse_skip_first, path_of, paths_of, several
+from nsyspipe.model.options import (
+    AUTO,
+    Reading,
+    check_kind,
+    check_whole,
+    parse_skip_first,
+    path_of,
+    paths_of,
+    several,
+)
 from nsyspipe.nsys.find_reports import exported_reports, find_named
 from nsyspipe.run.ranks import choose_ranks, parse_rank_map
 from nsyspipe.run.reports import ReportRun
@@ -113,8 +122,8 @@ def load(
         raise OptionError("reports=[]", "names no report", fix="load('captures/')")
     check_whole("steps", steps, "steps=20")
     check_whole("jobs", jobs, "jobs=4")
-    check_text("label", label, "label='baseline'")
-    check_text("run_id", run_id, "run_id='run-7'")
+    check_kind("label", label, str, "a text", "label='baseline'")
+    check_kind("run_id", run_id, str, "a text", "run_id='run-7'")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise OptionError.of_kind("executor", executor, "an executor", "executor=ThreadPoolExecutor(4), or jobs=4")
     if on_progress is not None and not callable(on_progress):

@@ -8,10 +8,13 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
+
+if TYPE_CHECKING:
+    from types import UnionType
 
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.
@@ -78,10 +81,10 @@ def check_whole(name: str, value: object, fix: str) -> None:
         raise OptionError(f"{name}={value}", "is no number from 1", fix=fix)
 
 
-def check_text(name: str, value: object, fix: str) -> None:
-    """Refuse (OptionError) what is given to a parameter of Python in place of a text, or None."""
-    if value is not None and not isinstance(value, str):
-        raise OptionError.of_kind(name, value, "a text", fix)
+def check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
+    """Refuse (OptionError) what is given to a parameter of Python in place of what is needed, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise OptionError.of_kind(name, value, needed, fix)
 
 
 def path_of(name: str, given: object, fix: str) -> str:

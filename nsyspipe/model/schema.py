@@ -141,8 +141,7 @@ STRAGGLERS = table(f"""stragglers by rank: One row per rank: how the others wait
     {_RANK}
     n_arrived_last  count?  collectives in which it arrived last, alone, but for those in which stages of a pipeline meet, {_OVER} <- KERNEL.start
     wait_caused_ns  ns?     sum of late_by of these, less what the rank itself waited longer for other stages in that step, {_OVER} <- KERNEL.start
-    lateness_ns     ns?     sum over steps of the step's largest late_by of these, less the same, for the rank that was last there; 0 of a step in which
-        another rank's was larger, {_OVER} <- KERNEL.start
+    lateness_ns     ns?     sum over steps of the step's largest late_by of these, less the same, for the rank of that, 0 for others, {_OVER} <- KERNEL.start
     held_up_ns      ns?     sum of held_up of these, less the same, at most the step's time in each step, {_OVER} <- KERNEL.start
     wait_ns         ns?     sum of wait_ns of its summary steps; null where one of them is, and without summary steps <- KERNEL.start
 """)
@@ -169,8 +168,7 @@ TRAFFIC = table("""traffic by rank, communicator, collective: One row per (rank,
     busbw_bytes_per_s   float:bytes/s?  bus bytes / transfer <- derived
 """)
 
-KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, its cut-off steps included; the last two columns
-        are of the summary steps.
+KERNEL_COSTS = table(f"""kernels by rank, phase, name: One row per (rank, phase, name) over the whole capture, cut-off steps too; the last two columns: summary steps.
     {_RANK}
     phase              text?   phase that launched them; null outside of all <- NVTX_EVENTS
     name               text    without parameters and template arguments, with the functor that tells it apart in brackets <- KERNEL.demangledName, else
@@ -362,8 +360,7 @@ _SUMMARY = f"""
 {_FIGURES}
 """
 
-SUMMARY = table(f"""summary: One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, all that every rank
-        has.
+SUMMARY = table(f"""summary: One row: the run's figures over its summary steps: complete on every rank, less the skipped; without any, all that every rank has.
 {_SUMMARY}
 """)
 

@@ -327,14 +327,8 @@ def whatif(
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
-        scenario = Scenario(
-            key,
-            knobs.label,
-            knobs.given,
-            finding=finding,
-            finding_saving_ns=bounds.get(finding),
-            is_advised=advised.get(finding) == knobs,
-        )
+        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, is_advised=advised.get(finding) == knobs)
+        scenario = replace(scenario, finding_saving_ns=bounds.get(finding))
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import check_kind
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import UnionType
 
     from nsyspipe.model.table import Float64
     from nsyspipe.replay.scenarios import Replay
@@ -106,14 +106,9 @@ class Knobs:
 def _check_positive(option: str, value: float | None) -> None:
     name = option[2:].replace("-", "_")
     is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", str(value))  # as text
-    _check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
+    check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number")
-
-
-def _check_kind(name: str, value: object, kind: type | UnionType, needed: str, fix: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise OptionError.of_kind(name, value, needed, fix)
 
 
 def _bandwidth_knobs(text: str) -> dict[str, float | str]:
@@ -150,8 +145,8 @@ def knobs_of(
 ) -> Knobs:
     """Return the changes that `answer.whatif` was asked for; an `OptionError` if a value cannot be used, or two contradict."""
     _check_positive("--gradient-bytes", gradient_bytes)
-    _check_kind("link", link, str, "the name of a link", "link='nvlink4'")
-    _check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
+    check_kind("link", link, str, "the name of a link", "link='nvlink4'")
+    check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
     if isinstance(bandwidth, str):
         others |= _bandwidth_knobs(bandwidth)
         bandwidth = None

@@ -105,6 +105,11 @@ class RankTimeline:
         return np.maximum.accumulate(self.launch)
 
     @cached_property
+    def free_until(self) -> Int64:
+        """The end of all operations before each; of one more, of all."""
+        return np.append(NEVER, np.maximum.accumulate(self.end))
+
+    @cached_property
     def reached_step(self) -> Int64:
         """The latest step up to each operation."""
         return np.maximum.accumulate(self.step)
@@ -333,11 +338,6 @@ def _bursts(rank: RankTimeline) -> Int64:
     return np.append(0, np.cumsum(begins))[: comm.step.size]
 
 
-def free_until(rank: RankTimeline) -> Int64:
-    """Return the end of all operations before each; of one more, of all."""
-    return np.append(NEVER, np.maximum.accumulate(rank.end))
-
-
 def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tuple[Int64, Int64]) -> RankMarkers:
     comm = rank.collectives
     launch = np.concatenate((rank.launch, comm.launch[comm.is_inline]))
@@ -349,7 +349,7 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     ready = np.minimum(ready, comm.start)
     waits = np.flatnonzero(join < rank.start.size)
     # A collective that could not begin yet kept nobody waiting.
-    begin = np.maximum(free_until(rank)[join], ready)[waits]
+    begin = np.maximum(rank.free_until[join], ready)[waits]
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
     stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
@@ -387,13 +387,13 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
         nothing = np.zeros(comm.end.size, np.int64)
         return nothing, nothing, nothing > 0
     # Operations stand in order of start, which is that of launch on one stream.
-    launch = np.maximum.accumulate(rank.launch)
+    launch = rank.launched
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)
     inline_ends = np.append(NEVER, np.maximum.accumulate(comm.end[comm.is_inline]))
     n_inline = np.searchsorted(comm.start[comm.is_inline], rank.start[at])
-    free = np.maximum(free_until(rank)[at], inline_ends[n_inline])
+    free = np.maximum(rank.free_until[at], inline_ends[n_inline])
     stood_still = (
         (rank.start[at] >= comm.end)
         & (rank.start[at] < comm.end + _SOON_NS)
@@ -417,7 +417,7 @@ def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], win
         start = np.concatenate((comm.start, rank.start, [-NEVER]))
         order = np.argsort(start, kind="stable")
         first = order[np.searchsorted(start[order], begin)]
-        anchors[:-1, at] = np.concatenate((comm.launch, np.maximum.accumulate(rank.launch), [-NEVER]))[first]
+        anchors[:-1, at] = np.concatenate((comm.launch, rank.launched, [-NEVER]))[first]
         is_comm = (first < comm.start.size) & (start[first] == begin)
         edges[:-1, at][is_comm] = one.ready[first[is_comm]]
     return edges, np.maximum.accumulate(anchors)
@@ -436,9 +436,9 @@ def _ordered(
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
         comm = rank.collectives
         # Of the operation that waits: work goes on from where it had stopped before it.
-        time = np.maximum(np.maximum(free_until(rank)[one.join], one.ready), edges[0, at])
+        time = np.maximum(np.maximum(rank.free_until[one.join], one.ready), edges[0, at])
         times.append(np.where(one.join < rank.start.size, time, edges[-1, at]))
-        launch = np.append(np.maximum.accumulate(rank.launch), last)[one.join]
+        launch = np.append(rank.launched, last)[one.join]
         launch = np.where(comm.is_inline, comm.launch, launch)
         # Behind those too that began without waiting for what was launched before them.
         slot = np.maximum(np.searchsorted(comm.launch, launch), np.searchsorted(np.maximum.accumulate(one.ready), time))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
-from nsyspipe.replay.program import Captured, captured_program, free_until
+from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
@@ -39,7 +39,7 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
     program = captured.program
     found = []
     for step, own in enumerate(gradients):
-        chosen = np.flatnonzero((program.step == step) & program.is_gradient)
+        chosen = captured.gradients_by_step[step]
         if own is not None and chosen.size:
             ends = bucket_ends(own.n_bytes, cap_mib)
             found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
@@ -112,7 +112,7 @@ def _join_times(captured: Captured, step: int, chosen: Int64, sizes: Float64) ->
             places = rows[np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)]
         else:
             places = np.full(sizes.size, min(int(markers.join[chosen].max()), timeline.start.size))
-        columns.append(np.maximum(free_until(timeline)[places], captured.windows.edges[0, rank]))
+        columns.append(np.maximum(timeline.free_until[places], captured.windows.edges[0, rank]))
     return np.stack(columns, axis=1).astype(np.float64)
 
 

@@ -279,16 +279,20 @@ def _uses(run: Run, first: Collectives, role_of: _Roles) -> tuple[Uses, list[str
 def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     """Return the bus bandwidth of each role: sum of bytes x factor / sum of transfer of its collectives; None if not known."""
     table = run.collectives()
-    table = table.filter(table["in_summary"])
-    names = ("comm_id", "collective", "busbw_bytes_per_s", "transfer_ns")
-    sums: dict[str, list[float]] = {}
-    for comm_id, call, rate, transfer_ns in zip(*(table[name].to_pylist() for name in names), strict=True):
-        if transfer_ns != 0:
-            total = sums.setdefault(role_of.get((comm_id, call), OTHER), [0.0, 0.0])
-            total[0] += np.nan if rate is None or transfer_ns is None else rate * transfer_ns
-            total[1] += transfer_ns or 0
-    rates = {role: n_bytes / time if time else np.nan for role, (n_bytes, time) in sums.items()}
-    return {role: None if np.isnan(rate) else float(rate) for role, rate in rates.items()}
+    table = table.filter(
+        pc.and_(table["in_summary"], pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True))
+    )
+    table = table.append_column("sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"]))
+    strict = pc.ScalarAggregateOptions(skip_nulls=False)
+    keys, sums = ["comm_id", "collective"], [("sent", "sum", strict), ("transfer_ns", "sum")]
+    by_role: dict[str, list[tuple[float, float]]] = {}
+    for row in table.group_by(keys, use_threads=False).aggregate(sums).to_pylist():
+        sent = np.nan if row["sent_sum"] is None else row["sent_sum"]
+        by_role.setdefault(role_of.get((row["comm_id"], row["collective"]), OTHER), []).append(
+            (sent, row["transfer_ns_sum"] or 0)
+        )
+    totals = {role: np.sum(parts, axis=0) for role, parts in by_role.items()}
+    return {role: float(sent / ns) if ns and not np.isnan(sent) else None for role, (sent, ns) in totals.items()}
 
 
 def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flags:
@@ -298,11 +302,12 @@ def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flag
         return found
     # Where nothing says what a communicator is for, on a stream of its own it may be DDP's.
     all_reduce = (first.kind == "all_reduce") & ~first.is_inline & (role == (DATA if DATA in role else OTHER))
-    length = first.end - first.start
-    for step in np.unique(first.step).tolist():
-        own = np.flatnonzero(all_reduce & (first.step == step))
-        if own.size:
-            phase = first.phase[own]
-            total = {one: int(length[own][phase == one].sum()) for one in np.unique(phase).tolist()}
-            found[own[phase == max(total, key=lambda one: (total[one], one))]] = True
+    own = np.flatnonzero(all_reduce)
+    phases, phase = np.unique(first.phase[own], return_inverse=True)
+    steps, step = np.unique(first.step[own], return_inverse=True)
+    total = np.zeros((steps.size, phases.size), np.int64)
+    np.add.at(total, (step, phase), (first.end - first.start)[own])
+    # Of equal ones the last.
+    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase
+    found[own] = phase == most[step]
     return found

@@ -304,3 +304,13 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
     assert check.message == "no GPU activity was recorded: baseline and candidate"
     row = diff(hosts, hosts).judged_rows[0]
     assert (row["verdict"], row["why"]) == ("inconclusive", "both: no GPU activity was recorded")
+
+
+def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
+    run = runs("2gpu-gpt-b25-shm")
+    (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
+    assert fix.endswith("compare their kernels: nsyspipe diff")
+    problems = diff(run, run).problems.to_pylist()
+    assert {row["fix"] for row in problems if "comm-slows-compute" in row["message"]} == {
+        fix.removesuffix(": nsyspipe diff")
+    }
