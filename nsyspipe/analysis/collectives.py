@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import NEVER, filled
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.phases import launching_passes
-from nsyspipe.analysis.traffic import own_lateness
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
-from nsyspipe.model.table import conform
+from nsyspipe.model.table import conform, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,12 +130,9 @@ class Waiting:
         if name == "transfer_ns":
             return np.where(own == NOBODY, 0, np.maximum(self.ends[rows] - last, 0))
         value = getattr(self, name)[own]
-        if name in ("late_by_ns", "is_late_significant"):
-            return value & (starts == last) if value.dtype == np.bool_ else np.where(starts == last, value, 0)
         if name == "held_up_ns":
-            places = np.arange(self.starts.size)[rows] if isinstance(rows, slice) else rows
-            return np.where(self.latest[own] == places, value, 0)
-        return value
+            return value * (self.latest[own] == np.arange(self.starts.size)[rows])
+        return value * (starts == last) if name in ("late_by_ns", "is_late_significant") else value
 
 
 _AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
@@ -155,9 +151,8 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, 
             numbers[rows] = n_before + np.arange(len(rows), dtype=np.int32)[:, np.newaxis]
             n_before += len(rows)
             own_start, own_end = starts[rows], ends[rows]
-            first, second_last, last = np.partition(own_start, (0, -2, -1), axis=1)[
-                :, [0, -2, -1], np.newaxis
-            ].swapaxes(0, 1)
+            ordered = np.partition(own_start, (0, -2, -1), axis=1)
+            first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
             of_each = own_start, *(one[owner[rows]] for one in clocks)
             is_skewed = _is_beyond_clocks(first, last, *of_each)
             waited = waited_until(own_start, own_end, last - own_start) - own_start
@@ -185,31 +180,7 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     return until
 
 
-def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
-    """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
-
-    That is `own_lateness`. Collectives of several communicators may be waited for at once, so a step counts at most its own
-    time, shared out in proportion. Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and
-    ``held_up_ns`` above 0, sorted.
-    """
-    rows = own_lateness(collectives)
-    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
-    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
-    keys = ["step", "rank", "is_alone"]
-    sums = rows.group_by(keys, use_threads=False).aggregate([("held_up_ns", "sum")])
-    sums = sums.sort_by([(key, "ascending") for key in keys])
-    held_up = sums["held_up_ns_sum"].to_numpy()
-    numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
-    total = sums_of(step, held_up, numbers.size)
-    own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
-    most = least_of(np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size)
-    ratio = np.minimum(most / np.maximum(total, 1), 1.0)
-    shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
-    return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})
-
-
 NO_MEMBER = -1
-_WIDTHS = pa.int8(), pa.int16(), pa.int32(), pa.int64()
 
 
 @dataclass(frozen=True)
@@ -231,24 +202,12 @@ class CommOperations:
     @classmethod
     def of(cls, kinds: Iterable[CommKind], table: pa.Table) -> CommOperations:
         """Make one of `canonical.COMM_OPERATIONS`, whose column ``kind`` counts the kinds."""
-        return cls(tuple(kinds), pa.table({name: _narrowed(table[name]) for name in table.column_names}))
+        return cls(tuple(kinds), pa.table({name: narrowed(table[name]) for name in table.column_names}))
 
     @property
     def table(self) -> pa.Table:
         """The operations as `canonical.COMM_OPERATIONS`."""
         return conform(self.narrow, canonical.COMM_OPERATIONS)
-
-
-def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    least, most = pc.min_max(column).values()
-    if not least.is_valid:
-        return pa.nulls(len(column))
-    widths = (
-        width
-        for width in _WIDTHS
-        if -(2 ** (width.bit_width - 1)) <= least.as_py() and most.as_py() < 2 ** (width.bit_width - 1)
-    )
-    return column.cast(next(widths))
 
 
 def comm_operations(

@@ -206,3 +206,26 @@ def own_lateness(collectives: pa.Table) -> pa.Table:
         less = pc.max_element_wise(pc.subtract(rows[name], pa.array(inherited)), 0, skip_nulls=False)
         rows = rows.set_column(rows.schema.get_field_index(name), name, less)
     return rows.append_column("inherited_ns", pa.array(inherited))
+
+
+def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
+    """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
+
+    That is `own_lateness`. Collectives of several communicators may be waited for at once, so a step counts at most its own
+    time, shared out in proportion. Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and
+    ``held_up_ns`` above 0, sorted.
+    """
+    rows = own_lateness(collectives)
+    rows = rows.select(["step", "rank", "late_by_ns", "held_up_ns"]).filter(pc.greater(rows["held_up_ns"], 0))
+    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
+    keys = ["step", "rank", "is_alone"]
+    sums = rows.group_by(keys, use_threads=False).aggregate([("held_up_ns", "sum")])
+    sums = sums.sort_by([(key, "ascending") for key in keys])
+    held_up = sums["held_up_ns_sum"].to_numpy()
+    numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
+    total = sums_of(step, held_up, numbers.size)
+    own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
+    most = least_of(np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy(), numbers.size)
+    ratio = np.minimum(most / np.maximum(total, 1), 1.0)
+    shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
+    return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
-from nsyspipe.analysis.traffic import own_lateness
+from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ SCHEMA_VERSION = 1
 
 INT, FLOAT, TEXT, FLAG = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 
+_NARROW = pa.int8(), pa.int16(), pa.int32(), INT
 # `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must agree.
 _TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
 _BY_UNIT = {
@@ -88,6 +90,13 @@ class TableSchema:
 def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
     """Cast and order a table's columns to its declared schema (Arrow computations drop metadata)."""
     return table.select(schema.names).cast(schema.arrow)
+
+
+def narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Return a column of int64 in the narrowest type that holds its values; of nulls alone in one that takes no memory."""
+    least, most = (one.as_py() for one in pc.min_max(column).values())
+    n_bits = 0 if least is None else max(most, ~least).bit_length() + 1
+    return column.cast(next(kind for kind in _NARROW if kind.bit_width >= n_bits)) if n_bits else pa.nulls(len(column))
 
 
 def table(text: str) -> TableSchema:

@@ -13,7 +13,7 @@ from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of, union
-from nsyspipe.analysis.traffic import own_lateness
+from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
@@ -416,7 +416,7 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
     of_all = pc.ScalarAggregateOptions(skip_nulls=False)
     sums = in_figures.group_by("rank", use_threads=False).aggregate([("wait_ns", "sum", of_all)])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
-    held_up = matching.held_up_by_step(chosen, steps)
+    held_up = held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
     place, n_ranks = np.searchsorted(ranks, rank), len(ranks)
     figures = {

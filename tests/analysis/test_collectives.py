@@ -5,7 +5,8 @@ import pytest
 
 from nsyspipe.analysis import collectives as module
 from nsyspipe.analysis.clock import ClockOffset
-from nsyspipe.analysis.collectives import NO_MEMBER, NOBODY, UNGROUPED, held_up_by_step, match, waiting
+from nsyspipe.analysis.collectives import NO_MEMBER, NOBODY, UNGROUPED, match, waiting
+from nsyspipe.analysis.traffic import held_up_by_step
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, CrossRank, collectives_table, comm_rows, step_bytes
