@@ -70,10 +70,8 @@ def straggler(evidence: Evidence) -> Answer:
         )
     most, beside_waiting = evidence.limits_of_late_ranks
     met = own_lateness(evidence.collectives)
-    n_meeting, n_steps = (
-        len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique()),
-        evidence.summary["n_summary_steps"],
-    )
+    n_meeting = len(met.filter(pc.is_valid(met["late_by_ns"]))["step"].unique())
+    n_steps = evidence.summary["n_summary_steps"]
     node = late_node(evidence.collectives, evidence.hosts, evidence.clock_error_ns)
     # The largest single delay of each step that exceeds clock error.
     by_step = met.filter(met["is_late_significant"]).group_by("step", use_threads=False)
