@@ -115,7 +115,7 @@ def test_shares_are_pooled_over_the_capture_and_what_is_of_a_step_is_null(tmp_pa
 
 def test_it_cannot_be_replayed(captured):  # outputs: tests/golden/frozen/report/run/without-steps.txt
     assert {one.refused for one in nsyspipe.whatif(captured).scenarios} == {
-        "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
+        "the run has no steps, it is a capture as a whole: name the steps with step=REGEX"
     }
 
 
