@@ -96,12 +96,8 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     saving, parts = None, {}
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
-        columns = {
-            "idle": cause,
-            "waiting": made,
-            "slowed_by_waiting": slowed,
-            "longer_window": wall[longest][step] - wall,
-        }
+        others_longer = wall[longest][step] - wall
+        columns = {"idle": cause, "waiting": made, "slowed_by_waiting": slowed, "longer_window": others_longer}
         parts = {name: own for name, column in columns.items() if (own := float(column[limit].mean()))}
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
