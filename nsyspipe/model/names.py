@@ -215,12 +215,12 @@ def decoded(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def listed(names: Iterable[object], most: int | None = None) -> str:
-    """Return names as ``a, b and c``; of more than `most` the first, and how many more there are."""
+def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:
+    """Return names as ``a, b and c``, with another joint ``a, b or c``; of more than `most` the first, and how many more there are."""
     *some, last = words = [str(name) for name in names]
     if most is not None and len(words) > most:
         some, last = words[:most], f"{len(words) - most} more"
-    return f"{', '.join(some)} and {last}" if some else last
+    return f"{', '.join(some)} {joint} {last}" if some else last
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:

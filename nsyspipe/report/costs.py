@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
+from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.figures import RATES
-from nsyspipe.model.names import printable, ranges
+from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
+    from nsyspipe.analysis.traffic import Dimension
     from nsyspipe.report.blocks import Table
     from nsyspipe.run.run import Run
 
@@ -29,6 +34,7 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
+_SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 # What a spreadsheet takes for a formula at the start of a cell.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -119,6 +125,50 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip
+
+
+def is_more_than_data(traffic: pa.Table) -> bool:
+    """Tell whether communication serves anything but gradients of whole models."""
+    return bool({*parallelism(traffic)} - {DATA, OTHER})
+
+
+def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
+    """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
+
+    None where there is none or nobody knows what it serves, and of gradients alone where nobody knows how many ranks share them.
+    """
+    there = parallelism(traffic)
+    groups = dimensions(traffic)
+    if not groups:
+        return None
+    degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
+    if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
+        degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
+    if not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
+        return None
+    is_grid = math.prod(one.size or 0 for one in groups) == world_size
+    text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
+    key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
+    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
+    if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
+        most = max(exposed, key=lambda name: (exposed[name], name))
+        whose = "none of these" if most == OTHER else f"{most}{suffix}"
+        text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
+    bubble = bubble_ns_per_step(traffic, n_ranks)
+    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
+
+
+def _degree(one: Dimension) -> str:
+    """Return how many ranks are in a group, and of several groups which."""
+    if one.size is None:
+        return ""
+    groups = [_cut(ranges(ranks), ",") for ranks in one.groups]
+    return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
+
+
+def _cut(items: Sequence[object], joint: str) -> str:
+    more = [] if len(items) <= _SHOWN_GROUPS else ["..."]
+    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
 
 
 def csv_cell(value: object) -> str:

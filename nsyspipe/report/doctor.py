@@ -6,6 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.model.names import listed
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
@@ -99,7 +100,7 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         answer = no if "missing" in needed.values() else unclear if "unknown" in needed.values() else yes
         can[answer].append(words + "".join(_WITHOUT[name] for name in lacking if answer != no))
     joints = {yes: "and", unclear: "or", no: "or"}
-    return f"{'; '.join(f'{answer} {_or(tasks, joints[answer])}' for answer, tasks in can.items() if tasks)}."
+    return f"{'; '.join(f'{answer} {listed(tasks, joint=joints[answer])}' for answer, tasks in can.items() if tasks)}."
 
 
 def _reports_verdict(found: Examination) -> str:
@@ -140,7 +141,3 @@ def _fix_list(fixes: Iterable[tuple[str, str]]) -> Iterator[Block]:
 
 def _words(name: str) -> str:
     return " ".join(word.upper() if word in _ACRONYMS else word for word in name.split("_"))
-
-
-def _or(words: Sequence[str], joint: str) -> str:
-    return f" {joint} ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -298,7 +297,7 @@ def dumps(found: dict[str, Any]) -> str:
 
 
 def _value(value: object) -> str:
-    write = partial(json.dumps, allow_nan=False)
+    write = json.JSONEncoder(allow_nan=False).encode
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"  {write(row)}" for row in value) + "\n]"
     if isinstance(value, dict):

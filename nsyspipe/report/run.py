@@ -20,7 +20,7 @@ from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
-from nsyspipe.report.costs import cost_tables
+from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield Facts((", ".join(versions),), "Captured with")
-    traffic = words.traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
+    traffic = traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     of_links = ((words.link_text(run.link), "dim"), (traffic, ""))
     yield from (Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
@@ -130,7 +130,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     if extent.has_phases and (phases := phase_table(run.phase_summary())):
         yield phases
-    is_told = extent.is_comment and words.is_more_than_data(run.traffic())
+    is_told = extent.is_comment and is_more_than_data(run.traffic())
     of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
     if shown := (extent.n_top,) if extent.n_top else of_comment:
         yield from cost_tables(run, *shown).values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from functools import partial
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
-from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
-from nsyspipe.model.names import listed, printable, ranges
+from nsyspipe.analysis.traffic import bubble_ns_per_step
+from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
@@ -25,13 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.analysis.summary import Evenness, HostFigures
-    from nsyspipe.analysis.traffic import Dimension
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.side_files import RunCapture
     from nsyspipe.run.run import Run
 
 _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs
-_SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
@@ -139,50 +136,6 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     room = _LINK_LENGTH - len(rest)
     text = printable(f"link: {link.text}")
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
-
-
-def is_more_than_data(traffic: pa.Table) -> bool:
-    """Tell whether communication serves anything but gradients of whole models."""
-    return bool({*parallelism(traffic)} - {DATA, OTHER})
-
-
-def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
-    """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
-
-    None where there is none or nobody knows what it serves, and of gradients alone where nobody knows how many ranks share them.
-    """
-    there = parallelism(traffic)
-    groups = dimensions(traffic)
-    if not groups:
-        return None
-    degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
-    if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
-        degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
-    if not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
-        return None
-    is_grid = math.prod(one.size or 0 for one in groups) == world_size
-    text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
-    key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
-    exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
-    if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
-        most = max(exposed, key=lambda name: (exposed[name], name))
-        whose = "none of these" if most == OTHER else f"{most}{suffix}"
-        text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
-    bubble = bubble_ns_per_step(traffic, n_ranks)
-    return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
-
-
-def _degree(one: Dimension) -> str:
-    """Return how many ranks are in a group, and of several groups which."""
-    if one.size is None:
-        return ""
-    groups = [_cut(ranges(ranks), ",") for ranks in one.groups]
-    return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
-
-
-def _cut(items: Sequence[object], joint: str) -> str:
-    more = [] if len(items) <= _SHOWN_GROUPS else ["..."]
-    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
 
 
 def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from nsyspipe.analysis.traffic import (
     roles,
 )
 from nsyspipe.model import schema
-from nsyspipe.report.words import traffic_text
+from nsyspipe.report.costs import traffic_text
 
 _MB = 1e6
 

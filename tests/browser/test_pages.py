@@ -112,6 +112,17 @@ def test_without_scripts_the_words_and_tables_are_there(name, charts, says, writ
     assert page.locator("#table tbody .id").count() == (14 if name == "jobs" else 0)
 
 
+def test_a_phone_shows_the_gain_and_that_more_columns_follow(written, open_page):
+    page = open_page(written("whatif"), size=PHONE).page
+    table = page.locator(".scroll").first
+    assert page.locator("thead th").all_inner_texts()[:2] == ["change", "gain"]
+    gain = table.locator("tbody td:nth-child(2)").first.bounding_box()
+    assert gain["x"] + gain["width"] <= PHONE[0]
+    assert table.evaluate("one => one.scrollWidth > one.clientWidth && getComputedStyle(one).backgroundAttachment") == (
+        "local, scroll"
+    )
+
+
 def test_the_paper_of_a_difference_is_light_and_a_few_sheets(written, open_page, screenshot):
     opened = open_page(written("straggler"), dark=True)
     page = opened.page

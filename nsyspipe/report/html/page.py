@@ -92,6 +92,7 @@ _CODE = re.compile(
 )
 # Longer than any sentence of ours.
 _MOST_SHOWN = 2000
+_LONG_CODE = 36  # letters; what is shorter fits a phone
 
 
 def render(
@@ -148,7 +149,8 @@ def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
     parts, at, text = Markup(), 0, cut(text, _MOST_SHOWN)
     for found in _CODE.finditer(text):
-        parts += Markup("{}<code>{}</code>").format(_told(text[at : found.start()]), found[0])
+        tag = Markup('<code class="long">') if len(found[0]) > _LONG_CODE else Markup("<code>")
+        parts += Markup("{}{}{}</code>").format(_told(text[at : found.start()]), tag, found[0])
         at = found.end()
     return parts + _told(text[at:])
 

@@ -78,7 +78,7 @@ def rank_chart(
     ]
     if not drawn:
         return None
-    n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in {*listed}]
+    n_ranks, rows = len(rows), [row for row in rows if listed is None or row["rank"] in listed]
     n_steps = pc.count_distinct(steps["step"]).as_py()
     label = "Where the time of the capture goes, per rank" if is_capture else "Where each step's time goes, per rank"
     whole = "capture" if is_capture else "step"

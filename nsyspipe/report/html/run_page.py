@@ -14,7 +14,7 @@ from nsyspipe.findings.judge import CAUSES, EXPOSURE
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
-from nsyspipe.report.costs import cost_tables
+from nsyspipe.report.costs import cost_tables, traffic_text
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
@@ -176,7 +176,7 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
     """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
     yield words.link_text(run.link)
-    yield words.traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
+    yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         yield words.idle_text(run.breakdown(), run.idle_calls())
     if summary["n_summary_steps"] == 1:
@@ -427,6 +427,6 @@ def report_table(run: Run, listed: Sequence[int]) -> Table:
         Field("clock offset", of("clock_offset_ns", ms_text)),
         Field("clock error", of("clock_error_ns", ms_text)),
     ]
-    ranks = [row for row in run.ranks.to_pylist() if row["rank"] in {*listed}]
+    ranks = [row for row in run.ranks.to_pylist() if row["rank"] in listed]
     note = run_report.table_note(len(ranks), run.header.n_ranks)
     return table_of("Ranks and their reports", ranks, fields, note, is_close=True)

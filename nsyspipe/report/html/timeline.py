@@ -139,7 +139,7 @@ def timeline_table(
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
-    n_ranks, rows = of_step.num_rows, [row for row in of_step.to_pylist() if listed is None or row["rank"] in {*listed}]
+    rows = [row for row in of_step.to_pylist() if listed is None or row["rank"] in listed]
     sums = timeline.group_by(["rank", "lane"], use_threads=False).aggregate([("busy_ns", "sum")]).to_pylist()
     busy = {(row["rank"], row["lane"]): row["busy_ns_sum"] for row in sums}
     ends = timeline.filter(pc.equal(timeline["lane"], "phase")).group_by(["rank", "name"], use_threads=False)
@@ -162,4 +162,4 @@ def timeline_table(
         *(Field(heading, lane_time(lane, known)) for heading, lane, known in _BUSY),
         *(Field(f"{phase}, from and to", phase_span(phase)) for phase in LOOP if phase in ran),
     ]
-    return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), n_ranks))
+    return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows))
