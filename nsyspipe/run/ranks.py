@@ -318,7 +318,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
-_SHOWN_NAMES = 6
+_SHOWN_NAMES = 8
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
