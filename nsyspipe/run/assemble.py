@@ -275,6 +275,9 @@ def _of_reports(
     gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
 ) -> Iterator[Problem]:
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
+    numbers: dict[int, dict[int, int]] = {}
+    for rank in ranks:
+        numbers.setdefault(rank.argument, {})[rank.process.process_id] = rank.number
     for argument, (digest, name) in enumerate(zip(gathered.digests, names, strict=True)):
         if not ranks and gathered.sidecars.is_without_gpu(argument):
             yield problem("captured-without-gpu")
@@ -283,7 +286,7 @@ def _of_reports(
             severity = None if ranks else "error"
             yield problem("no-gpu-activity", severity=severity, what=name).at(report=name)
             continue
-        number_of = {rank.process.process_id: rank.number for rank in ranks if rank.argument == argument}
+        number_of = numbers.get(argument, {})
         only = next(iter(number_of.values())) if len(number_of) == 1 else None
         for one in digest.problems:
             yield one.at(report=name, rank=only if one.process_id is None else number_of.get(one.process_id, only))

@@ -17,7 +17,7 @@ from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
-from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, world_size
+from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, shown_ranks, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 YES, PARTLY, NO = "yes", "partly", "no"
-_SHOWN_FAMILIES, _LONGEST_TEXT, _SHOWN_RANKS = 3, 32, 8
+_SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
 _MIN_STEPS = 2
 _ONE_RUN = "pass the reports of one run, each once"
 _LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
@@ -264,7 +264,7 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
     """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     ranks = ranks_or_hosts([report.digest for report in reports])
     if beside.rank_map is not None:
-        return Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
+        return Answer(YES, text=f"{shown_ranks(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
     best = _lack("rank-by-order", "nothing names them", status=PARTLY)
     for source, of_each in rank_sources(ranks, beside.sidecars):
         numbers = [number for number in of_each if number is not None]
@@ -273,7 +273,7 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
         name = _SOURCES.get(source, source.removeprefix("env:"))
         repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
         if not repeated:
-            return Answer(YES, text=f"{_listed(numbers)} from {name}")
+            return Answer(YES, text=f"{shown_ranks(numbers)} from {name}")
         if best.fix != _ONE_RUN:
             text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {name}"
             best = Answer(PARTLY, text=text, fix=_ONE_RUN)
@@ -285,9 +285,9 @@ def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
     sizes = [world_size([digest], None, beside.sidecars.world_size, launched) for digest in digests]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
-    here = Answer(YES, text=_listed(known))
+    here = Answer(YES, text=shown_ranks(known))
     if len(known) > 1:
-        here = Answer(PARTLY, text=f"{_listed(known)} in different reports", fix=_ONE_RUN)
+        here = Answer(PARTLY, text=f"{shown_ranks(known)} in different reports", fix=_ONE_RUN)
     elif known and n_ranks < known[0]:
         here = _lack("ranks-missing", f"{known[0]}, of which {n_ranks} in these reports", status=PARTLY)
     fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
@@ -340,15 +340,6 @@ def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | No
     paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
     text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
     return Answer(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_LOG)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    """Write ``0-3`` for numbers without a gap, else the first few of them."""
-    ordered = sorted(numbers)
-    if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}-{ordered[-1]}"
-    more = ", ..." if len(ordered) > _SHOWN_RANKS else ""
-    return ", ".join(map(str, ordered[:_SHOWN_RANKS])) + more
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
 from collections.abc import Mapping
@@ -319,7 +318,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
-_SHOWN_NAMES = 6
+_SHOWN_NAMES = 8
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
@@ -363,7 +362,7 @@ class ChosenRanks:
         """Refuse reports that turn out to be of other ranks than was taken from their names."""
         if not self.ranks.issuperset(numbers):
             problem = f"was looked up in the names of the reports, which are of other ranks ({source})"
-            raise OptionError(f"--ranks {self.asked}", problem, found=_shown_ranks(numbers), fix=_MAP)
+            raise OptionError(f"--ranks {self.asked}", problem, found=shown_ranks(numbers), fix=_MAP)
 
 
 def choose_ranks(
@@ -387,7 +386,7 @@ def choose_ranks(
     there = {rank for own in of_reports for rank in own}
     for low, high in limits:
         if (absent := next((rank for rank in itertools.count(low) if rank not in there), low)) <= high:
-            raise OptionError(f"--ranks {text}", f"rank {absent} is not there", found=_shown_ranks(there))
+            raise OptionError(f"--ranks {text}", f"rank {absent} is not there", found=shown_ranks(there))
     chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     n_there = max(max(there) + 1, len(there))
@@ -416,11 +415,9 @@ def _facts_of(path: Path) -> ReportFacts:
         return read_facts(report)
 
 
-def _shown_ranks(ranks: Iterable[int]) -> str:
+def shown_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ``0-7, 63``."""
-    ordered = sorted(ranks)
-    spans = [list(own) for _, own in itertools.groupby(ordered, lambda rank: rank - bisect.bisect_left(ordered, rank))]
+    runs = itertools.groupby(enumerate(sorted(set(ranks))), lambda pair: pair[1] - pair[0])
+    spans = [[rank for _, rank in own] for _, own in runs]
     texts = ["-".join(dict.fromkeys((str(own[0]), str(own[-1])))) for own in spans]
-    return ", ".join(texts[:_SHOWN_NAMES]) + (
-        f" and {len(texts) - _SHOWN_NAMES} more" if len(texts) > _SHOWN_NAMES else ""
-    )
+    return ", ".join([*texts[:_SHOWN_NAMES], *(["..."] if len(texts) > _SHOWN_NAMES else [])])
