@@ -341,16 +341,14 @@ def _lines(
         yield f"steps  {_of_hosts(hosts)}"
         return
     yield f"steps  {_ms(step['baseline'])} before, {_ms(step['candidate'])} after"
-    least, most = (None, None) if step["ci_low"] is None else (-step["ci_high"], -step["ci_low"])
-    interval = (
-        "how sure that is cannot be told"
-        if least is None
-        else f"{100 * step['confidence']:g} %: {_between(least, most)}"
-    )
-    measured = f"measured {_saved(-step['delta'])} ({interval})"
-    yield f"so     {_promise(finding)}, {measured}" + (
-        f": {_verdict(finding, least, most)}" if finding and least is not None else ""
-    )
+    measured, verdict = f"measured {_saved(-step['delta'])}", ""
+    if step["ci_low"] is None:
+        measured += " (how sure that is cannot be told)"
+    else:
+        least, most = -step["ci_high"], -step["ci_low"]
+        measured += f" ({100 * step['confidence']:g} %: {_between(least, most)})"
+        verdict = f": {_verdict(finding, least, most)}" if finding else ""
+    yield f"so     {_promise(finding)}, {measured}{verdict}"
 
 
 def _promised(finding: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -200,7 +200,12 @@ def test_a_scheduler_that_does_not_answer_is_told(place, words):
 
 def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory():
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: listening.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+
+        def answer():
+            with listening.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        pool.submit(answer)
         with pytest.raises(InputError, match="something else does; its dashboard has another port"):
             Cluster(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
 
