@@ -46,6 +46,12 @@ _VIT_TAKES = {
     "grad-copy": "--gradient-as-bucket-view",
     "compress-gradients": "--hook bf16",
 }
+_FINDINGS = {one.stem.replace("_", "-") for one in (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")} - {
+    "judge",
+    "model",
+}
+# Of these the change is known, whatever the program.
+_ANY_TAKES = ("slow-link", "comm-slows-compute", "profiler-overhead")
 # Where NCCL's log does not say which settings keep it from a faster link.
 _OF_LINKS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET")
 _NS_PER_MS = 1e6
@@ -73,7 +79,9 @@ class Change:
 
 
 class TrialError(Exception):
-    """What keeps a trial from going on: what is wrong, the fix, and the exit status."""
+    """What keeps a trial from going on: what is wrong, the fix, the exit status, and what it leaves."""
+
+    left = ""
 
     def __init__(self, what: str, fix: str = "", status: int = 2) -> None:
         super().__init__(what)
@@ -87,6 +95,8 @@ def main() -> int:
     except TrialError as error:
         if str(error):
             print(f"error: {error}" + (f"\n  fix: {error.fix}" if error.fix else ""), file=sys.stderr)
+        if error.left:
+            print(error.left, file=sys.stderr)
         return error.status
     except KeyboardInterrupt:  # between two commands
         return 128 + signal.SIGINT
@@ -108,6 +118,12 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
     if options.help:
         print(_USAGE, end="")
         raise SystemExit
+    _check(options, launcher)
+    return options, [*launcher, "--program", options.program], words[cut + 1 :]
+
+
+def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
+    """Refuse what cannot be followed before anything is captured."""
     if options.captures < 1:
         raise TrialError(f"--captures {options.captures}: not a number of captures", "--captures 3")
     for text in (*options.takes, *options.set):
@@ -119,11 +135,24 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
         _split(text)
     if options.finding and (options.set or options.words):
         raise TrialError("--finding, and --set or --with", "one says what to try; leave the other out")
+    takes = _takes(options, launcher)
+    for subject, kind in [("--finding", options.finding or ""), *(("--takes", one) for one in takes)]:
+        if kind and kind not in _FINDINGS:
+            raise TrialError(f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(_FINDINGS))}")
+    if options.finding and options.finding not in (*takes, *_ANY_TAKES):
+        what = f"--finding {options.finding}: nothing is known that a launcher could change, but for"
+        fix = f"say how: --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
+        raise TrialError(f"{what} {', '.join((*takes, *_ANY_TAKES))}", fix)
     if "--cpu" in launcher and not (options.set or options.words):
         raise TrialError(
             "--cpu: analyze advises nothing where no GPU is", "say what to try: --set NAME=VALUE, or --with WORDS"
         )
-    return options, [*launcher, "--program", options.program], words[cut + 1 :]
+
+
+def _takes(options: argparse.Namespace, launcher: Sequence[str]) -> dict[str, str]:
+    """Return what the training program takes for what findings advise."""
+    is_vit = Path(options.program).resolve() == LAUNCHERS / "train_vit.py" and not {"-m", "--module"} & {*launcher}
+    return (_VIT_TAKES if is_vit else {}) | dict(one.split("=", 1) for one in options.takes)
 
 
 def _split(words: str) -> list[str]:
@@ -153,6 +182,17 @@ def _try(options: argparse.Namespace, launcher: list[str], program: list[str]) -
         words=_split(options.words),
     )
     capture = _Captures(folder, launcher, program, 2 * options.captures)
+    try:
+        return _tried(options, launcher, capture, asked)
+    except TrialError as error:
+        if capture.taken:
+            kept = f"note: {folder} keeps what was captured ({', '.join(capture.taken)}), which nsyspipe analyze takes"
+            error.left = f"{kept}; to try again: --force, or -o ANOTHER_DIRECTORY"
+        raise
+
+
+def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captures, asked: Change) -> int:
+    folder: Path = options.output
     capture.take("before-1", Change())
     if "--dry-run" in launcher:
         return 0
@@ -172,11 +212,11 @@ class _Captures:
     """The captures of a trial, one after the other."""
 
     def __init__(self, folder: Path, launcher: Sequence[str], program: Sequence[str], n_all: int) -> None:
-        self.folder, self.launcher, self.program, self.n_all, self.n_taken = folder, launcher, program, n_all, 0
+        self.folder, self.launcher, self.program, self.n_all = folder, launcher, program, n_all
+        self.taken: list[str] = []
 
     def take(self, name: str, change: Change) -> None:
-        self.n_taken += 1
-        print(f"== {name} ({self.n_taken} of {self.n_all})", file=sys.stderr)
+        print(f"== {name} ({len(self.taken) + 1} of {self.n_all})", file=sys.stderr)
         variables = dict(os.environ)
         for key, value in change.variables.items():
             variables.pop(key, None)
@@ -185,6 +225,7 @@ class _Captures:
         status = _run([str(LAUNCHERS / "ddp.sh"), *words], variables)
         if status:
             raise TrialError(f"{name}: the capture ended with status {status}", "see above", status)
+        self.taken.append(name)
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
@@ -232,10 +273,7 @@ def _advised(
     findings: Sequence[dict[str, Any]], options: argparse.Namespace, launcher: Sequence[str]
 ) -> tuple[dict[str, Any], Change]:
     """Return the finding to try, and the change that it advises."""
-    is_vit = Path(options.program).resolve() == LAUNCHERS / "train_vit.py"
-    takes = (_VIT_TAKES if is_vit and "-m" not in launcher and "--module" not in launcher else {}) | dict(
-        one.split("=", 1) for one in options.takes
-    )
+    takes = _takes(options, launcher)
     changes = [(finding, change) for finding in findings if (change := _change(finding, takes))]
     chosen = [one for one in changes if options.finding in (None, one[0]["id"])]
     if not chosen:
@@ -297,59 +335,73 @@ def _host_steps(folder: Path, side: str, n_captures: int) -> list[float]:
 def _lines(
     change: Change, finding: Mapping[str, Any] | None, step: Mapping[str, Any], hosts: Sequence[Sequence[float]]
 ) -> Iterator[str]:
-    """Yield the lines of the answer."""
-    yield f"tried     {change}" + (f" ({finding['id']}: {finding['title']})" if finding else "")
-    if finding:
-        yield f"promised  {_promise(finding)}"
-    yield f"measured  {_measured(step) if step['delta'] is not None else _of_hosts(hosts)}"
-    if finding and (verdict := _verdict(finding, step)):
-        yield f"so        {verdict}"
+    """Yield the lines of the answer: what was tried, the steps of both sides, and one sentence."""
+    yield f"tried  {change}" + (f" ({finding['id']}: {finding['title']})" if finding else "")
+    if step["delta"] is None:
+        yield f"steps  {_of_hosts(hosts)}"
+        return
+    yield f"steps  {_ms(step['baseline'])} before, {_ms(step['candidate'])} after"
+    measured, verdict = f"measured {_saved(-step['delta'])}", ""
+    if step["ci_low"] is None:
+        measured += " (how sure that is cannot be told)"
+    else:
+        least, most = -step["ci_high"], -step["ci_low"]
+        measured += f" ({100 * step['confidence']:g} %: {_between(least, most)})"
+        verdict = f": {_verdict(finding, least, most)}" if finding else ""
+    yield f"so     {_promise(finding)}, {measured}{verdict}"
 
 
-def _promise(finding: Mapping[str, Any]) -> str:
-    bound, expected = finding["saving_ns_per_step"], finding["expected_ns_per_step"]
-    parts = [f"at most {_ms(bound)} a step"] if bound is not None else ["no bound"]
-    if expected is not None:
-        low, high = (finding["evidence"][f"replay_step_time_{name}_ns"] for name in ("low", "high"))
-        parts.append(f"likely {_ms(expected)} (a step of {_ms(low)} to {_ms(high)})")
-    elif reason := finding["evidence"].get("replay_refused"):
-        parts.append(f"the replay does not say: {reason}")
-    return ", ".join(parts)
+def _promised(finding: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the least and the most of a step's time that was promised to be saved, by the replay, else by the bound."""
+    expected, evidence = finding["expected_ns_per_step"], finding["evidence"]
+    if expected is None or evidence.get("replay_step_time_ns") is None:
+        return None, finding["saving_ns_per_step"]
+    least, most = (
+        expected + evidence["replay_step_time_ns"] - evidence[f"replay_step_time_{end}_ns"] for end in ("high", "low")
+    )
+    return least, most
+
+
+def _promise(finding: Mapping[str, Any] | None) -> str:
+    if finding is None:
+        return "nothing was promised"
+    least, most = _promised(finding)
+    if most is None:
+        return "no amount was promised"
+    if least is None:
+        reason = finding["evidence"].get("replay_refused")
+        return f"promised at most {_saved(most)}" + (f" (the replay does not say: {reason})" if reason else "")
+    return f"promised {_saved(finding['expected_ns_per_step'])} ({_between(least, most)})"
+
+
+def _verdict(finding: Mapping[str, Any], least: float, most: float) -> str:
+    """Say whether what was measured, by its interval, agrees with what was promised."""
+    low, high = _promised(finding)
+    nothing = ", it brought nothing" if most <= 0 else ""
+    if high is None:
+        return f"that cannot be compared{nothing}"
+    if least > high:
+        return "more than was promised"
+    if low is None:
+        return f"within what was promised{nothing}"
+    return f"less than was promised{nothing}" if most < low else f"as was promised{nothing}"
 
 
 def _of_hosts(sides: Sequence[Sequence[float]]) -> str:
     if not all(sides):
-        return "nothing: a side has no steps"
+        return "none, on a side at least"
     before, after = (f"{_ms(statistics.median(one))} ({', '.join(map(_ms, sorted(one)))})" for one in sides)
     return f"without a GPU, by the host's ranges, the median of the captures and each: {before} before, {after} after"
 
 
-def _measured(step: Mapping[str, Any]) -> str:
-    gain = -step["delta"]
-    is_less = gain >= 0
-    text = f"{_ms(step['baseline'])} before, {_ms(step['candidate'])} after: {_ms(abs(gain))} {'less' if is_less else 'more'} a step"
-    if step["ci_low"] is None:
-        return f"{text}; how sure that is cannot be told"
-    ends = (-step["ci_high"], -step["ci_low"]) if is_less else (step["ci_low"], step["ci_high"])
-    return f"{text} ({100 * step['confidence']:g} %: {_ms(ends[0])} to {_ms(ends[1])})"
+def _saved(ns: float) -> str:
+    return f"{_ms(abs(ns))} {'less' if ns >= 0 else 'more'} a step"
 
 
-def _verdict(finding: Mapping[str, Any], step: Mapping[str, Any]) -> str | None:
-    """Return how the measured gain stands to what was promised, as far as the interval decides; None without one."""
-    if step["ci_low"] is None:
-        return None
-    least, most = -step["ci_high"], -step["ci_low"]
-    bound, low = finding["saving_ns_per_step"], finding["evidence"].get("replay_step_time_low_ns")
-    if bound is not None and least > bound:
-        return "more than the finding holds possible"
-    if finding["expected_ns_per_step"] is None or low is None:
-        return None if bound is None else "within what the finding holds possible"
-    high = finding["evidence"]["replay_step_time_high_ns"]
-    if step["candidate"] < low:
-        return "a shorter step than the replay expected"
-    if step["candidate"] > high:
-        return "a longer step than the replay expected" + (": it brought nothing" if most <= 0 else "")
-    return "as the replay expected"
+def _between(least: float, most: float) -> str:
+    """Return an interval of savings; where all of it is longer steps, of what they are longer."""
+    low, high = (least, most) if most >= 0 else (-most, -least)
+    return f"{_ms(low)} to {_ms(high)}"
 
 
 def _ms(ns: float) -> str:

@@ -172,12 +172,14 @@ class Room(contextlib.AbstractContextManager["Room"]):
     """Room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
 
     It is removed at the end if the job `has_begun`, else put back. Logs of NCCL are no capture: they are not refused.
+    Directories that were made for it go again, if nothing is in them.
     """
 
     def __init__(self, job: Job) -> None:
         self.has_begun = False
         self._job = job
         self._aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
+        self._made = [folder for folder in job.name.parents if not folder.exists()]
 
     def __enter__(self) -> Room:
         job = self._job
@@ -210,6 +212,9 @@ class Room(contextlib.AbstractContextManager["Room"]):
 
     def __exit__(self, *_error: object) -> None:
         """Remove the earlier capture, or put back what has not been replaced."""
+        with contextlib.suppress(OSError):
+            for folder in self._made:
+                folder.rmdir()
         if not self._aside.is_dir():
             return
         with contextlib.suppress(OSError):  # what cannot be put back stays where it is
@@ -327,7 +332,11 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         yield CaptureError(sys.executable, "has no torch, which the training program and torchrun need", fix=fix)
     if there is not None and there < options.nproc:
         what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
-        fix = f"-n {there}" if there else "--cpu runs a small model on the CPU"
+        fix = f"-n {there}"
+        if not there:
+            fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
+        if options.dry_run:
+            fix = "none to look at the command; the machine that captures has to have them"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
     # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.

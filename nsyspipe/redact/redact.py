@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
-from nsyspipe.model.names import decoded
+from nsyspipe.model.names import decoded, listed
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
 from nsyspipe.reader.metadata import host_of
@@ -85,10 +85,9 @@ def redact(
     for place, (_, unknown) in zip(places, looks, strict=True):
         if unknown and not drop_unknown:
             rows = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
-            more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
             problem = "has tables that this version does not know, so that it cannot tell what is private in them"
             fix = "--drop-unknown leaves them out; analysis reads none of them"
-            raise InputError(str(place.report), problem, found=f"{', '.join(rows[:_MOST_NAMED])}{more}", fix=fix)
+            raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     # Numbered as they appear; no name stays none.
     names = dict.fromkeys(host for host, _ in looks if host)
     hosts = {host: f"host-{index}" for index, host in enumerate(names)}

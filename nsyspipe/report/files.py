@@ -7,12 +7,14 @@ import html
 import json
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OutputError
+from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import claimed_file, make_readable
 
 if TYPE_CHECKING:
@@ -92,8 +94,11 @@ def check_directory(given: str, name: str) -> None:
         if given.endswith("/") or path.is_dir():
             raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
         parent = path.resolve().parent
+        if not parent.exists():
+            fix = f"mkdir -p {shlex.quote(decoded(os.path.relpath(parent)))}, or another directory"
+            raise OutputError(given, "cannot be written: its directory is not there", fix=fix)
         if not parent.is_dir():
-            raise FileNotFoundError(2, os.strerror(2))
+            raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):
             raise PermissionError(13, os.strerror(13))
     except OSError as error:

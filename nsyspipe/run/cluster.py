@@ -31,6 +31,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_WORKER_S, _LOOK_FOR_WORKERS_S = 60.0, 1.0
+# Dask would wait longer; whoever sets another time than its default gets it.
+_DEFAULT_CONNECT_S, _CONNECT_S = 30.0, 10.0
 MOST_NAMES = 4
 _INSTALL = f"install nsyspipe {__version__} where workers are started"
 _ADDRESS = re.compile(r"[a-z]+://.+|[^/]+:\d+")
@@ -46,6 +48,7 @@ class Cluster(Executor):
     def __init__(self, place: str) -> None:
         address = _address(place)
         try:
+            import dask
             from distributed import Client, Security
             from distributed.comm import connect
         except ImportError as error:
@@ -59,15 +62,20 @@ class Cluster(Executor):
         self._is_shut = threading.Event()
 
         async def reach() -> None:  # a client that cannot be made would have to be waited for
-            await (await connect(address, **Security().get_connection_args("client"))).close()
+            set_s = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", _DEFAULT_CONNECT_S))
+            wait_s = _CONNECT_S if set_s == _DEFAULT_CONNECT_S else set_s
+            await (await connect(address, wait_s, **Security().get_connection_args("client"))).close()
 
         try:
             asyncio.run(reach())
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
                 self._client = Client(address, set_as_default=False)
-        except (OSError, RuntimeError, TypeError, ValueError) as error:
-            problem = f"no scheduler of Dask answers there ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        except (OSError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            if isinstance(error, MemoryError):  # what another protocol says is read as a length
+                said = "something else does; its dashboard has another port"
+            problem = f"no scheduler of Dask answers there ({said})"
             fix = "the address that dask scheduler prints; for tls:// the certificates of Dask's own configuration"
             raise InputError(place, problem, fix=fix) from error
         self._executor = self._client.get_executor(pure=False)

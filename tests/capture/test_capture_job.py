@@ -43,9 +43,7 @@ def test_the_command_holds_the_directory_where_its_ranks_leave_word_and_that_is_
     assert (tmp_path / "kept").is_dir()
 
 
-def test_directories_of_the_name_are_made_but_not_below_a_file(tmp_path, capsys):
-    run(tmp_path / "a" / "b" / "x", "--nsys=nsys", "--force")
-    assert (tmp_path / "a" / "b").is_dir()
+def test_a_name_below_a_file_or_of_a_directory_is_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run(tmp_path / "file" / "x", "--nsys=nsys") == 2
     assert "reports cannot be written there" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import plan as ready
-from nsyspipe.capture.plan import earlier_files, parse_job, parse_ranks
+from nsyspipe.capture.plan import Room, earlier_files, parse_job, parse_ranks
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.programs import find
@@ -28,6 +28,16 @@ def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
         with pytest.raises(OptionError, match=r"^--ranks .*: .") as caught:
             parse_ranks(text)
         assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(tmp_path, is_used):
+    (tmp_path / "a").mkdir()
+    with Room(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+        if is_used:
+            (tmp_path / "a" / "b" / "note").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == (["a", "b", "note"] if is_used else ["a"])
 
 
 def test_what_follows_two_dashes_is_the_command_and_a_name_is_made_absolute_and_keeps_its_dots(monkeypatch, tmp_path):

@@ -34,7 +34,7 @@ ASKED = [
     ("diff --against none store", "store has no run of that label"),
     ("diff --against run store fast wide", "compares two runs, and 3 are named"),
     ("diff slow fast --json x --markdown x", "both write x"),
-    ("diff slow fast --json no/such/place.json", "cannot be written"),
+    ("diff slow fast --json no/such/place.json", "cannot be written: its directory is not there\n  fix: mkdir -p no/such"),
     ("diff slow fast --html -", "--html -: cannot be printed"),
     ("diff slow fast --step x", "says how reports are read"),
     ("diff a=slow a=slow fast", "has the capture"),

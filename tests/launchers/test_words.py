@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -132,7 +133,7 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     answer, _ = printed(machine, words)
     assert "nsys profile --trace=cuda,nvtx,nccl,osrt" in answer.out
     notes = [line for line in answer.err.splitlines() if line.startswith("note: ")]
-    assert len(notes) == len(["program", "torch", "GPU", "nsys"])
+    assert len(notes) == len(["program", "torch", "GPU", "nsys", "time limit"])
     assert "error" not in answer.err
 
 
@@ -273,8 +274,12 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     """Nothing of Slurm is there, and where reports belong lies a file."""
     (machine.work / "captures").touch()
     machine.variables["SLURM_NNODES"] = "4"
-    told = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--", "--dry-run")
+    words = ("--dry-run", "--program", "nowhere.py", "--ranks", "0,31", "--timeout", "1500", "--", "--dry-run")
+    told = machine.run("slurm.sbatch", *words)
     assert told.status == 0
+    assert "note: 4 nodes with 8 GPUs each: SLURM_NNODES and SLURM_GPUS_ON_NODE say otherwise\n" in told.err
+    assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
+    assert "  fix: none to look at the command; the machine that captures has to have them\n" in told.err
     given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
     for words in given:
         assert words in told.out
@@ -291,7 +296,14 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
         put(tmp_path, f"said/{command}", arguments)
     program(tmp_path, "scontrol", f'cat "{tmp_path}/said/$*"')
     program(tmp_path, "srun", 'printf "%s\\n" "$@"')
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "nodes", "SLURM_NNODES": "2", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    slurm = {
+        "SLURM_CPUS_PER_TASK": "32",
+        "SLURM_JOB_END_TIME": str(int(time.time()) + 1800),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "nodes",
+        "SLURM_NNODES": "2",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
     answers = []
     for _ in range(2):
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
@@ -299,9 +311,13 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
         answers.append(subprocess.run(words, capture_output=True, text=True, env=environment, timeout=20, check=False))
         put(tmp_path, "said/show job 7", "JobId=7\n   Command=(null)\n")
     assert (answers[0].returncode, answers[0].stderr) == (0, "")
-    assert answers[0].stdout.splitlines()[4:] == [
+    told = answers[0].stdout.splitlines()
+    assert told[:2] == ["--ntasks-per-node=1", "--cpus-per-task=32"]
+    # Five minutes before Slurm's half an hour is over.
+    assert 1400 < int(told.pop(15)) <= 1500
+    assert told[5:] == [
         f"{LAUNCHERS}/node.sh", "--nnodes", "2", "--nproc", "8", "--rdzv-endpoint", "n0:20007",
-        "-o", "captures/slurm-7", "--program", "train.py",
+        "-o", "captures/slurm-7", "--timeout", "--program", "train.py",
     ]  # fmt: skip
     error = f"error: {tmp_path}/launchers/node.sh: no such program\n  "
     error += "fix: export NSYSPIPE_LAUNCHERS=DIRECTORY_OF_NODE_SH\n"
