@@ -18,7 +18,7 @@ from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, rea
 from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
-from nsyspipe.reader.report import Report, open_report
+from nsyspipe.reader.report import Report, machine_memory, open_report
 from nsyspipe.reader.tables import release_memory
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Capture:
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs."""
     with open_report(path) as report:
+        report.refuse_what_cannot_fit(machine_memory())
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)

@@ -14,7 +14,14 @@ import adbc_driver_manager
 import pyarrow as pa
 import sqlalchemy as sa
 
-from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
+from nsyspipe.errors import (
+    DamagedReportError,
+    InputError,
+    MissingColumnError,
+    NotAReportError,
+    ReportNotFoundError,
+    shortage,
+)
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
 
@@ -87,6 +94,12 @@ _MOST_TEXT = 4  # numbers take more room as text than in the file
 # By kind of column its Arrow type, and the SQL of what it does not have.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 _EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
+
+
+# What a process takes, and each row more at its peak (measured at ten million kernels); the least that one takes in the file.
+_LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
+_PROCESS_BYTES, _ROW_BYTES, _SMALLEST_ROW = 100 * 2**20, 70, 16
+_SHORTER = "capture fewer steps, or analyze it where there is more memory"
 
 
 @contextlib.contextmanager
@@ -199,6 +212,17 @@ class Report:
         """Return how many rows of a table meet an SQL condition, or how many there are."""
         return self.number(table, "count(*)", where) or 0
 
+    def refuse_what_cannot_fit(self, memory: int) -> None:
+        """Raise `InputError` if the rows that are read need more memory, in bytes, than a machine has; 0 is not known.
+
+        Rows are counted by their numbers, which costs nothing, and never more of them than the file has room for.
+        """
+        numbers = sum(self.number(table, "max(rowid)") or 0 for table in _LARGE if self.has(table))
+        needed = _PROCESS_BYTES + _ROW_BYTES * min(numbers, self._n_bytes // _SMALLEST_ROW)
+        if memory and needed > memory:
+            problem = f"needs about {needed / 1e9:.1f} GB of memory, and this machine has {memory / 1e9:.1f} GB"
+            raise InputError(str(self.path), problem, fix=_SHORTER)
+
     def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
         statement = f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
@@ -220,6 +244,18 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
         texts = [value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]
         return pa.chunked_array([pa.array(texts, pa.string())])
     return column
+
+
+def machine_memory() -> int:
+    """Return the memory in bytes that this process could have if it were alone, swap included; 0 if the system does not say."""
+    try:
+        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+        total, swap = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
+    except (OSError, ValueError, LookupError):
+        return 0
+    with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return total + swap
 
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.

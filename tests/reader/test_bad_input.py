@@ -8,7 +8,14 @@ import subprocess
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import DamagedReportError, NotAReportError, NsyspipeError, OptionError, ReportNotFoundError
+from nsyspipe.errors import (
+    DamagedReportError,
+    InputError,
+    NotAReportError,
+    NsyspipeError,
+    OptionError,
+    ReportNotFoundError,
+)
 from nsyspipe.nsys.programs import find_nsys
 from nsyspipe.report.export import document, dumps
 from tests.build.tools import STEADY, edit, figures, refuse
@@ -34,6 +41,20 @@ def test_a_missing_report_among_good_ones_is_the_one_that_is_named(report, tmp_p
     error = refuse(ReportNotFoundError, [report, tmp_path / "no.sqlite"])
     assert str(tmp_path / "no.sqlite") in error.lines()[0]
     assert str(report) not in error.lines()[0]
+
+
+@pytest.mark.parametrize("rows", [20_000_000_000, 2**62])
+def test_a_report_that_needs_more_memory_than_there_is_says_so_before_it_is_read(report, monkeypatch, rows):
+    edit(report, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET rowid = {rows} WHERE rowid = 1")
+    # Row numbers may have holes: no row takes less than 16 bytes of the file, and the process takes 100 MiB without any.
+    needed = 100 * 2**20 + 70 * (report.stat().st_size // 16)
+    monkeypatch.setattr("nsyspipe.reader.metadata.machine_memory", lambda: needed)
+    nsyspipe.load(report, jobs=1).steps()
+    monkeypatch.setattr("nsyspipe.reader.metadata.machine_memory", lambda: needed - 1)
+    monkeypatch.setattr("nsyspipe.reader.metadata.read_facts", None)  # nothing is read
+    error = refuse(InputError, report)
+    assert f"{report}: needs about 0.1 GB of memory, and this machine has 0.1 GB" in error.lines()[0]
+    assert "fewer steps" in error.fix
 
 
 def test_a_database_that_nsys_did_not_write_is_refused_with_what_it_holds(tmp_path):
