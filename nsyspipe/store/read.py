@@ -157,7 +157,7 @@ def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
-        return error.told(store)
+        return error.told()
     except FileNotFoundError:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
