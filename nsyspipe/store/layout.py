@@ -322,9 +322,13 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         is_id = any(label in of for of in ids.values())
-        by_id = f"nsyspipe diff {argument_of(store, label)} CANDIDATE" if is_id else None
-        problem = "is the id of a run, not a label" if is_id else f"{place} has no run of that label"
-        raise OptionError(asked, problem, found=counts, fix=by_id)
+        if is_id:
+            fix = f"nsyspipe diff {argument_of(store, label)} CANDIDATE"
+            raise OptionError(asked, "is the id of a run, not a label", found=counts, fix=fix)
+        import difflib  # noqa: PLC0415 - only where something is wrong
+
+        fix = f"--against {shlex.quote((difflib.get_close_matches(label, ids, n=1) or [*ids])[0])}"
+        raise OptionError(asked, f"{place} has no run of that label", found=counts, fix=fix)
     candidates = [name for name in ids if name != label]
     if others:
         named = others[0] if len(others) == 1 and isinstance(others[0], str) else ""
