@@ -181,14 +181,19 @@ class _Thrift:
         number = 0
         while head := self._byte():
             number += head >> 4
-            self._check(head >> 4 and number <= _MOST_FIELDS, "has fields that are out of order")
+            if not head >> 4 or number > _MOST_FIELDS:
+                raise ValueError(f"{self.place} has fields that are out of order")
             field = fields.get(number, head & 15)
-            self._check(field is not None, "tells of encryption or of other files")
+            if field is None:
+                raise ValueError(f"{self.place} tells of encryption or of other files")
             name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
-            self._check(kind == head & 15, "has a part of another type")
+            if kind != head & 15:
+                raise ValueError(f"{self.place} has a part of another type")
             value = self._value(head & 15, inner, depth + 1)
             if name is not None:
                 found[name] = value
+        if not fields:
+            return found
         self._check(not any(isinstance(one, int) and one < 0 for one in found.values()), "has a negative size")
         named = {field[0] for field in fields.values() if isinstance(field, tuple)}
         self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
@@ -196,7 +201,8 @@ class _Thrift:
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
-        self._check(self.n_values <= _MOST_VALUES, "has too many parts")
+        if self.n_values > _MOST_VALUES:
+            raise ValueError(f"{self.place} has too many parts")
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
@@ -225,7 +231,8 @@ class _Thrift:
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
-        self._check(self.at < len(self.content), "ends too early")
+        if self.at >= len(self.content):
+            raise ValueError(f"{self.place} ends too early")
         self.at += 1
         return self.content[self.at - 1]
 
@@ -234,8 +241,7 @@ class _Thrift:
         for shift in range(0, n_bits + 1, 7):
             byte = self._byte()
             value |= (byte & 127) << shift
-            self._check(not value >> n_bits, "has a number that is too large")
-            if byte < 128:  # noqa: PLR2004 - seven bits a byte
+            if byte < 128 and not value >> n_bits:  # noqa: PLR2004 - seven bits a byte
                 return value
         raise ValueError(f"{self.place} has a number that is too large")
 
