@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import typer
 
 from nsyspipe.cli.options import flag, option
-from nsyspipe.errors import NsyspipeError, OptionError, OutputError
-from nsyspipe.model.names import printable
+from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
+from nsyspipe.model.names import listed, printable
 from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
 
@@ -235,6 +235,23 @@ class DoctorOutputs(Outputs):
     force: bool = flag("Replace a file that is there already.")
 
 
+def _replacing(run: Run, store: Path) -> str:
+    """Name a run that is saved, and the one of other reports whose place it takes."""
+    from nsyspipe.store.layout import has_run
+    from nsyspipe.store.saved_run import SavedRun
+
+    new = run.header
+    if not has_run(store, new.run_id):
+        return f"run {new.run_id}"
+    said = f"replaced run {new.run_id}"
+    with contextlib.suppress(DatasetError):  # nobody can tell
+        old = SavedRun(store, store, new.run_id).header
+        if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
+            when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
+            said += f", which was of other reports: {listed(old.reports, 2)}{when}"
+    return said
+
+
 def _with_formats(outputs: Kind) -> Kind:
     """Declare an option for each format that runs alone are written in."""
     for name in FORMATS:
@@ -281,7 +298,6 @@ class AnalysisOutputs(Outputs):
 
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write them all, with so many of the costliest; what is printed comes last."""
-        from nsyspipe.store.layout import has_run
         from nsyspipe.store.write import check_store, save
 
         formats = {name: FORMATS[name].make() for name in self._named}
@@ -304,9 +320,8 @@ class AnalysisOutputs(Outputs):
             sys.stderr.write("".join(f"{hint}\n" for hint in hints if hint))
         stores = []
         if self.out is not None:
-            on_progress, is_there = stage("saving the run"), has_run(Path(self.out), run.header.run_id)
-            stores = [f"{self.out.rstrip('/')}/ ({'replaced ' if is_there else ''}run {run.header.run_id})"]
-            save(run, Path(self.out), events=self.events, force=self.force, on_progress=on_progress)
+            stores = [f"{self.out.rstrip('/')}/ ({_replacing(run, Path(self.out))})"]
+            save(run, Path(self.out), events=self.events, force=self.force, on_progress=stage("saving the run"))
         for name, opened in files.items():
             with opened() as file:
                 formats[name].write(run, file, steps, stage(f"writing {name}"), **shown[name])

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.
 _ALIVE = "alive"
-# Of stores whose tables were links, which no copy kept.
-_OF_LINKS = ("versions", "runs", "unsettled")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Another writer holds the lock for some milliseconds.
 _LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01
@@ -61,14 +59,6 @@ class Locked:
                             if of_rank.require(layout.PART, layout.FILE):
                                 found.add(file)
         return found
-
-    def check_others(self) -> None:
-        """Refuse a store in which a run is a link, as in those of an older nsyspipe."""
-        with contextlib.suppress(FileNotFoundError), self.top.enter("runs") as runs:
-            for name in runs.names():
-                if name.startswith("run_id="):
-                    runs.require(name, layout.DIRECTORY)
-                    runs.require(f"{name}/{layout.PART}", layout.FILE)
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has what is named, no more; where it raises it is as it was."""
@@ -163,11 +153,9 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
                 _forget(store, made)
             raise
     except NotPlainError as error:
-        is_old = error.found == layout.LINK and error.path.name == layout.PART
-        fix = layout.links_fix(store) if is_old else f"remove {error.path}"
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
         problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"
-        raise OutputError(str(store), problem, fix=fix) from error
+        raise OutputError(str(store), problem, fix=f"remove {error.path}") from error
     except OSError as error:
         why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
         what, fix = f"cannot be written ({why})", "--out with another directory"
@@ -184,7 +172,6 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
             opened.clean()
             # What is in the way is said before any work is done.
             opened.files_of(run_id)
-            opened.check_others()
             # Not the lock's: these stay open.
             staging = living.enter_context(opened.hidden.enter(_STAGING))
             living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
@@ -204,7 +191,7 @@ def locked(store: Path) -> Iterator[Locked]:
             root.mkdir(parents=True, exist_ok=True)
             # Meanwhile a writer that failed may take away the store that it had made.
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
-                found = _opened(store, root, trial)
+                found = _opened(root, trial)
                 if _islocked(found.hidden, trial, until):
                     opened.enter_context(trial.pop_all())
                     break
@@ -216,13 +203,9 @@ def locked(store: Path) -> Iterator[Locked]:
         yield found
 
 
-def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
+def _opened(root: Path, opened: contextlib.ExitStack) -> Locked:
     top = opened.enter_context(Directory.at(root))
     hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
-    for name in _OF_LINKS:
-        if hidden.kind(name):
-            what = f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})"
-            raise OutputError(str(store), what, fix=layout.links_fix(store))
     inside = (opened.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
     return Locked(top, hidden, *inside)
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import re
 import shlex
@@ -55,10 +54,9 @@ class NotPlainError(Exception):
         self.problem = f"is {found}, where a store has {wanted}"
         super().__init__(f"{path}: {self.problem}")
 
-    def told(self, store: Path) -> DatasetError:
+    def told(self) -> DatasetError:
         """Return what a reader of the store is told."""
-        fix = links_fix(store) if self.found == LINK else f"remove {self.path}"
-        return DatasetError(str(self.path), self.problem, fix=fix)
+        return DatasetError(str(self.path), self.problem, fix=f"remove {self.path}")
 
 
 @dataclass(frozen=True)
@@ -209,8 +207,6 @@ def run_ids(store: Path) -> Iterator[str]:
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
     there = [name.partition("=") for name in _listed(store, "runs")]
     published_runs = {run_id for kind, is_named, run_id in there if is_named and kind == _RUN}
-    if os.path.islink(store / "runs") and not published_runs:  # noqa: PTH114 - a name may be too long
-        return  # of somebody else
     for run_id in published_runs | set(switched):
         if has_run(store, run_id):
             yield run_id
@@ -222,16 +218,11 @@ def _listed(store: Path, *names: str) -> list[str]:
         with Directory.at(store) as top, top.within(*names) as directory:
             return directory.names()
     except NotPlainError as error:
-        if names == ("runs",) and (error.found != LINK or not glob.glob(f"{glob.escape(str(store))}/runs/{_RUN}=*")):  # noqa: PTH207
+        if names == ("runs",):  # of somebody else
             return []
-        raise error.told(store) from error
+        raise error.told() from error
     except (OSError, ValueError):
         return []
-
-
-def links_fix(store: Path) -> str:
-    """Return what to do with a store whose files are links, as older versions of nsyspipe wrote them."""
-    return f"cp -rL {store} COPY, remove COPY/{HIDDEN}, and use COPY"
 
 
 def is_run_id(run_id: str) -> bool:
@@ -302,19 +293,15 @@ def argument_of(store: Path, name: str) -> str:
     return shlex.quote(f"{store}:{name}")
 
 
+def _labels_by_time(store: Path) -> dict[str, str]:
+    """Return the label of each run of a store, by the time of capture, equal times by id; of one that cannot be read ``""``."""
+    told = {run_id: _told(store, run_id) for run_id in run_ids(store)}
+    return {run_id: told[run_id][1] for run_id in sorted(told, key=lambda one: (told[one][0], one))}
+
+
 def ids_by_time(store: Path, label: str | None = None) -> list[str]:
     """Return the runs of a store, or those of a label, by the time of their capture; of equal times by id."""
-    told = {run_id: _told(store, run_id) for run_id in run_ids(store)}
-    known = [run_id for run_id, (_, one) in told.items() if label in (None, one)]
-    return sorted(known, key=lambda run_id: (told[run_id][0], run_id))
-
-
-def ids_by_label(store: Path) -> dict[str, list[str]]:
-    """Return the runs of each label of a store, by the time of their capture; those that cannot be read have the label ``""``."""
-    labels: dict[str, list[str]] = {}
-    for run_id in ids_by_time(store):
-        labels.setdefault(_told(store, run_id)[1], []).append(run_id)
-    return labels
+    return [run_id for run_id, one in _labels_by_time(store).items() if label in (None, one)]
 
 
 def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, list[str]]:
@@ -326,7 +313,9 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     if not is_saved(store) or is_one_run(store):
         fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
         raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
-    ids = ids_by_label(store)
+    ids: dict[str, list[str]] = {}
+    for run_id, of_run in _labels_by_time(store).items():
+        ids.setdefault(of_run, []).append(run_id)
     if broken := ids.pop("", []):
         raise OptionError(
             asked, f"{argument_of(store, broken[0])} cannot be read, whatever its label is", fix="remove it"
@@ -334,9 +323,13 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         is_id = any(label in of for of in ids.values())
-        by_id = f"nsyspipe diff {argument_of(store, label)} CANDIDATE" if is_id else None
-        problem = "is the id of a run, not a label" if is_id else f"{place} has no run of that label"
-        raise OptionError(asked, problem, found=counts, fix=by_id)
+        if is_id:
+            fix = f"nsyspipe diff {argument_of(store, label)} CANDIDATE"
+            raise OptionError(asked, "is the id of a run, not a label", found=counts, fix=fix)
+        import difflib  # noqa: PLC0415 - only where something is wrong
+
+        fix = f"--against {shlex.quote((difflib.get_close_matches(label, ids, n=1) or [*ids])[0])}"
+        raise OptionError(asked, f"{place} has no run of that label", found=counts, fix=fix)
     candidates = [name for name in ids if name != label]
     if others:
         named = others[0] if len(others) == 1 and isinstance(others[0], str) else ""

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     _Struct = dict[str, Any]
-    _Fields = Mapping[int, Any]  # of _Field or None
+    _Fields = Mapping[int, Any]
     _Inner = int | _Fields | None
-    _Field = tuple[str | None, int | None, _Inner]
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
@@ -143,30 +142,28 @@ _MOST_VALUES = 400_000
 _REPEATED = 2
 _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 
-# Fields by number: name, type, what is in a list or struct of ours; without a name it is read and dropped. Fields that
-# are not here may have any type, but for those of encryption and of other files, which are refused.
-_NUMBER, _LONG, _TEXT, _PART = ((None, kind, None) for kind in (_I32, _I64, _BINARY, _STRUCT))
-_PARTS = (None, _LIST, _STRUCT)
-_CHUNK = {
-    1: _NUMBER, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
-    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: _PARTS, 9: ("pages", _I64, None), 10: _LONG,
-    11: ("dictionary", _I64, None), 12: _PART, 13: _PARTS,
+# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of a struct or what is in a
+# list. Others may be of any kind, but for those of encryption and of other files, which are refused.
+_CHUNK: _Fields = {
+    1: _I32, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
+    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT), 9: ("pages", _I64, None), 10: _I64,
+    11: ("dictionary", _I64, None), 12: _STRUCT, 13: (None, _LIST, _STRUCT),
 }  # fmt: skip
-_COLUMN = {1: None, 2: _LONG, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
-_GROUP = {
-    1: ("columns", _LIST, _COLUMN), 2: _LONG, 3: ("rows", _I64, None), 4: _PARTS, 5: _LONG, 6: _LONG, 7: (None, _I16, None),
+_COLUMN: _Fields = {1: None, 2: _I64, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
+_GROUP: _Fields = {
+    1: ("columns", _LIST, _COLUMN), 2: _I64, 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT), 5: _I64, 6: _I64, 7: _I16,
 }  # fmt: skip
-_ELEMENT = {
-    **dict.fromkeys((1, 2, 6, 7, 8, 9), _NUMBER), 3: ("repetition", _I32, None), 4: _TEXT, 5: ("children", _I32, None),
-    10: _PART,
+_ELEMENT: _Fields = {
+    **dict.fromkeys((1, 2, 6, 7, 8, 9), _I32), 3: ("repetition", _I32, None), 4: _BINARY, 5: ("children", _I32, None),
+    10: _STRUCT,
 }  # fmt: skip
-_FILE = {
-    1: _NUMBER, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP), 5: _PARTS, 6: _TEXT,
-    7: _PARTS, 8: None, 9: None,
+_FILE: _Fields = {
+    1: _I32, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
+    5: (None, _LIST, _STRUCT), 6: _BINARY, 7: (None, _LIST, _STRUCT), 8: None, 9: None,
 }  # fmt: skip
-_PAGE = {
-    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _NUMBER,
-    **dict.fromkeys((5, 6, 7, 8), _PART),
+_PAGE: _Fields = {
+    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _I32,
+    **dict.fromkeys((5, 6, 7, 8), _STRUCT),
 }  # fmt: skip
 _OPTIONAL = {"children", "dictionary", "repetition"}
 
@@ -177,34 +174,35 @@ class _Thrift:
     def __init__(self, content: bytes, place: str) -> None:
         self.content, self.place, self.at, self.n_values = content, place, 0, 0
 
-    def struct(self, fields: _Fields | None, depth: int = 0) -> _Struct:
+    def struct(self, fields: _Fields, depth: int = 0) -> _Struct:
         """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
-        if depth > _DEEPEST:
-            raise self._odd("is nested too deeply")
+        self._check(depth <= _DEEPEST, "is nested too deeply")
         found: _Struct = {}
         number = 0
         while head := self._byte():
-            if not head >> 4 or (number := number + (head >> 4)) > _MOST_FIELDS:
-                raise self._odd("has fields that are out of order")
-            field = (fields or {}).get(number, _ANY)
+            number += head >> 4
+            if not head >> 4 or number > _MOST_FIELDS:
+                raise ValueError(f"{self.place} has fields that are out of order")
+            field = fields.get(number, head & 15)
             if field is None:
-                raise self._odd("tells of encryption or of other files")
-            name, kind, inner = field
-            if kind not in (None, head & 15):
-                raise self._odd("has a part of another type")
+                raise ValueError(f"{self.place} tells of encryption or of other files")
+            name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
+            if kind != head & 15:
+                raise ValueError(f"{self.place} has a part of another type")
             value = self._value(head & 15, inner, depth + 1)
             if name is not None:
                 found[name] = value
-        if any(isinstance(value, int) and value < 0 for value in found.values()):
-            raise self._odd("has a negative size")
-        if {field[0] for field in (fields or {}).values() if field} - found.keys() - {None} - _OPTIONAL:
-            raise self._odd("lacks a part")
+        if not fields:
+            return found
+        self._check(not any(isinstance(one, int) and one < 0 for one in found.values()), "has a negative size")
+        named = {field[0] for field in fields.values() if isinstance(field, tuple)}
+        self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
         return found
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
         if self.n_values > _MOST_VALUES:
-            raise self._odd("has too many parts")
+            raise ValueError(f"{self.place} has too many parts")
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
@@ -215,50 +213,41 @@ class _Thrift:
         if kind in (_DOUBLE, _BINARY):
             n_bytes = 8 if kind == _DOUBLE else self._varint(31)
             self.at += n_bytes
-            if self.at > len(self.content):
-                raise self._odd("ends too early")
+            self._check(self.at <= len(self.content), "ends too early")
             return None
         if kind == _STRUCT:
-            return self.struct(inner if isinstance(inner, dict) else None, depth)
-        if kind == _LIST:
-            return self._list(inner, depth)
-        raise self._odd("is none of ours")
-
-    def _list(self, inner: _Inner, depth: int) -> list[Any]:
+            return self.struct(inner if isinstance(inner, dict) else {}, depth)
+        self._check(kind == _LIST, "is none of ours")
         head = self._byte()
         n_values, kind = head >> 4, head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
-        if n_values > len(self.content) - self.at:  # each has a byte at least
-            raise self._odd("has a list that is longer than it")
-        if inner is not None and kind != (_STRUCT if isinstance(inner, dict) else inner):
-            raise self._odd("has a list of another type")
-        if kind in (_TRUE, _FALSE):  # in a list a byte each
-            kind = _BYTE
+        self._check(
+            n_values <= len(self.content) - self.at, "has a list that is longer than it"
+        )  # a byte each at least
+        wanted = _STRUCT if isinstance(inner, dict) else kind if inner is None else inner
+        self._check(kind == wanted, "has a list of another type")
+        kind = _BYTE if kind in (_TRUE, _FALSE) else kind  # in a list a byte each
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
         if self.at >= len(self.content):
-            raise self._odd("ends too early")
+            raise ValueError(f"{self.place} ends too early")
         self.at += 1
         return self.content[self.at - 1]
 
     def _varint(self, n_bits: int) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, n_bits + 1, 7):
             byte = self._byte()
             value |= (byte & 127) << shift
-            shift += 7
-            if value >> n_bits or shift > n_bits + 7:
-                raise self._odd("has a number that is too large")
-            if byte < 128:  # noqa: PLR2004 - seven bits a byte
+            if byte < 128 and not value >> n_bits:  # noqa: PLR2004 - seven bits a byte
                 return value
+        raise ValueError(f"{self.place} has a number that is too large")
 
-    def _odd(self, problem: str) -> ValueError:
-        return ValueError(f"{self.place} {problem}")
-
-
-_ANY: _Field = (None, None, None)
+    def _check(self, is_so: object, problem: str) -> None:
+        if not is_so:
+            raise ValueError(f"{self.place} {problem}")
 
 
 def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:

@@ -119,6 +119,13 @@ def digest_of(content: pa.Buffer) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
+def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return a table sorted by some columns, their nulls first, which each version of Arrow is asked for in another way."""
+    keys = [key for name in names for key in (pc.is_valid(table[name]), table[name])]
+    numbers = [str(number) for number in range(len(keys))]
+    return table.take(pc.sort_indices(pa.table(keys, names=numbers), [(one, "ascending") for one in numbers]))
+
+
 def _bytes(content: _Content) -> pa.Buffer:
     if isinstance(content, DatasetError):
         raise content
@@ -157,7 +164,7 @@ def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
-        return error.told(store)
+        return error.told()
     except FileNotFoundError:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:

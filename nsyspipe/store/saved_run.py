@@ -24,7 +24,16 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
-from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
+from nsyspipe.store.read import (
+    AGAIN,
+    LARGEST,
+    RunFiles,
+    check_ranks,
+    check_steps_known,
+    nulls_first,
+    parsed_object,
+    read_run_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +42,6 @@ if TYPE_CHECKING:
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
-_BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
 # Tables that name ranks of which no device was recorded, too.
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
@@ -173,6 +181,8 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     """
     ids = sorted(run_ids(store))
     if not ids:
+        if store.is_file():
+            raise DatasetError(str(store), "is no directory", fix=f"nsyspipe analyze {store} --out runs")
         what = "holds no saved run" if store.is_dir() else "is no directory"
         place = store / "runs" if store.is_dir() and any(store.iterdir()) else store
         raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {place}")
@@ -193,7 +203,7 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
         what = f"none of its {len(ids)} saved runs can be read"
         raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
     runs = pa.concat_tables(rows["runs"]).combine_chunks()
-    runs = conform(runs.take(pc.sort_indices(runs, _BY_TIME)), schema.RUNS)
+    runs = conform(nulls_first(runs, ["captured_at_utc", "run_id"]), schema.RUNS)
     found, wanted = rows["findings"], DATASET["findings"]
     findings = conform(pa.concat_tables(found).combine_chunks(), wanted) if found else wanted.empty()
     return StoredRuns(runs, findings, tuple(unreadable))

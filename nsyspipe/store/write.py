@@ -20,7 +20,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
-from nsyspipe.store.read import digest_of
+from nsyspipe.store.read import digest_of, nulls_first
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
 
@@ -79,11 +79,7 @@ def _metrics(run: Run) -> pa.Table:
     """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
     wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
     table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide]).combine_chunks()
-    # Nulls first; how to ask Arrow for that depends on its version.
-    keys = [key for name in METRICS.key for key in (pc.is_valid(table[name]), table[name])]
-    names = [str(number) for number in range(len(keys))]
-    order = pc.sort_indices(pa.table(keys, names=names), [(name, "ascending") for name in names])
-    return table.take(order)
+    return nulls_first(table, METRICS.key)
 
 
 def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:

@@ -6,9 +6,7 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import threading
-from pathlib import Path
 
 import duckdb
 import pandas as pd
@@ -22,7 +20,7 @@ from nsyspipe.model.schema import DATASET
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import RUN_ID, contents, copied, new_run, old_run, other_run, places, stored
+from tests.store.store_tools import RUN_ID, contents, copied, new_run, old_run, other_run, stored
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
 OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]
@@ -224,48 +222,6 @@ def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, ou
     attempts(n_saves)
     assert n_changes > n_saves
     assert tree(outside) == before
-
-
-def as_links(store):
-    """Turn a store into one as an older nsyspipe wrote it: its tables are links into what is hidden."""
-    shutil.rmtree(store / ".nsyspipe")
-    versions = store / ".nsyspipe" / "versions" / "1"
-    versions.mkdir(parents=True)
-    (store / ".nsyspipe" / "runs").mkdir()
-    (store / ".nsyspipe" / "runs" / RUN_ID).symlink_to("../versions/1")
-    for name, path in places(store).items():
-        path.rename(versions / f"{name}.parquet")
-        depth = len(path.relative_to(store).parts) - 1
-        path.symlink_to(Path(*[".."] * depth, ".nsyspipe", "runs", RUN_ID, f"{name}.parquet"))
-    return store
-
-
-@pytest.mark.parametrize("copy", ["itself", "without what is hidden"])
-def test_a_store_of_links_is_refused_and_what_to_do_is_said(runs, tmp_path, attempts, copy):
-    attempts(4)
-    store = as_links(stored(tmp_path / "store", runs[0], events=True))
-    if copy != "itself":
-        shutil.rmtree(store / ".nsyspipe")
-    before = tree(store)
-    for run in runs[1:]:
-        with pytest.raises(OutputError, match="link") as caught:
-            save(run, store, force=True)
-        assert "cp -rL" in caught.value.fix
-        assert tree(store) == before
-    for command in (["analyze", store], ["dashboard", store, "-o", tmp_path / "x.html"]):
-        done = nsyspipe_here(*command)
-        assert (done.returncode, "cp -rL" in done.stderr) == (2, True)
-        assert "is a link, where a store has a file" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
-    store = as_links(stored(tmp_path / "store", runs[0], events=True))
-    subprocess.run(["cp", "-rL", store, tmp_path / "copy"], check=True)
-    shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
-    assert_same(nsyspipe.load(tmp_path / "copy"), runs[0])
-    save(runs[1], tmp_path / "copy", events=True, force=True)
-    assert_same(nsyspipe.load(tmp_path / "copy"), runs[1])
 
 
 def ordinary_files(store, to):

@@ -111,6 +111,11 @@ def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke):
     store = tmp_path / "store"
     said = [invoke(steady, "--out", store, "--run-id", name).stderr for name in "xxy"]
     assert said == [f"written: {store}/ ({run})\n" for run in ("run x", "replaced run x", "run y")]
+    steady_rank(0, n_steps=5).write(tmp_path / "other_0.sqlite")
+    assert (
+        "replaced run x, which was of other reports: steady_0.sqlite"
+        in invoke(tmp_path / "other_0.sqlite", "--out", store, "--run-id", "x").stderr
+    )
 
 
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
