@@ -2,6 +2,9 @@
 
     pytest -m bench -n 0 -s tests/bench [--kernels 1000000] [--ranks 8]
 
+All sizes grow with these two: 64, 256 and 1024 ranks of 10 000 kernels each are 8, 32 and 128 times the ranks, with a
+hundredth of the kernels.
+
 `analyze` is told as ratios to F, the time that the same engine, through the same ADBC driver, takes to sum exactly the
 columns that are loaded. Figures are printed; what fails is a total that the plain pandas way has otherwise, and a trace of
 8 x 100 000 kernels that takes 10 s more. Asked for: saving at most 20 % of the analysis, and about a second beside 1000
@@ -120,11 +123,34 @@ def test_saving_costs_little_beside_the_analysis(reports, tmp_path, shown):
     plain = command("analyze", *reports, "--no-progress")
     outputs = {"tables": ["--out", tmp_path / "tables"], "all": ["--out", tmp_path / "all", "--events"]}
     found = best({"alone": plain} | {name: [*plain, *map(str, more)] for name, more in outputs.items()})
+    found |= best({"second look": command("analyze", tmp_path / "tables", "--no-progress")})
     for name, one in found.items():
         files = [path.stat().st_size for path in (tmp_path / name).glob("[!.]*/**/*.parquet")]
         more = one["seconds"] / found["alone"]["seconds"] - 1
         size = f"{len(files)} files, {sum(files) / 1e6:.1f} MB"
         shown(f"{name}: {one['seconds']:.2f} s ({more:+.0%}), peak {one['peak_mib']:.0f} MiB, {size}")
+
+
+def test_each_of_many_ranks_costs_as_much(request, written, tmp_path, shown):
+    n_kernels, few = (request.config.getoption(name) for name in ("--kernels", "--ranks"))
+    for n_ranks in (8 * few, 32 * few, 128 * few):
+        reports = written(n_kernels // 100, n_ranks)
+        page, trace, store = (tmp_path / f"{n_ranks}{suffix}" for suffix in (".html", ".pftrace", ""))
+        plain = command("analyze", reports[0].parent, "-q")
+        more = {"--html": page, "--perfetto": trace, "--out": store}
+        ways = {"analyze": plain} | {name: [*plain, name, str(path)] for name, path in more.items()}
+        if n_ranks == 8 * few:
+            ways["pandas.read_sql + SQLAlchemy"] = [sys.executable, str(HERE / "plain_pandas.py"), *map(str, reports)]
+        found = best(ways, times=1) | best({"second look": command("analyze", store, "-q")}, times=1)
+        sizes = {"--html": page.stat().st_size, "--perfetto": trace.stat().st_size}
+        shown(
+            f"{n_ranks} ranks x {n_kernels // 100} kernels",
+            *(
+                f"{name}: {one['seconds']:.2f} s, {1e3 * one['seconds'] / n_ranks:.1f} ms per rank, peak "
+                f"{one['peak_mib']:.0f} MiB" + (f", {sizes[name] / 1e6:.2f} MB" if name in sizes else "")
+                for name, one in found.items()
+            ),
+        )
 
 
 def test_saving_beside_a_thousand_runs_takes_as_long_as_alone(tmp_path, shown):
@@ -140,24 +166,25 @@ def test_saving_beside_a_thousand_runs_takes_as_long_as_alone(tmp_path, shown):
     assert len(list((tmp_path / "store" / "steps").iterdir())) == N_RUNS
 
 
-def test_a_trace_of_all_operations_takes_seconds(written, tmp_path, shown):
-    plain = command("analyze", *written(100_000, 8), "-q")
+def test_a_trace_of_all_operations_takes_seconds(request, written, tmp_path, shown):
+    n_kernels = request.config.getoption("--kernels") // 10
+    plain = command("analyze", *written(n_kernels, 8), "-q")
     path = tmp_path / "all.pftrace"
-    few = ["--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"]
+    few = ["--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "1:3"]
     traces = {"all": ["--perfetto", str(path)], "few": few}
     found = best({"alone": plain} | {name: [*plain, *more] for name, more in traces.items()}, times=2)
     added, few = (found[name]["seconds"] - found["alone"]["seconds"] for name in ("all", "few"))
-    n_operations = 8 * 100_000 * 21 // 20  # and a copy per 20 kernels
+    n_operations = 8 * n_kernels * 21 // 20  # and a copy per 20 kernels
     shown(
         f"analyze: {found['alone']['seconds']:.2f} s, peak {found['alone']['peak_mib']:.0f} MiB",
         f"with --perfetto: {added:.2f} s more, {added / n_operations * 1e6:.1f} us per operation, "
         f"{path.stat().st_size / 1e6:.0f} MB, peak {found['all']['peak_mib']:.0f} MiB",
-        f"with --perfetto-steps 10:12: {few:.2f} s more",
+        f"with --perfetto-steps 1:3: {few:.2f} s more",
     )
     assert added < MOST_SECONDS
 
 
-def test_answers_about_a_change(tmp_path, shown):
+def test_answers_about_a_change_and_of_a_small_run(written, tmp_path, shown):
     names = ("ddp-4gpu-before", "ddp-4gpu-after")
     for name in names:
         save(nsyspipe.load(SAMPLES / f"{name}_*.sqlite", run_id=name, jobs=1), tmp_path / "store")
@@ -167,6 +194,8 @@ def test_answers_about_a_change(tmp_path, shown):
         "diff of two saved runs": command("diff", *sides, "--json", out, "--force"),
         "analyze": command("analyze", reports, "--no-progress"),
         "whatif, the menu": command("whatif", reports, "--no-progress"),
+        "analyze, 4 reports of 5 000 kernels": command("analyze", *written(5000, 4), "-q"),
+        "what it imports": [sys.executable, "-c", "import numpy, pyarrow, sqlalchemy, adbc_driver_sqlite.dbapi"],
     }
     shown(*(f"{name}: {found['seconds']:.2f} s" for name, found in best(ways).items()))
     assert json.loads(out.read_text("utf-8"))["verdict"] == "improvement"

@@ -94,13 +94,15 @@ def test_a_speedup_turns_over_when_its_sides_are_swapped(one, other):
         assert there.low <= there.ratio <= there.high
 
 
+NODES, PARTS = np.polynomial.legendre.leggauss(200)
+
+
 @given(st.floats(0.5, 0.9999), st.floats(1, 400))
 def test_a_quantile_has_its_own_tail(confidence, freedom):
     # With t = sqrt(f) tan a the density is cos(a)^(f - 1), over an integral that has a closed form.
     t = critical_value(confidence, freedom)
-    nodes, parts = np.polynomial.legendre.leggauss(200)
     half = math.atan(t / math.sqrt(freedom)) / 2
-    inside = half * (np.cos(half * (nodes + 1)) ** (freedom - 1) @ parts)
+    inside = half * (np.cos(half * (NODES + 1)) ** (freedom - 1) @ PARTS)
     whole = math.exp(math.lgamma(freedom / 2) - math.lgamma(freedom / 2 + 0.5))
     assert inside / (whole * math.sqrt(math.pi) / 2) == pytest.approx(confidence, abs=1e-10)
     tails, _ = two_sided_tails(np.array([t]), np.array([freedom]))
