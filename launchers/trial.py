@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import glob
 import json
 import os
@@ -45,10 +46,6 @@ _VIT_TAKES = {
     "too-many-buckets": "--bucket-cap-mb 100",
     "grad-copy": "--gradient-as-bucket-view",
     "compress-gradients": "--hook bf16",
-}
-_FINDINGS = {one.stem.replace("_", "-") for one in (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")} - {
-    "judge",
-    "model",
 }
 # Of these the change is known, whatever the program.
 _ANY_TAKES = ("slow-link", "comm-slows-compute", "profiler-overhead")
@@ -122,6 +119,15 @@ def _options(words: list[str]) -> tuple[argparse.Namespace, list[str], list[str]
     return options, [*launcher, "--program", options.program], words[cut + 1 :]
 
 
+def _findings() -> set[str]:
+    """Return the names of all findings, as the files of the rules list them."""
+    files = (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")
+    nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+    listed = [node.value for node in nodes if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"]
+    rules = [rule for one in listed if isinstance(one, ast.Dict) for rule in one.keys]
+    return {rule.id.replace("_", "-") for rule in rules if isinstance(rule, ast.Name)}
+
+
 def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
     """Refuse what cannot be followed before anything is captured."""
     if options.captures < 1:
@@ -135,10 +141,10 @@ def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:
         _split(text)
     if options.finding and (options.set or options.words):
         raise TrialError("--finding, and --set or --with", "one says what to try; leave the other out")
-    takes = _takes(options, launcher)
+    takes, findings = _takes(options, launcher), _findings()
     for subject, kind in [("--finding", options.finding or ""), *(("--takes", one) for one in takes)]:
-        if kind and kind not in _FINDINGS:
-            raise TrialError(f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(_FINDINGS))}")
+        if kind and kind not in findings:
+            raise TrialError(f"{subject} {kind}: no finding of analyze", f"one of {', '.join(sorted(findings))}")
     if options.finding and options.finding not in (*takes, *_ANY_TAKES):
         what = f"--finding {options.finding}: nothing is known that a launcher could change, but for"
         fix = f"say how: --takes '{options.finding}=WORDS of the training program', --set NAME=VALUE, or --with WORDS"
