@@ -123,9 +123,10 @@ def _findings() -> set[str]:
     """Return the names of all findings, as the files of the rules list them."""
     files = (LAUNCHERS.parent / "nsyspipe" / "findings").glob("[a-z]*.py")
     nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
-    listed = [node.value for node in nodes if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"]
-    rules = [rule for one in listed if isinstance(one, ast.Dict) for rule in one.keys]
-    return {rule.id.replace("_", "-") for rule in rules if isinstance(rule, ast.Name)}
+    rules = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    listed = [node for node in nodes if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "RULES"]
+    named = {one.id for node in listed for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {rule.replace("_", "-") for rule in rules & named}
 
 
 def _check(options: argparse.Namespace, launcher: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -119,3 +121,9 @@ def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(l
     assert (answer.status, order) == (2, [])
     assert f"error: {error}" in answer.err
     assert not (lab.work / "trial").exists()
+
+
+def test_a_trial_knows_the_findings_that_analyze_has():
+    code = "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == {one.__name__.replace('_', '-') for one in judge.RULES})"
+    told = subprocess.run([sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True)
+    assert told.stdout == "True\n"
