@@ -85,7 +85,7 @@ def within(seconds, condition, what):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        time.sleep(0.01)
+        time.sleep(0.05)
     return found
 
 
