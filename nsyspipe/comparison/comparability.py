@@ -159,6 +159,15 @@ def _work(run: Run) -> tuple[object, object]:
     return run.summary()["step_time_ns"][0].as_py(), ranks
 
 
+def _capture_order(sides: Sides) -> Iterator[Check]:
+    """Tell of a candidate that was captured before the baseline: the two may be the wrong way round."""
+    before, now = ([run.header.captured_at_utc for run in side.runs] for side in sides)
+    if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
+        times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
+        after = "; if the two are the wrong way round, swap them"
+        yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
+
+
 def _has_gpu(runs: list[Run]) -> bool:
     return all(run.header.n_ranks for run in runs)
 
@@ -233,6 +242,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
 _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
+    _capture_order,
     _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
     _alike(
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
