@@ -72,6 +72,7 @@ PROBLEMS_OF_RUNS = table(f"""
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
+_OTHER_WORK = 2.0  # compute of a step that is so many times as long may be of another model or batch
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -159,9 +160,9 @@ def _work(run: Run) -> tuple[object, object]:
     return run.summary()["step_time_ns"][0].as_py(), ranks
 
 
-def _capture_order(sides: Sides) -> Iterator[Check]:
+def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
     """Tell of a candidate that was captured before the baseline: the two may be the wrong way round."""
-    before, now = ([run.header.captured_at_utc for run in side.runs] for side in sides)
+    before, now = ([run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate))
     if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
         times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
         after = "; if the two are the wrong way round, swap them"
@@ -206,6 +207,16 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
         yield _check("message-bytes", "messages of a step have", texts)
 
 
+def _work_apart(sides: Sides) -> Iterator[Check]:
+    """Tell of compute times so far apart that the steps may not do the same work."""
+    times = [mean_of(pc.mean(run.breakdown()["compute_ns"]).as_py() for run in side.runs) for side in sides]
+    before, now = (time or 0.0 for time in times)
+    if (ratio := max(before, now) / (min(before, now) or 1.0)) >= _OTHER_WORK and before and now:
+        words = [f"{ratio:.1f} times as much" if time == max(before, now) else "1" for time in (before, now)]
+        after = "; step times tell which is faster only where a step does the same work"
+        yield _check("compute", "compute of a step is far apart", words, after=after)
+
+
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     def share(run: Run) -> float:
         overhead, wall = (pc.sum(run.breakdown()[name]).as_py() for name in ("overhead_ns", "wall_ns"))
@@ -242,7 +253,6 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
 _TESTS: tuple[Test, ...] = (
     _same_capture,
     _repeated_capture,
-    _capture_order,
     _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
     _alike(
         "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
@@ -271,6 +281,7 @@ _TESTS: tuple[Test, ...] = (
     ),
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
+    _work_apart,
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike(
