@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.model.figures import METRICS
 from nsyspipe.model.table import table
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ PROBLEMS_OF_RUNS = table(f"""
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
-_OTHER_WORK = 2.0  # compute of a step that is so many times as long may be of another model or batch
+_OTHER_WORK = 3.0  # compute of a step that is so many times as long may be of another model or batch
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -209,7 +210,7 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 def _work_apart(sides: Sides) -> Iterator[Check]:
     """Tell of compute times so far apart that the steps may not do the same work."""
-    times = [mean_of(pc.mean(run.breakdown()["compute_ns"]).as_py() for run in side.runs) for side in sides]
+    times = [mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides]
     before, now = (time or 0.0 for time in times)
     if (ratio := max(before, now) / (min(before, now) or 1.0)) >= _OTHER_WORK and before and now:
         words = [f"{ratio:.1f} times as much" if time == max(before, now) else "1" for time in (before, now)]

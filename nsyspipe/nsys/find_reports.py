@@ -48,8 +48,8 @@ def _word(path: str) -> str:
     return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
 
 
-def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
-    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each."""
+def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
+    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each, or all its reports."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for path in map(source_of, map(Path, paths)):
         match = RANK_OF_NAME.search(path.stem)
@@ -61,7 +61,8 @@ def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
         # The longer one, where the other has reports of other names.
         is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
         exact = [one for one in globs if all(map(is_rank, glob.glob(one)))]  # noqa: PTH207
-        word = str(group[0]) if len({*group}) == 1 else [*exact, globs[1]][0]
+        is_one = len({*group}) == 1 and not (is_whole and exact and len(glob.glob(exact[0])) > 1)  # noqa: PTH207
+        word = str(group[0]) if is_one else [*exact, globs[1]][0]
         words.setdefault(_word(word), []).extend(group)
     return words
 

@@ -19,7 +19,7 @@ from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of
-from nsyspipe.report.units import Time, absent, delta_text, in_one_unit, metric_label, ms_text, percent_text, value_text
+from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
@@ -127,12 +127,7 @@ def _metrics(difference: RunDifference) -> Table:
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
-    """Return a value of a row; times of it in one unit, that of its longest value."""
-    text = write(row["unit"], row[name])
-    if row["unit"] == "ns":
-        longest = max(abs(row[column] or 0) for column in (*SIDES, "delta"))
-        text = in_one_unit([text, Time.of("", longest)])[0]
-    return text.replace(" steps/s", " /s")
+    return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(" steps/s", " /s")
 
 
 def _kernels(difference: RunDifference) -> Table:
