@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, opened_runs, parse_runs, runs_in
+from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, labels_in, opened_runs, parse_runs, runs_in
 from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
@@ -159,7 +160,10 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     problem = f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named"
     if len(there) > 1:
         problem = f"compares two runs, the baseline first, and {named[0].places[0]} has {len(there)}"
+        labels = labels_in(named[0].places[0])
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
+        if len(labels) == 2:  # noqa: PLR2004 - the sides
+            found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(named[0].places[0])}"
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
 
 

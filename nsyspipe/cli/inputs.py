@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
-from nsyspipe.store.layout import argument_of, find_saved, ids_by_time, is_one_run, is_saved, runs_by_label
+from nsyspipe.store.layout import (
+    argument_of,
+    find_saved,
+    ids_by_label,
+    ids_by_time,
+    is_one_run,
+    is_saved,
+    runs_by_label,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -174,6 +182,12 @@ def runs_in(place: str) -> list[str]:
     if is_saved(Path(place)):
         return [argument_of(Path(place), run_id) for run_id in ids_by_time(Path(place))]
     return [*words_of_runs(find_named([place]))]
+
+
+def labels_in(place: str) -> list[str]:
+    """Return the labels of a store by the time of their first run; none if it is no store, or a run of it cannot be read."""
+    labels = ids_by_label(Path(place)) if is_saved(Path(place)) else {}
+    return [] if "" in labels else [*labels]
 
 
 def _names_files(argument: str) -> bool:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
+from nsyspipe.model.figures import METRICS
 from nsyspipe.model.table import table
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ PROBLEMS_OF_RUNS = table(f"""
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
+_OTHER_WORK = 3.0  # compute of a step that is so many times as long may be of another model or batch
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -159,6 +161,15 @@ def _work(run: Run) -> tuple[object, object]:
     return run.summary()["step_time_ns"][0].as_py(), ranks
 
 
+def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Tell of a candidate that was captured before the baseline: the two may be the wrong way round."""
+    before, now = ([run.header.captured_at_utc for run in side.runs] for side in (baseline, candidate))
+    if all(before) and all(now) and (last := max(map(str, now))) < (first := min(map(str, before))):
+        times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
+        after = "; if the two are the wrong way round, swap them"
+        yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
+
+
 def _has_gpu(runs: list[Run]) -> bool:
     return all(run.header.n_ranks for run in runs)
 
@@ -195,6 +206,16 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
         texts = [f"{mean:.0f} bytes" for mean in (before, after)]
         yield _check("message-bytes", "messages of a step have", texts)
+
+
+def _work_apart(sides: Sides) -> Iterator[Check]:
+    """Tell of compute times so far apart that the steps may not do the same work."""
+    times = [mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides]
+    before, now = (time or 0.0 for time in times)
+    if (ratio := max(before, now) / (min(before, now) or 1.0)) >= _OTHER_WORK and before and now:
+        words = [f"{ratio:.1f} times as much" if time == max(before, now) else "1" for time in (before, now)]
+        after = "; step times tell which is faster only where a step does the same work"
+        yield _check("compute", "compute of a step is far apart", words, after=after)
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
@@ -261,6 +282,7 @@ _TESTS: tuple[Test, ...] = (
     ),
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
+    _work_apart,
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike(

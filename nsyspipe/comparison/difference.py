@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, n_steps
+from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import (
     DEFAULT_METRIC,
@@ -99,7 +99,7 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def comparability(self) -> pa.Table:
         """`COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
-        checks = check_comparable(self.baseline, self.candidate)
+        checks = [*check_comparable(self.baseline, self.candidate), *check_order(self.baseline, self.candidate)]
         return COMPARABILITY.from_rows([check._asdict() for check in checks])
 
     @property

@@ -48,8 +48,8 @@ def _word(path: str) -> str:
     return shlex.quote(decoded(f"./{path}" if path.startswith("-") else path))
 
 
-def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
-    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each."""
+def words_of_runs(paths: Iterable[str | Path], *, is_whole: bool = False) -> dict[str, list[Path]]:
+    """Group reports by their names but for a rank at the end: runs, by the shell's word that names each, or all its reports."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for path in map(source_of, map(Path, paths)):
         match = RANK_OF_NAME.search(path.stem)
@@ -58,11 +58,12 @@ def words_of_runs(paths: Iterable[str | Path]) -> dict[str, list[Path]]:
     words: dict[str, list[Path]] = {}
     for (stem, suffix), group in groups.items():
         word = str(group[0])
-        if len({*group}) > 1:
+        if is_whole or len({*group}) > 1:
             globs = [f"{glob.escape(stem)}{digits}{suffix}" for digits in ("*", "[0-9]*")]
             # The longer one, where the other has reports of other names.
             is_rank = re.compile(rf"{re.escape(stem)}\d+{re.escape(suffix)}").fullmatch
-            word = next((one for one in globs if all(map(is_rank, glob.glob(one)))), globs[1])  # noqa: PTH207
+            exact = next((one for one in globs if all(map(is_rank, glob.glob(one)))), globs[1])  # noqa: PTH207
+            word = exact if len({*group}) > 1 or len(glob.glob(exact)) > 1 else word  # noqa: PTH207
         words.setdefault(_word(word), []).extend(group)
     return words
 

@@ -14,11 +14,12 @@ from nsyspipe.comparison.gate import REGRESSION
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
+from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of
-from nsyspipe.report.units import absent, delta_text, metric_label, ms_text, percent_text, value_text
+from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
@@ -35,6 +36,7 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
+_LITTLE = 0.001  # of the step time: nobody asks where less comes from
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
@@ -125,7 +127,7 @@ def _metrics(difference: RunDifference) -> Table:
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
-    return write(row["unit"], row[name]).replace(" steps/s", " /s")
+    return beside(write(row["unit"], row[name]), (row.get(side) for side in SIDES)).replace(" steps/s", " /s")
 
 
 def _kernels(difference: RunDifference) -> Table:
@@ -136,8 +138,9 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    n_same = difference.kernels.num_rows - len(rows)
-    note = f"{n_same} more changed less, or not." if n_same else None
+    n_others = difference.kernels.num_rows - len(rows)
+    more = f" {n_others} more changed less, or not." if n_others else ""
+    note = f"No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
     if difference.mean_step_time[2] is None:
         note = "not known: a side has no step to count kernels by"
     elif not rows:
@@ -170,20 +173,20 @@ def change_text(row: Mapping[str, Any]) -> str:
     """Return both values and the difference, in per cent or, where that says nothing, in its unit."""
     relative = percent_change(row)
     change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
-    return f"{' -> '.join(value_text(row['unit'], row[side]) for side in SIDES)} ({change})"
+    return f"{' -> '.join(_metric(row, side, value_text) for side in SIDES)} ({change})"
 
 
 def interval_text(row: Mapping[str, Any]) -> str:
     """Return the interval of a metric's difference, ``-74.15 .. -71.61 ms``; one unit where both ends have it."""
     if row["ci_low"] is None:
         return absent
-    low, high = (delta_text(row["unit"], row[name]) for name in ("ci_low", "ci_high"))
+    low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
     return f"{low.removesuffix(f' {unit}') if (unit := _unit(high)) else low} .. {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
-    ends = {_unit(delta_text(row["unit"], row[name])) for name in ("delta", "ci_low", "ci_high")}
+    ends = {_unit(_metric(row, name, delta_text)) for name in ("delta", "ci_low", "ci_high")}
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
 
 
@@ -319,7 +322,36 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
         if not difference.has_spread_between_captures:
             spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
             texts.append(f"One capture per side: {spread}")
+    texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
     return texts + ([] if settings_file is None else [f"Thresholds from {settings_file}."])
+
+
+def _beside_text(difference: RunDifference) -> str | None:
+    """Return what now runs beside compute where that got slower and communication is hidden more."""
+    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
+    compute, *parts = (rows[name] for name in ("compute", "comm", "exposed_comm"))
+    if compute["verdict"] != REGRESSION or any(row[side] is None for row in parts for side in SIDES):
+        return None
+    before, after = (parts[0][side] - parts[1][side] for side in SIDES)
+    if after - before < compute["min_effect"]:
+        return None
+    return (
+        f"Compute takes {delta_text('ns', compute['delta'])}, while communication beside it went from {ms_text(before)} to "
+        f"{ms_text(after)} a step: they share the GPU. The step time has both; what of it is a slowdown is in the "
+        "candidate's nsyspipe analyze (comm-slows-compute)."
+    )
+
+
+def _signs_text(difference: RunDifference) -> str | None:
+    """Return why a part of the mean step time and the figure of its name may change in opposite ways, where they do."""
+    deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
+    parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
+    little = _LITTLE * (difference.mean_step_time[0] or 0)
+    opposed = [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]
+    if not opposed:
+        return None
+    what = "parts are means on the slowest rank of each step, figures medians of the rank that has most"
+    return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."
 
 
 def gate_text(gate: Gate) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.model.figures import METRICS, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsyspipe.model.figures import Figure
 
@@ -60,15 +60,25 @@ def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
     scale, name, _ = next(one for one in _TIME_UNITS if (one[1] == unit if unit else longest >= one[2]))
     digits = min(_decimals(longest / scale), _MOST_DECIMALS if name != "ns" else 0)
     sign = "+" if any(time.startswith("+") for time in times) else "-"
+    numbers = [_number(one.ns / scale, digits, sign) if isinstance(one, Time) else one for one in texts]
+    return numbers if unit else [f"{text} {name}" if text != absent else text for text in numbers]
 
-    def text(time: Time) -> str:
-        value = time.ns / scale
-        number = f"{value:{sign}.{digits}f}" if value else "0"
-        if value and not float(number):
-            number = f"<{10**-digits:.{digits}f}" if sign == "-" else f"{value:+.{_decimals(value, 1)}f}"
-        return number if unit else f"{number} {name}"
 
-    return [text(one) if isinstance(one, Time) else one for one in texts]
+def beside(time: str, values: Iterable[float | None]) -> str:
+    """Return a time, or its difference, as it stands in a row of others: in one unit, with decimals that tell the shortest."""
+    lengths = [abs(value) for value in values if value]
+    if not isinstance(time, Time) or not lengths:
+        return time
+    scale, name, _ = next(one for one in _TIME_UNITS[1:] if max(lengths) >= one[2])
+    digits = min(_decimals(min(lengths) / scale), _MOST_DECIMALS if name != "ns" else 0)
+    return f"{_number(time.ns / scale, digits, '+' if time.startswith('+') else '-')} {name}"
+
+
+def _number(value: float, digits: int, sign: str) -> str:
+    number = f"{value:{sign}.{digits}f}" if value else "0"
+    if value and not float(number):
+        return f"<{10**-digits:.{digits}f}" if sign == "-" and value > 0 else f"{value:{sign}.{_decimals(value, 1)}f}"
+    return number
 
 
 def _decimals(value: float, n_digits: int = 4) -> int:

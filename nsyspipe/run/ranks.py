@@ -109,7 +109,7 @@ def _text(digest: ReportDigest, variable: str) -> str:
 def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
     names = " and ".join(decoded(str(source_of(Path(digest.path)))) for digest in (one, other))
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
-    groups = words_of_runs(digest.path for digest in digests)
+    groups = words_of_runs((digest.path for digest in digests), is_whole=True)
     has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
@@ -131,7 +131,8 @@ def check_several_runs(arguments: Iterable[str]) -> None:
         is_raw = any(path.suffix != EXPORT_SUFFIX for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
             problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
-            raise RankConflictError(word, problem, fix=f"{' '.join(groups)}; where each is a run: LABEL=REPORT")
+            other = " and another for the other run" if len(groups) == 1 else ""
+            raise RankConflictError(word, problem, fix=f"{' '.join(groups)}{other}; where each is a run: LABEL=REPORT")
 
 
 def _are_of_one_job(paths: Sequence[Path]) -> bool:

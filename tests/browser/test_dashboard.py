@@ -41,7 +41,7 @@ def test_the_first_screen_says_how_the_latest_run_stands_and_since_when_and_each
     assert words(page, "#subject").startswith("Latest run: small")
     story = words(page, "#story")
     assert "The run before: small, 7 Mar 2026 04:30, 112.0 ms." in story
-    assert "The best of the series: 1 Mar 2026 04:30, 100.0 ms; this run takes 13 % more." in story
+    assert "The shortest of the series: 1 Mar 2026 04:30, 100.0 ms; this run takes 13 % more." in story
     assert "No verdict" in story
     assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
     assert page.locator("#series button").all_inner_texts() == [
@@ -63,9 +63,9 @@ def test_two_runs_are_compared_and_one_stands_alone(written, open_page):
 def test_variants_are_ranked_not_taken_for_one_job(written, open_page):
     page = open_page(written("study")).page
     # 90 ms is 12.5 % more than 80 ms; a half is rounded as JavaScript does.
-    assert words(page, "h1") == "Step time 90.00 ms, 13 % more than the best of 4 on 4 × H200"
+    assert words(page, "h1") == "Step time 90.00 ms, 13 % more than the shortest of 4 on 4 × H200"
     assert "Each of the 4 runs on 4 × H200 in view has a label of its own" in words(page, "#story")
-    assert "The best of the series: bucket25, 80.00 ms" in words(page, "#story")
+    assert "The shortest of the series: bucket25, 80.00 ms" in words(page, "#story")
     assert set(page.locator("#table .change").all_inner_texts()) == {"-"}
 
 

@@ -143,8 +143,8 @@ SEVERAL = "fix: store:two"
 OUTCOMES = {
     "analyze {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
     "whatif {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
-    "diff {} one_*.sqlite": ("fix: 'one_*.sqlite'; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
-    "compare {}": ("fix: 'one_*.sqlite'; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
+    "diff {} one_*.sqlite": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
+    "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
     "doctor {}": (None, None, None, None, None, *["and doctor takes reports"] * 3),
     "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
     "convert {}": (*["is an export already"] * 2, *["a directory without .nsys-rep"] * 2, "is an export already", *["takes reports"] * 3),

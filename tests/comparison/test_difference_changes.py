@@ -9,7 +9,7 @@ import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import diff
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.comparability import check_comparable, check_order
 from nsyspipe.comparison.difference import Side, _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from tests.build.nccl_layouts import NCCL_2_21
@@ -204,6 +204,28 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     # A capture of the same program whose kernels last longer is another one.
     slower = made(*[[(2000, 100, 40, 60)] * 3] * 2)
     assert check_comparable(side, Side("y", (slower,))) == []
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"), [(2_999, None), (3_000, ("1", "3.0 times as much")), (300, ("3.3 times as much", "1"))]
+)
+def test_compute_that_is_far_apart_may_be_other_work(run, made, compute, words):
+    other = made(*[[(compute, 100, 40, 60)] * 3] * 2)
+    assert checks(run, other).get("compute") == (words and (False, *words))
+
+
+@pytest.mark.parametrize(("before", "after", "is_told"), [
+    (["2026-03-02T10:00:00Z"], ["2026-03-01T23:59:59Z"], True), (["2026-03-02"], ["2026-03-03"], False),
+    (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
+])  # fmt: skip
+def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told):
+    sides = (
+        SimpleNamespace(runs=[Changed(run, header=replace(run.header, captured_at_utc=time)) for time in times])
+        for times in (before, after)
+    )
+    found = [one.message for one in check_order(*sides)]
+    said = "baseline 2026-03-02 10:00:00 UTC, candidate 2026-03-01 23:59:59 UTC; if the two are the wrong way round, swap them"
+    assert found == [f"the candidate was captured before the baseline: {said}"] * is_told
 
 
 def test_another_world_size_blocks_and_without_a_recorded_one_ranks_are_counted(run, made):

@@ -2,7 +2,9 @@
 
 import html
 import json
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -155,6 +157,32 @@ def test_a_built_difference_says_in_all_formats_what_it_did(case, runs, tmp_path
     pinned(f"difference/{case}", **texts, **document)
 
 
+@pytest.mark.parametrize(("compute", "exposed", "part", "said"), [
+    (("regression", 22, 25), (24, 11), 3, "Compute takes +3.000 ms, while communication beside it went from 1.000 ms to 14.00 ms a step"),
+    (("regression", 22, 25), (24, 24), 3, None), (("no change", 22, 22), (24, 11), 0, None),
+    (("no change", 22, 25), (24, 24), -1, "compute: the part and the figure change in opposite ways"),
+    (("no change", 22, 25), (24, 24), -0.01, None),
+])  # fmt: skip
+def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, exposed, part, said):
+    verdict, *sides = compute
+    values = {"compute": sides, "comm": (25, 25), "exposed_comm": exposed, "exposed_memory": (1, 1), "idle": (1, 1)}
+    rows = [
+        {
+            "metric": name,
+            "verdict": verdict,
+            "min_effect": MS / 2,
+            "delta": (after - before) * MS,
+            "baseline": before * MS,
+            "candidate": after * MS,
+        }
+        for name, (before, after) in values.items()
+    ]
+    metrics, parts = map(pa.Table.from_pylist, (rows, [{"part": "compute", "delta_ns": part * MS}]))
+    found = SimpleNamespace(metrics=metrics, step_time_parts=parts, mean_step_time=(50 * MS,))
+    texts = " ".join(filter(None, (words._beside_text(found), words._signs_text(found))))
+    assert texts.startswith(said) if said else not texts
+
+
 def test_a_gate_says_in_one_line_why_it_did_not_pass(change):
     why = "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
     assert [words.gate_text(gate(change, fail_on)) for fail_on in ("regression", "any-change")] == [None, why]
@@ -185,7 +213,7 @@ def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
     row = next(line for line in lines if line.startswith("step time "))
     figure = much.metrics.to_pylist()[0]
     assert words.percent_change(figure).removesuffix(" %") in row.split()
-    assert delta_text("ns", figure["delta"]) in row
+    assert words._metric(figure, "delta", delta_text) in row
     assert ("regression" in row, "131.0 ms" in row) == (width >= 60, width >= 95)
     told = " ".join(text.split()).split("Left out, for want of width: ")[1:]
     assert {part.partition(".")[0] for part in told} == left_out

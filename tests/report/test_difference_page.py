@@ -165,7 +165,7 @@ def test_both_timelines_begin_at_zero_on_the_slowest_rank(change):
 def test_figures_show_where_their_difference_lies(change):
     table = drawn.figure_table(change, table_of(change, said.METRICS))
     *words_of, sure, track, verdict, n_steps = table.rows[0]
-    assert words_of == ["step time", "131.0 ms", "91.00 ms", "-40.00 ms", "-30.5"]
+    assert words_of == ["step time", "131.00 ms", "91.00 ms", "-40.00 ms", "-30.5"]
     assert (" .. " in sure, verdict, n_steps) == (True, Word("improvement"), "12")
     # -40 of 131 is -30.53 %, on a scale to 50 %, as 20 is too little.
     assert table.columns[6].heading == "-50 to +50 %"

@@ -57,7 +57,7 @@ nsyspipe.headline = (() => {
     const of = data.runs.series[run];
     const best = board.best(of);
     if (best === null || !board.isStudy(of)) return "";
-    const all = `the best of ${board.fellows(run).length} on ${words.group(run)}`;
+    const all = `the shortest of ${board.fellows(run).length} on ${words.group(run)}`;
     if (best === run) return `, ${all}`;
     const { difference, text } = words.against(MAIN, run, best);
     return `, ${text} ${difference === 0 ? "as" : "than"} ${all}`;
@@ -102,7 +102,7 @@ nsyspipe.headline = (() => {
     return sentence(`${isEach ? "Each" : "Most"} of the ${fellows.length} runs ${where} ${isEach ? "has a label of its own" : "have labels of their own"}: they are ranked, not taken for one job that changes.`);
   };
 
-  /** The best run of the series; of the best itself, the next best. */
+  /** The run of the series with the shortest step; of that itself, the next. Whether it is noise compare tells. */
   const best = (run) => {
     const of = data.runs.series[run];
     const found = board.best(of);
@@ -111,15 +111,16 @@ nsyspipe.headline = (() => {
     const other = isBest ? board.best(of, run) : found;
     const against = words.against(MAIN, run, other);
     const end = against ? `; this run takes ${against.text}.` : ".";
-    return sentence(isBest ? "The next best of the series: " : "The best of the series: ", [words.name(other)], `, ${words.figure(MAIN, other)}${end}`);
+    return sentence(isBest ? "The next in the series: " : "The shortest of the series: ", [words.name(other)], `, ${words.figure(MAIN, other)}${end}`);
   };
 
   /** The command that decides; it takes saved runs by these paths. */
   const caution = (run) => {
     const before = board.before(run);
-    if (before === null) return null;
+    if (before === null && board.best(data.runs.series[run]) === null) return null;
     const made = element("p", "caution", "No verdict: a difference may be noise. To decide: ");
-    made.append(element("code", "", `nsyspipe diff STORE/runs/run_id=${data.runs.id[before]} STORE/runs/run_id=${data.runs.id[run]}`));
+    const runs = before === null ? "" : ` STORE/runs/run_id=${data.runs.id[before]} STORE/runs/run_id=${data.runs.id[run]}`;
+    made.append(element("code", "", runs ? `nsyspipe diff${runs}` : "nsyspipe compare STORE"));
     return made;
   };
 

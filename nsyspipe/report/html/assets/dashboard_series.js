@@ -50,7 +50,7 @@
     const made = element("span", "series-figures");
     const best = board.isStudy(of) ? board.best(of) : null;
     if (best !== null) {
-      made.append(element("b", "", words.figure(MAIN, best)), element("span", "change", "best"));
+      made.append(element("b", "", words.figure(MAIN, best)), element("span", "change", "shortest"));
       return made;
     }
     const latest = runs.findLast((run) => board.value(MAIN, run) !== null) ?? runs.at(-1);
