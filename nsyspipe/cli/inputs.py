@@ -16,7 +16,6 @@ from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs
 from nsyspipe.store.layout import (
     argument_of,
     find_saved,
-    ids_by_label,
     ids_by_time,
     is_one_run,
     is_saved,
@@ -186,7 +185,7 @@ def runs_in(place: str) -> list[str]:
 
 def labels_in(place: str) -> list[str]:
     """Return the labels of a store by the time of their first run; none if it is no store, or a run of it cannot be read."""
-    labels = ids_by_label(Path(place)) if is_saved(Path(place)) else {}
+    labels = dict.fromkeys(labels_by_time(Path(place)).values() if is_saved(Path(place)) else ())
     return [] if "" in labels else [*labels]
 
 

@@ -210,7 +210,9 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 def _work_apart(sides: Sides) -> Iterator[Check]:
     """Tell of compute times so far apart that the steps may not do the same work."""
-    times = [mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides]
+    times = [
+        mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides
+    ]
     before, now = (time or 0.0 for time in times)
     if (ratio := max(before, now) / (min(before, now) or 1.0)) >= _OTHER_WORK and before and now:
         words = [f"{ratio:.1f} times as much" if time == max(before, now) else "1" for time in (before, now)]

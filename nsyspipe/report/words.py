@@ -390,7 +390,7 @@ def _longest(straggler: Mapping[str, Any]) -> str:
     alone, saving = evidence.get("lateness_ns_per_step"), straggler["saving_ns_per_step"]
     if alone is None or abs(alone - saving) <= _ALIKE * saving:
         return ""
-    return f", all delays together (the longest by rank {evidence['rank']}: {ms_text(alone)})"
+    return f" (the longest delay by rank {evidence['rank']}: {ms_text(alone)})"
 
 
 def _bubble_share(run: Run) -> float:

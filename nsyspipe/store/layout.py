@@ -293,7 +293,7 @@ def argument_of(store: Path, name: str) -> str:
     return shlex.quote(f"{store}:{name}")
 
 
-def _labels_by_time(store: Path) -> dict[str, str]:
+def labels_by_time(store: Path) -> dict[str, str]:
     """Return the label of each run of a store, by the time of capture, equal times by id; of one that cannot be read ``""``."""
     told = {run_id: _told(store, run_id) for run_id in run_ids(store)}
     return {run_id: told[run_id][1] for run_id in sorted(told, key=lambda one: (told[one][0], one))}
@@ -301,7 +301,7 @@ def _labels_by_time(store: Path) -> dict[str, str]:
 
 def ids_by_time(store: Path, label: str | None = None) -> list[str]:
     """Return the runs of a store, or those of a label, by the time of their capture; of equal times by id."""
-    return [run_id for run_id, one in _labels_by_time(store).items() if label in (None, one)]
+    return [run_id for run_id, one in labels_by_time(store).items() if label in (None, one)]
 
 
 def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict[str, list[str]]:
@@ -314,7 +314,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         fix = f"nsyspipe analyze REPORTS --out STORE --label {shlex.quote(label)}, for each capture"
         raise OptionError(asked, f"{place} is no store, in which labels name runs", fix=fix)
     ids: dict[str, list[str]] = {}
-    for run_id, of_run in _labels_by_time(store).items():
+    for run_id, of_run in labels_by_time(store).items():
         ids.setdefault(of_run, []).append(run_id)
     if broken := ids.pop("", []):
         raise OptionError(
