@@ -19,6 +19,7 @@ from nsyspipe.store.layout import (
     ids_by_time,
     is_one_run,
     is_saved,
+    labels_by_time,
     runs_by_label,
 )
 
