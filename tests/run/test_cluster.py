@@ -198,14 +198,17 @@ def test_a_scheduler_that_does_not_answer_is_told(place, words):
 
 def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory():
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        listening.settimeout(DEADLINE_S)
 
         def answer():
             with listening.accept()[0] as connection:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         pool.submit(answer)
-        with pytest.raises(InputError, match="something else does; its dashboard has another port"):
-            Cluster(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        done = nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", address)
+    assert_refused(done)
+    assert "something else does; its dashboard has another port" in done.stderr
 
 
 def test_a_scheduler_without_workers_is_told(steady, machines):
