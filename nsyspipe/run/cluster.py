@@ -16,7 +16,7 @@ import re
 import threading
 import time
 import warnings
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -67,7 +67,8 @@ class Cluster(Executor):
             await (await connect(address, wait_s, **Security().get_connection_args("client"))).close()
 
         try:
-            asyncio.run(reach())
+            with ThreadPoolExecutor(1) as apart:  # this thread may have a loop that runs, as in a notebook
+                apart.submit(asyncio.run, reach()).result()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of versions of libraries, also of pandas, which is kept out here
                 self._client = Client(address, set_as_default=False)
