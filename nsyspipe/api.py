@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import (
-    AUTO,
-    Reading,
-    check_kind,
-    check_whole,
-    parse_skip_first,
-    path_of,
-    paths_of,
-    several,
-)
+from nsyspipe.model.options import AUTO, Reading, check_kind, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports, find_named
 from nsyspipe.run.ranks import choose_ranks, parse_rank_map
 from nsyspipe.run.reports import ReportRun
