@@ -216,7 +216,7 @@ def test_what_a_sweep_remembers_holds_no_secret(monkeypatch, tmp_path, capsys, a
 PROGRAM = """
 import os, pathlib, shutil, sys
 there = pathlib.Path(os.environ["NSYSPIPE_STATUS_DIR"])
-shutil.copytree(there, "status", dirs_exist_ok=True)
+shutil.copytree(there, "status", ignore=shutil.ignore_patterns("*.new"), dirs_exist_ok=True)
 """
 
 
