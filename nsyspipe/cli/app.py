@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -18,7 +17,7 @@ from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
-from nsyspipe.errors import NsyspipeError, OptionError, shortage
+from nsyspipe.errors import NsyspipeError, OptionError, nearest_name, shortage
 from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
@@ -112,8 +111,8 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
             metavar = next((one.metavar for one in taken.values() if one.metavar), "")
             return OptionError(name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip())
         program, known = error.ctx.command_path, [option for one in error.ctx.command.params for option in one.opts]
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-        fix = [*nearest, *([f"it is an option of {' and '.join(taken)}"] if taken else []), f"{program} --help"][0]
+        elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
+        fix = nearest_name(name, known, cutoff=0.75) or elsewhere
         return OptionError(name, f"{program} has no such option", fix=fix)
     is_program = not isinstance(error.ctx.command, Sectioned)
     fix = "nsyspipe analyze REPORTS, or see nsyspipe --help" if is_program else error.ctx.get_usage().partition(" ")[2]

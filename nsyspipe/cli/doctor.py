@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import chosen_ranks, exports_of, refuse_saved_runs, with_logs
+from nsyspipe.cli.inputs import chosen_ranks, exports_of, refuse_saved_runs, store_of, with_logs
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import DoctorOutputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
+from nsyspipe.store.layout import is_one_run, is_saved
 
 if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
@@ -31,8 +32,8 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="REPORTS...",
-            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; without them this "
-            "machine.",
+            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs "
+            "are listed; without them this machine.",
         ),
     ] = None,
     *,
@@ -49,12 +50,19 @@ def doctor(
     Examples:
       nsyspipe doctor                       nsys, driver, torch, NCCL, disk of this machine
       nsyspipe doctor ddp-8gpu_*.sqlite     what these reports can and cannot answer
+      nsyspipe doctor runs/                 which saved runs are there, and what they are called
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     outputs.check()
-    refuse_saved_runs(reports or [], "doctor")
     reports, logs = with_logs(reports or [], reading.nccl_log)
-    if reports:
+    if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
+        from nsyspipe.report.doctor import store_blocks, store_document
+        from nsyspipe.store.saved_run import stored_runs
+
+        stored = stored_runs(store_of(reports))
+        inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
+    elif reports:
+        refuse_saved_runs(reports, "doctor")
         inputs, document, blocks = _examined(reports, reading, logs, running)
     else:
         from nsyspipe.nsys.machine import check_machine

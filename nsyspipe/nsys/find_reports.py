@@ -153,10 +153,15 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             elif path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
+                if not found and any(one.name.startswith("run_id=") for one in path.iterdir()):
+                    problem, fix = (
+                        "a directory inside a store of saved runs",
+                        _word(os.path.relpath(path.resolve().parent)),
+                    )
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
-                found, problem, fix = [], "no such file", "check the path, or quote the glob"
+                found, problem, fix = [], "no such file or directory", "check the path, or quote the glob"
             else:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
@@ -174,8 +179,13 @@ def reports_near(path: Path) -> str:
     while glob.has_magic(str(folder)) or not folder.is_dir():
         folder = folder.parent
     with contextlib.suppress(OSError):
-        names = sorted(one.name for one in folder.iterdir() if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES))
-        alike = sorted(difflib.get_close_matches(path.name, names)) or names[:3]
+        entries = sorted(folder.iterdir())
+        names = [one.name for one in entries if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+        # Directories that are alike may hold reports, or saved runs (STORE:ID).
+        directories = {one.name: f"{one.name}/" for one in entries if one.is_dir() and not path.is_dir()}
+        near = difflib.get_close_matches(path.name, names)
+        near += [directories[one] for one in difflib.get_close_matches(path.name.partition(":")[0], directories)]
+        alike = sorted(near) or names[:3]
         more = f" and {len(names) - len(alike)} more" if len(names) > len(alike) else ""
         return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
     return f"{decoded(str(folder.absolute()))} cannot be looked into"

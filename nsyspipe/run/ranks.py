@@ -14,7 +14,14 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
 from nsyspipe.model.options import several
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, without_exported, words_of_runs
+from nsyspipe.nsys.find_reports import (
+    EXPORT_SUFFIX,
+    RANK_OF_NAME,
+    RAW_SUFFIXES,
+    source_of,
+    without_exported,
+    words_of_runs,
+)
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 
@@ -128,7 +135,7 @@ def check_several_runs(arguments: Iterable[str]) -> None:
     groups = words_of_runs(without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
         paths = [path for path in named if path.is_file()]  # not globs
-        is_raw = any(path.suffix != EXPORT_SUFFIX for path in paths)
+        is_raw = any(path.suffix in RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
             problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
             other = " and another for the other run" if len(groups) == 1 else ""
