@@ -186,7 +186,8 @@ def reports_near(path: Path) -> str:
         near = difflib.get_close_matches(path.name, names)
         near += [directories[one] for one in difflib.get_close_matches(path.name.partition(":")[0], directories)]
         alike = sorted(near) or names[:3]
-        more = f" and {len(names) - len(alike)} more" if len(names) > len(alike) else ""
+        n_more = len({*names}.difference(alike))
+        more = f" and {n_more} more report{'s' * (n_more > 1)}" if n_more else ""
         return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
     return f"{decoded(str(folder.absolute()))} cannot be looked into"
 

@@ -122,7 +122,7 @@ ASKED = [
     ("convert nothing", "nothing"), ("convert *.nothing", "*.nothing"), ("convert text.sqlite", "text.sqlite"),
     ("dashboard slow", "fix: -o slow.html"), ("dashboard nowhere -o page.html", "--out nowhere"),
     ("dashboard nothing -o page.html", "--out nothing"),
-    ("analyze nowhere/", "nowhere: no such file or directory"), ("analyze stor:slow", "found: store/ in"),
+    ("analyze nowhere/", "nowhere: no such file or directory"), ("analyze stor:slow", "store/ and 3 more reports in"),
     *((f"{command} answer{suffix}", f"answer{suffix}: {what}, where a report was needed\n  fix: pass the reports of a capture")
       for command in ("analyze", "diff slow", "doctor") for suffix, what in [(".html", "a page"), (".json", "a JSON document")]),
     ("analyze answer.pftrace", "answer.pftrace: a trace for Perfetto, where"), ("analyze answer.ipynb", ": a notebook, where"),
