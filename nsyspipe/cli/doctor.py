@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import chosen_ranks, exports_of, refuse_saved_runs, store_of, with_logs
+from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of, with_logs
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import DoctorOutputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
@@ -93,12 +93,10 @@ def _examined(
     told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
     topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
-    chosen = chosen_ranks(reports, reading)
-    rank_map = None if reading.rank_map is None else parse_rank_map(reading.rank_map)
     with progress(shown=True) as stage:
-        paths = exports_of(chosen.paths if chosen else reports, jobs=running.jobs, stage=stage)
+        paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
     beside = Beside(
-        rank_map=chosen.rank_map if chosen else rank_map,
+        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
         log=read_nccl_logs(logs) if logs else None,
         topology=read_topology(topology[0]) if topology else None,
     )

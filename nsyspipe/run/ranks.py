@@ -330,15 +330,19 @@ _SHOWN_NAMES = 8
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
-def parse_rank_map(text: str | Mapping[str, int]) -> dict[str, int]:
-    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; `OptionError` if it is none of these."""
-    if not isinstance(text, str):
-        if not isinstance(text, Mapping):
-            raise OptionError.of_kind("rank_map", text, "a rank for each report", "rank_map={'a.sqlite': 0}")
-        for name, rank in text.items():
-            if not re.fullmatch("[0-9]{1,18}", repr(rank)):
-                raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
-        return dict(text)
+def parse_rank_map(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; None stays; else an `OptionError`."""
+    if given is None or isinstance(given, str):
+        return None if given is None else _parsed(given)
+    if not isinstance(given, Mapping):
+        raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
+    for name, rank in given.items():
+        if not re.fullmatch("[0-9]{1,18}", repr(rank)):
+            raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
+    return dict(given)
+
+
+def _parsed(text: str) -> dict[str, int]:
     if "=" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")
@@ -374,7 +378,7 @@ class ChosenRanks:
 
 
 def choose_ranks(
-    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | None
+    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | str | None
 ) -> ChosenRanks:
     """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
 
@@ -387,7 +391,8 @@ def choose_ranks(
     limits = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
     if not limits or len(limits) < len(parts) or any(high < low for low, high in limits):
         raise OptionError(f"--ranks {text}", "not numbers of ranks and spans of them", fix="--ranks 0-7,63")
-    of_reports = _ranks_of(paths, rank_map)
+    given_map = parse_rank_map(rank_map)
+    of_reports = _ranks_of(paths, given_map)
     if of_reports is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
         raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
@@ -398,7 +403,7 @@ def choose_ranks(
     chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     n_there = max(max(there) + 1, len(there))
-    own_map = rank_map and {name: rank for name, rank in rank_map.items() if rank in ranks}
+    own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, n_there, own_map)
 
 
