@@ -154,7 +154,7 @@ class OptionError(NsyspipeError):
         """Return the error for a name that is none of those there are; `given` is the option with its value."""
         names = list(known)
         fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
-        return cls(given, problem, found=", ".join(names), fix=fix)
+        return cls(given, problem, found=", ".join(names), fix=fix or "one of these")
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:

@@ -263,6 +263,11 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
     for file in files:
         label, place = split_label(file)
         if label is not None and label not in known:
-            raise OptionError(repr(file), "names no run by its label", found=", ".join(known) or "no labels")
+            raise OptionError(
+                repr(file),
+                "names no run by its label",
+                found=", ".join(known) or "no labels",
+                fix="LABEL=RUN and LABEL=FILE",
+            )
         found.setdefault(label, []).append(place)
     return found

@@ -171,7 +171,7 @@ class Outputs:
                 raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())
             if place in seen:
-                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}")
+                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}", fix="a name for each")
             seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:

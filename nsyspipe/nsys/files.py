@@ -188,7 +188,9 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise NotAReportError(str(path), "no ordinary file, where a report was needed")
+                raise NotAReportError(
+                    str(path), "no ordinary file, where a report was needed", fix="name the file itself"
+                )
             header = os.read(file, _HEADER_BYTES)
         finally:
             os.close(file)

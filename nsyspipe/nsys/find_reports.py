@@ -28,7 +28,7 @@ from nsyspipe.errors import (
 )
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
-from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
+from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if found and not captures:
         fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
         raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
+    if wrong := next((path for path in captures if path.suffix in OUTPUTS), None):
+        fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
+        raise NotAReportError(str(wrong), f"{OUTPUTS[wrong.suffix]}, where a report to export was needed", fix=fix)
     distinct: dict[Path, Path] = {}
     for path in captures:
         distinct.setdefault(path.resolve(), path)

@@ -310,7 +310,11 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        raise OptionError("--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity or steps")
+        raise OptionError(
+            "--rank-map",
+            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
+            fix="leave it out",
+        )
     return numbers
 
 
@@ -399,7 +403,13 @@ def choose_ranks(
     there = {rank for own in of_reports for rank in own}
     for low, high in limits:
         if (absent := next((rank for rank in itertools.count(low) if rank not in there), low)) <= high:
-            raise OptionError(f"--ranks {text}", f"rank {absent} is not there", found=shown_ranks(there))
+            shown = shown_ranks(there)
+            raise OptionError(
+                f"--ranks {text}",
+                f"rank {absent} is not there",
+                found=shown,
+                fix=f"--ranks {min(there)}, or others of these",
+            )
     chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     n_there = max(max(there) + 1, len(there))

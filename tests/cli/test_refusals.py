@@ -125,7 +125,10 @@ ASKED = [
     ("analyze nowhere/", "nowhere: no such file or directory"), ("analyze stor:slow", "store/ and 3 more reports in"),
     *((f"{command} answer{suffix}", f"answer{suffix}: {what}, where a report was needed\n  fix: pass the reports of a capture")
       for command in ("analyze", "diff slow", "doctor") for suffix, what in [(".html", "a page"), (".json", "a JSON document")]),
-    ("analyze answer.pftrace", "answer.pftrace: a trace for Perfetto, where"), ("analyze answer.ipynb", ": a notebook, where"),
+    ("analyze answer.pftrace", "answer.pftrace: a trace for Perfetto, where"), ("convert answer.html", "a page, where a report to export was needed"),
+    ("dashboard store -o store/runs/x.html", "lies among the files of a dataset"), (["analyze", "slow", "--json", ""], "names no file to write"),
+    ("analyze reports/slow --ranks 9", "fix: --ranks 0, or others of these"),
+    ("analyze answer.ipynb", ": a notebook, where"),
     ("dashboard answer.html -o x", "answer.html: a page, where a store was needed\n  fix: the DIR of analyze --out"),
     ("analyze store/runs", "a directory inside a store of saved runs"), ("dashboard store/runs -o x", "fix: store\n"),
     ("diff store", "compares two runs"), ("redact text.sqlite out.sqlite", "text.sqlite"),
