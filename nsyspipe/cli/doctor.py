@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,20 +9,12 @@ import typer
 
 from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of, with_logs
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import DoctorOutputs, progress
+from nsyspipe.cli.outputs import Outputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
 from nsyspipe.store.layout import is_one_run, is_saved
 
 if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
-
-
-@dataclass(frozen=True)
-class DoctorRunning(RunningOptions):
-    """By how many processes; what is found is said always."""
-
-    quiet: bool = False
-    no_progress: bool = False
 
 
 @with_options
@@ -38,8 +29,8 @@ def doctor(
     ] = None,
     *,
     reading: NamedRunOptions,
-    outputs: DoctorOutputs,
-    running: DoctorRunning,
+    outputs: Outputs,
+    running: RunningOptions,
 ) -> None:
     """Say what this machine, or a set of reports, can answer.
 
@@ -73,7 +64,7 @@ def doctor(
     from nsyspipe.report.doctor import doctor_formats
 
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
-    outputs.answer(doctor_formats(blocks, document), blocks, inputs, identity=object())
+    outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)
 
 
 def _examined(
@@ -93,7 +84,7 @@ def _examined(
     told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
     topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
-    with progress(shown=True) as stage:
+    with progress(shown=running.is_shown) as stage:
         paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
     beside = Beside(
         rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
-from nsyspipe.model.options import several
+from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.nsys.find_reports import (
     EXPORT_SUFFIX,
@@ -389,28 +389,21 @@ def choose_ranks(
     That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
     """
     wanted = [asked] if isinstance(asked, int) else asked.split(",") if isinstance(asked, str) else asked
-    parts = [str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'")]
-    text = ",".join(parts)
-    spans = [re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part) for part in parts]
-    limits = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
-    if not limits or len(limits) < len(parts) or any(high < low for low, high in limits):
-        raise OptionError(f"--ranks {text}", "not numbers of ranks and spans of them", fix="--ranks 0-7,63")
+    text = ",".join(str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'"))
+    wanted_ranks = parse_ranks(text)
     given_map = parse_rank_map(rank_map)
     of_reports = _ranks_of(paths, given_map)
     if of_reports is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
         raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
     there = {rank for own in of_reports for rank in own}
-    for low, high in limits:
-        if (absent := next((rank for rank in itertools.count(low) if rank not in there), low)) <= high:
-            shown = shown_ranks(there)
-            raise OptionError(
-                f"--ranks {text}",
-                f"rank {absent} is not there",
-                found=shown,
-                fix=f"--ranks {min(there)}, or others of these",
-            )
-    chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
+    if absent := wanted_ranks - there:
+        problem, fix = (
+            f"rank {min(absent)} is not there",
+            f"--ranks {min(there)}, or others of these" if there else _MAP,
+        )
+        raise OptionError(f"--ranks {text}", problem, found=shown_ranks(there), fix=fix)
+    chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     n_there = max(max(there) + 1, len(there))
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
