@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of, with_logs
+from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import Outputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
+from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def doctor(
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     outputs.check()
-    reports, logs = with_logs(reports or [], reading.nccl_log)
+    reports, logs = split_logs(reports or [], reading.nccl_log)
     if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
         from nsyspipe.report.doctor import store_blocks, store_document
         from nsyspipe.store.saved_run import stored_runs
@@ -71,7 +72,6 @@ def _examined(
     reports: list[str], reading: NamedRunOptions, nccl_log: list[str], running: RunningOptions
 ) -> tuple[list[Path], dict[str, Any], list[Block]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
-    from nsyspipe.nsys.find_reports import find_logs, source_of
     from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_blocks, reports_document
     from nsyspipe.run.doctor import examine

@@ -54,14 +54,6 @@ def reports_to_read(
     return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None), chosen
 
 
-def with_logs(reports: Sequence[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return reports and logs apart: a glob of logs that a shell has expanded stands among the reports."""
-    if not logs:
-        return list(reports), []
-    reports, more_logs = split_logs(reports)
-    return list(reports), [*logs, *more_logs]
-
-
 @contextlib.contextmanager
 def opened_run(
     arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
@@ -75,7 +67,7 @@ def opened_run(
 
             yield load(reports, **options, nccl_log=reading.nccl_log or []), stage
             return
-        reports, logs = with_logs(reports, reading.nccl_log)
+        reports, logs = split_logs(reports, reading.nccl_log)
         found_logs = find_logs(logs)
         paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
         with running.executor(paths) as executor:

@@ -105,9 +105,11 @@ def source_of(path: Path) -> Path:
     return SOURCES.get(path, path) if SOURCES else path
 
 
-def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Tell reports from logs (text files not named like a report): a shell expands ``--nccl-log *.log`` into words."""
-    found: tuple[list[str], list[str]] = [], []
+def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Tell reports from more logs, where any are named: a shell expands ``--nccl-log *.log`` into words, texts not named like reports."""
+    if not logs:
+        return [*arguments], []
+    found: tuple[list[str], list[str]] = [], [*logs]
     for argument in arguments:
         path = Path(argument)
         is_text = path.suffix not in (EXPORT_SUFFIX, *RAW_SUFFIXES) and path.is_file()
