@@ -163,17 +163,12 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     return found if all(is_saved(Path(one)) for one in found) else []
 
 
-def runs_in(place: str) -> list[str]:
-    """Return the runs that a directory or glob of reports has by their names, or a store, as arguments that name each."""
-    if is_saved(Path(place)):
-        return [argument_of(Path(place), run_id) for run_id in ids_by_time(Path(place))]
-    return [*words_of_runs(find_named([place]))]
-
-
-def labels_in(place: str) -> list[str]:
-    """Return the labels of a store by the time of their first run; none if it is no store, or a run of it cannot be read."""
-    labels = dict.fromkeys(labels_by_time(Path(place)).values() if is_saved(Path(place)) else ())
-    return [] if "" in labels else [*labels]
+def names_in(place: str) -> tuple[list[str], list[str]]:
+    """Return the runs that a directory or glob has by the names of reports, or a store, as arguments; and a store's labels."""
+    if not is_saved(Path(place)):
+        return [*words_of_runs(find_named([place]))], []
+    labels = labels_by_time(Path(place))
+    return [argument_of(Path(place), run_id) for run_id in labels], [*dict.fromkeys(labels.values())]
 
 
 def _names_files(argument: str) -> bool:
