@@ -218,7 +218,7 @@ run_job() {
   command=(env PYTHONPATH="$users_path" "${command[@]}")
   if [ -n "$dry_run" ]; then
     "${ours[@]}" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
-    local of_job="ends it after $timeout s (--timeout)"
+    local of_job="ends it ${NSYSPIPE_ENDED:-after $timeout s} (--timeout)"
     [ "$timeout" != 0 ] || of_job='sets it no limit (--timeout 0)'
     echo "note: that is what the launcher runs; the launcher itself $of_job" >&2
     return

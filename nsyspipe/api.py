@@ -12,7 +12,7 @@ from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, check_kind, check_whole, parse_skip_first, path_of, paths_of, several
 from nsyspipe.nsys.find_reports import exported_reports, find_named
-from nsyspipe.run.ranks import choose_ranks, parse_rank_map
+from nsyspipe.run.ranks import ChosenRanks, choose_ranks, parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
 from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
@@ -53,7 +53,7 @@ def load(
     steps: int | None = None,
     skip_first: int | str = AUTO,
     rank_map: Mapping[str, int] | str | None = None,
-    ranks: str | int | Iterable[int] | None = None,
+    ranks: str | int | Iterable[int] | ChosenRanks | None = None,
     jobs: int | None = None,
     label: str | None = None,
     run_id: str | None = None,
@@ -85,7 +85,8 @@ def load(
         Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
     ranks
         Read the reports of these ranks only, ``"0-7,63"`` or numbers; the others count as missing. Which report is whose
-        is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads all.
+        is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads all. A choice that was made
+        already, of these reports, is taken as it is, and `rank_map` with it.
     jobs
         Processes to use; None takes what cores, memory and the reports' sizes suggest.
     label, run_id
@@ -135,13 +136,16 @@ def load(
 
         return open_saved(Path(arguments[0]), run_id, label)
     logs = paths_of("nccl_log", nccl_log, "nccl_log='run.nccl.log'")
-    given_map = None if rank_map is None else parse_rank_map(rank_map)
-    chosen = None if ranks is None else choose_ranks(ranks, find_named(arguments), given_map)
+    if ranks is None or isinstance(ranks, ChosenRanks):
+        chosen = ranks
+    else:
+        chosen = choose_ranks(ranks, find_named(arguments), rank_map)
+        arguments = [*map(str, chosen.paths)]
     return _AnsweredRun(
-        paths=tuple(exported_reports(chosen.paths if chosen else arguments, jobs=jobs)),
+        paths=tuple(exported_reports(arguments, jobs=jobs)),
         reading=Reading.from_text(n_steps=steps, **patterns),
         skip_first=parse_skip_first(skip_first),
-        rank_map=chosen.rank_map if chosen else given_map,
+        rank_map=chosen.rank_map if chosen else parse_rank_map(rank_map),
         chosen=chosen,
         jobs=jobs,
         given_label=label,

@@ -152,17 +152,22 @@ class OptionError(NsyspipeError):
     @classmethod
     def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
         """Return the error for a name that is none of those there are; `given` is the option with its value."""
-        import difflib  # noqa: PLC0415 - only where something is wrong
-
         names = list(known)
-        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=0.8)
-        return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
+        fix = nearest_name(str(name).strip().lower().replace("-", "_"), names, cutoff=0.8)
+        return cls(given, problem, found=", ".join(names), fix=fix or "one of these")
 
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
         kind = "a run" if type(given).__name__.endswith("Run") else _article(type(given).__name__)
         return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
+
+
+def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the name that is most alike; None where none is so much alike (1: the same)."""
+    import difflib  # noqa: PLC0415 - only where something is wrong
+
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
 def short_repr(given: object) -> str:

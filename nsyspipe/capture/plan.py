@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
+from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.programs import ask, installed, ranges_reach, torch_versions
 
@@ -37,8 +38,7 @@ _REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-# More ranks than any job has.
-_MOST_RANKS, _LINGER_S, _MOST_NAMED = 1 << 20, 120.0, 3
+_LINGER_S, _MOST_NAMED = 120.0, 3
 
 
 @dataclass(frozen=True)
@@ -141,23 +141,6 @@ def parse_job(words: Sequence[str]) -> Job:
     ends_any = given["linger_s"] is not None
     given["linger_s"] = given["linger_s"] if ends_any else _LINGER_S
     return Job(**given, ends_any=ends_any, command=tuple(words[at + 1 :]))
-
-
-def parse_ranks(text: str, option: str = "--ranks") -> frozenset[int]:
-    """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        problem, ranks = f"'{part}' is neither a rank nor a range of ranks", None
-        with contextlib.suppress(ValueError):
-            ranks = range(int(first), int(last if dash else first) + 1)
-            problem = "" if ranks else f"the range {part} ends before it begins"
-        if ranks and ranks[-1] >= _MOST_RANKS:
-            problem = f"no job has a rank {ranks[-1]}"
-        if problem or ranks is None:
-            raise OptionError(f"{option} {text}", problem, fix=f"{option} 0,7,63 or {option} 0-3")
-        found |= set(ranks)
-    return frozenset(found)
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsyspipe.capture import supervision
-from nsyspipe.capture.plan import parse_ranks
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
+from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:

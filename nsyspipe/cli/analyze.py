@@ -8,7 +8,8 @@ import typer
 
 from nsyspipe.cli.inputs import ONE_RUN, opened_run
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import AnalysisOutputs, write_stdout
+from nsyspipe.cli.outputs import AnalysisOutputs, print_error, write_stdout
+from nsyspipe.errors import OptionError
 from nsyspipe.model.options import parse_findings
 
 
@@ -52,5 +53,6 @@ def analyze(
         write_stdout(summary_text(run, Console(), n_findings=n_findings, n_top=reading.top))
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
-        typer.echo(f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True)
+        problem = f"{len(grave)} problem{'s'[: len(grave) != 1]}: {', '.join(dict.fromkeys(grave))}"
+        print_error(OptionError("--strict", problem, fix="what each problem says, or leave --strict out"))
         raise typer.Exit(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -17,14 +17,13 @@ from nsyspipe.cli.options import EXIT_CODES, Sectioned
 from nsyspipe.cli.outputs import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
-from nsyspipe.errors import NsyspipeError, shortage
+from nsyspipe.errors import NsyspipeError, OptionError, nearest_name, shortage
 from nsyspipe.run.workers import without_other_frames
 from nsyspipe.version import __version__
 
-_BROKEN_PIPE = 141
+_PROGRAM, _BROKEN_PIPE = "nsyspipe", 141
 
 app = typer.Typer(
-    no_args_is_help=True,
     # Tracebacks are for our own bugs; with locals they could print what a report holds.
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -83,11 +82,11 @@ def run() -> None:
     without_other_frames()
     lenient_encoding()
     try:
-        app()
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name=_PROGRAM, standalone_mode=False))
     except BrokenPipeError:
         _exit(_BROKEN_PIPE)
     except Exception as error:
-        told = error if isinstance(error, NsyspipeError) else shortage(error)
+        told = _of_use(error) or (error if isinstance(error, NsyspipeError) else shortage(error))
         if told is None:
             raise
         print_error(told)
@@ -97,6 +96,28 @@ def run() -> None:
         if end.code == 1:
             _exit(_BROKEN_PIPE)
         raise
+
+
+def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Click
+    """Return the error for words that no command takes, with what it would take; None for any other error."""
+    usage_error: Any = typer.BadParameter.__base__  # Click's, or Typer's copy of it
+    if not isinstance(error, usage_error):
+        return None
+    problem, *meant = error.format_message().rstrip(".?").split(" Did you mean ")
+    if name := getattr(error, "option_name", None):
+        commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+        taken = {of: one for of, command in commands.items() for one in command.params if name in one.opts}
+        if not hasattr(error, "possibilities"):
+            metavar = next((one.metavar for one in taken.values() if one.metavar), "")
+            return OptionError(name, problem.removeprefix(f"Option {name!r} "), fix=f"{name} {metavar}".rstrip())
+        program, known = error.ctx.command_path, [option for one in error.ctx.command.params for option in one.opts]
+        elsewhere = f"it is an option of {' and '.join(taken)}" if taken else f"{program} --help"
+        fix = nearest_name(name, known, cutoff=0.75) or elsewhere
+        return OptionError(name, f"{program} has no such option", fix=fix)
+    is_program = not isinstance(error.ctx.command, Sectioned)
+    fix = "nsyspipe analyze REPORTS, or see nsyspipe --help" if is_program else error.ctx.get_usage().partition(" ")[2]
+    fix = f"nsyspipe {meant[-1].replace(chr(39), '')}" if meant else fix
+    return OptionError(error.ctx.command_path, f"{problem[:1].lower()}{problem[1:].rstrip('.?')}", fix=fix)
 
 
 def _exit(code: int) -> NoReturn:

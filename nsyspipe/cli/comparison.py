@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, labels_in, opened_runs, parse_runs, runs_in
+from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, names_in, opened_runs, parse_runs
 from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
@@ -154,16 +154,16 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
         return named
     from nsyspipe.report.words import few
 
-    there = runs_in(named[0].places[0]) if len(named) == len(named[0].places) == 1 else []
+    place = named[0].places[0]
+    there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]
     fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
     problem = f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named"
     if len(there) > 1:
-        problem = f"compares two runs, the baseline first, and {named[0].places[0]} has {len(there)}"
-        labels = labels_in(named[0].places[0])
+        problem = f"compares two runs, the baseline first, and {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"
-        if len(labels) == 2:  # noqa: PLR2004 - the sides
-            found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(named[0].places[0])}"
+        if len(labels) == 2 and all(labels):  # noqa: PLR2004 - the sides; none that cannot be read
+            found, fix = labels, f"nsyspipe diff --against {shlex.quote(labels[0])} {shlex.quote(place)}"
     raise OptionError("diff", problem, found=few(found, 4), fix=fix)
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import chosen_ranks, exports_of, refuse_saved_runs, with_logs
+from nsyspipe.cli.inputs import refuse_saved_runs, reports_to_read, store_of
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import DoctorOutputs, progress
+from nsyspipe.cli.outputs import Outputs, progress
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
+from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
+from nsyspipe.store.layout import is_one_run, is_saved
 
 if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
-
-
-@dataclass(frozen=True)
-class DoctorRunning(RunningOptions):
-    """By how many processes; what is found is said always."""
-
-    quiet: bool = False
-    no_progress: bool = False
 
 
 @with_options
@@ -31,14 +24,14 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="REPORTS...",
-            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; without them this "
-            "machine.",
+            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs "
+            "are listed; without them this machine.",
         ),
     ] = None,
     *,
     reading: NamedRunOptions,
-    outputs: DoctorOutputs,
-    running: DoctorRunning,
+    outputs: Outputs,
+    running: RunningOptions,
 ) -> None:
     """Say what this machine, or a set of reports, can answer.
 
@@ -49,12 +42,19 @@ def doctor(
     Examples:
       nsyspipe doctor                       nsys, driver, torch, NCCL, disk of this machine
       nsyspipe doctor ddp-8gpu_*.sqlite     what these reports can and cannot answer
+      nsyspipe doctor runs/                 which saved runs are there, and what they are called
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     outputs.check()
-    refuse_saved_runs(reports or [], "doctor")
-    reports, logs = with_logs(reports or [], reading.nccl_log)
-    if reports:
+    reports, logs = split_logs(reports or [], reading.nccl_log)
+    if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
+        from nsyspipe.report.doctor import store_blocks, store_document
+        from nsyspipe.store.saved_run import stored_runs
+
+        stored = stored_runs(store_of(reports))
+        inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
+    elif reports:
+        refuse_saved_runs(reports, "doctor")
         inputs, document, blocks = _examined(reports, reading, logs, running)
     else:
         from nsyspipe.nsys.machine import check_machine
@@ -65,14 +65,13 @@ def doctor(
     from nsyspipe.report.doctor import doctor_formats
 
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
-    outputs.answer(doctor_formats(blocks, document), blocks, inputs, identity=object())
+    outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)
 
 
 def _examined(
     reports: list[str], reading: NamedRunOptions, nccl_log: list[str], running: RunningOptions
 ) -> tuple[list[Path], dict[str, Any], list[Block]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
-    from nsyspipe.nsys.find_reports import find_logs, source_of
     from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_blocks, reports_document
     from nsyspipe.run.doctor import examine
@@ -85,12 +84,10 @@ def _examined(
     told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
     topology = [] if reading.topology is None else [Path(reading.topology)]
     logs = find_logs(nccl_log)
-    chosen = chosen_ranks(reports, reading)
-    rank_map = None if reading.rank_map is None else parse_rank_map(reading.rank_map)
-    with progress(shown=True) as stage:
-        paths = exports_of(chosen.paths if chosen else reports, jobs=running.jobs, stage=stage)
+    with progress(shown=running.is_shown) as stage:
+        paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
     beside = Beside(
-        rank_map=chosen.rank_map if chosen else rank_map,
+        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
         log=read_nccl_logs(logs) if logs else None,
         topology=read_topology(topology[0]) if topology else None,
     )

@@ -40,30 +40,18 @@ ONE_RUN = (
 OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 
-def chosen_ranks(reports: Sequence[str], reading: ReadingOptions) -> ChosenRanks | None:
-    """Return the reports of the ranks that are asked for; None where all are."""
-    if reading.ranks is None:
-        return None
-    from nsyspipe.run.ranks import choose_ranks, parse_rank_map
+def reports_to_read(
+    arguments: Sequence[str], reading: ReadingOptions, *, jobs: int | None, stage: Stage
+) -> tuple[list[Path], ChosenRanks | None]:
+    """Return the exports of the reports that are named and read, and the ranks that were asked for; None for all."""
+    named, chosen = find_named(arguments), None
+    if reading.ranks is not None:
+        from nsyspipe.run.ranks import choose_ranks
 
-    rank_map = None if reading.rank_map is None else parse_rank_map(reading.rank_map)
-    return choose_ranks(reading.ranks, find_named(reports), rank_map)
-
-
-def exports_of(reports: Sequence[str | Path], *, jobs: int | None, stage: Stage) -> list[Path]:
-    """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
-    named = find_named(reports)
-    if not any(path.suffix in RAW_SUFFIXES for path in named):
-        return named
-    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports"))
-
-
-def with_logs(reports: Sequence[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return reports and logs apart: a glob of logs that a shell has expanded stands among the reports."""
-    if not logs:
-        return list(reports), []
-    reports, more_logs = split_logs(reports)
-    return list(reports), [*logs, *more_logs]
+        chosen = choose_ranks(reading.ranks, named, reading.rank_map)
+        named = [*chosen.paths]
+    is_any_raw = any(path.suffix in RAW_SUFFIXES for path in named)
+    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_any_raw else None), chosen
 
 
 @contextlib.contextmanager
@@ -79,17 +67,15 @@ def opened_run(
 
             yield load(reports, **options, nccl_log=reading.nccl_log or []), stage
             return
-        reports, logs = with_logs(reports, reading.nccl_log)
+        reports, logs = split_logs(reports, reading.nccl_log)
         found_logs = find_logs(logs)
-        chosen = chosen_ranks(reports, reading)
-        paths = exports_of(chosen.paths if chosen else reports, jobs=running.jobs, stage=stage)
+        paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
         with running.executor(paths) as executor:
             # Heavy, so imported while the workers do the same.
             from nsyspipe.api import load
 
             bar = stage("reading reports")
-            named = reports if chosen else paths
-            yield load(named, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
+            yield load(paths, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
 
 
 def store_of(arguments: Sequence[str]) -> Path:
@@ -177,17 +163,12 @@ def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     return found if all(is_saved(Path(one)) for one in found) else []
 
 
-def runs_in(place: str) -> list[str]:
-    """Return the runs that a directory or glob of reports has by their names, or a store, as arguments that name each."""
-    if is_saved(Path(place)):
-        return [argument_of(Path(place), run_id) for run_id in ids_by_time(Path(place))]
-    return [*words_of_runs(find_named([place]))]
-
-
-def labels_in(place: str) -> list[str]:
-    """Return the labels of a store by the time of their first run; none if it is no store, or a run of it cannot be read."""
-    labels = dict.fromkeys(labels_by_time(Path(place)).values() if is_saved(Path(place)) else ())
-    return [] if "" in labels else [*labels]
+def names_in(place: str) -> tuple[list[str], list[str]]:
+    """Return the runs that a directory or glob has by the names of reports, or a store, as arguments; and a store's labels."""
+    if not is_saved(Path(place)):
+        return [*words_of_runs(find_named([place]))], []
+    labels = labels_by_time(Path(place))
+    return [argument_of(Path(place), run_id) for run_id in labels], [*dict.fromkeys(labels.values())]
 
 
 def _names_files(argument: str) -> bool:
@@ -210,12 +191,8 @@ def opened_runs(
         find_saved(Path(place))  # refuses a store of several
     files = {label: find_logs(found) for label, found in logs_of.items()}
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
-        chosen = {key: chosen_ranks([key[1]], reading) for key in reports}
-        paths = {
-            key: exports_of(ranks.paths if ranks else [key[1]], jobs=running.jobs, stage=stage)
-            for key, ranks in chosen.items()
-        }
-        every = [path for some in paths.values() for path in some]
+        found = {key: reports_to_read([key[1]], reading, jobs=running.jobs, stage=stage) for key in reports}
+        every = [path for paths, _ in found.values() for path in paths]
         executor = processes.enter_context(running.executor(every)) if reports else None
 
         def open_one(one: NamedRuns, place: str) -> Run:
@@ -226,9 +203,10 @@ def opened_runs(
                 return open_saved(Path(place), label=one.label)
             from nsyspipe.api import load
 
+            paths, chosen = found[one, place]
             run = load(
-                paths[one, place] if reading.ranks is None else place,
-                **options,
+                paths,
+                **options | {"ranks": chosen},
                 label=one.label,
                 nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],
                 topology=[*maps_of.get(one.label, []), *maps_of.get(None, []), None][0],
@@ -272,6 +250,11 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
     for file in files:
         label, place = split_label(file)
         if label is not None and label not in known:
-            raise OptionError(repr(file), "names no run by its label", found=", ".join(known) or "no labels")
+            raise OptionError(
+                repr(file),
+                "names no run by its label",
+                found=", ".join(known) or "no labels",
+                fix="LABEL=RUN and LABEL=FILE",
+            )
         found.setdefault(label, []).append(place)
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -61,13 +63,29 @@ def option(
     text: str, metavar: str | None = None, short: str | None = None, *, default: object = None, least: int | None = None
 ) -> Any:  # noqa: ANN401 - a field
     """Declare a field of a dataclass as an option, which is called like it: its help, and what stands for its value."""
-    declared = {"help": text, "metavar": metavar} | ({} if least is None else {"min": least})
-    return field(default=default, metadata={"option": ([short] if short else [], declared)})
+    return field(
+        default=default, metadata={"option": ([short] if short else [], {"help": text, "metavar": metavar}, least)}
+    )
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
     """Declare a field as an option without a value."""
     return option(text, short=short, default=False)
+
+
+def _number(kind: type[int | float], least: int | None, option: str, metavar: str) -> Callable[[object], float]:
+    """Return what reads the number that an option has, or says in an `OptionError` which it takes."""
+
+    def number(text: object) -> float:
+        with contextlib.suppress(ValueError):
+            value = kind(str(text))
+            if least is None or value >= least:
+                return value
+        what = f"is no {'whole ' if kind is int else ''}number{'' if least is None else f' from {least}'}"
+        has_unit = re.fullmatch(r"[\d.]+ ?[A-Za-z/]+", str(text)) is not None
+        raise OptionError(f"{option} {text}", what, fix=f"{option} {metavar}{', without a unit' if has_unit else ''}")
+
+    return number
 
 
 def with_options(command: Command) -> Command:
@@ -80,9 +98,11 @@ def with_options(command: Command) -> Command:
     for name, plain in signature.items():
         kinds = get_type_hints(groups[name]) if name in groups else {}
         for one in members.get(name, ()):
-            short, declared = one.metadata["option"]
+            (short, declared, least), long = one.metadata["option"], f"--{one.name.replace('_', '-')}"
             declared = declared | {"rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))}
-            shown = annotated[kinds[one.name], typer.Option(f"--{one.name.replace('_', '-')}", *short, **declared)]
+            for kind in {int, float}.intersection(get_args(kinds[one.name]) or [kinds[one.name]]):
+                declared["parser"] = _number(kind, least, long, declared["metavar"])
+            shown = annotated[kinds[one.name], typer.Option(long, *short, **declared)]
             keyword = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(one.name, keyword, default=one.default, annotation=shown))
         if name not in groups:
@@ -112,7 +132,7 @@ class ReadingOptions:
         "[default: the family that holds the launches, else repetition]",
         "REGEX|repetition|none",
     )
-    steps: int | None = option("About how many whole steps were captured, to find them by repetition.", "N")
+    steps: int | None = option("About how many whole steps were captured, to find them by repetition.", "N", least=1)
     backward: str | None = _phase("backward")
     forward: str | None = _phase("forward")
     optimizer: str | None = _phase("optimizer")

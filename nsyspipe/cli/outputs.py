@@ -17,6 +17,7 @@ import typer
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import DatasetError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.names import listed, printable
+from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
 
@@ -144,7 +145,7 @@ class Outputs:
     perfetto: str | None = None
     perfetto_steps: str | None = None
     open: bool = flag("Open the page of --html in a browser.")
-    force: bool = flag("Replace outputs of another run.")
+    force: bool = flag("Replace outputs of anything else.")
 
     @property
     def _named(self) -> dict[str, str]:
@@ -171,7 +172,7 @@ class Outputs:
                 raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())
             if place in seen:
-                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}")
+                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}", fix="a name for each")
             seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
@@ -226,13 +227,6 @@ class ScoreboardOutputs(ComparisonOutputs):
     """The files of a scoreboard."""
 
     csv: str | None = option("Write the table for spreadsheets; - prints it and nothing else.", "FILE|-")
-
-
-@dataclass(frozen=True)
-class DoctorOutputs(Outputs):
-    """The files of an examination, which do not say what they are of."""
-
-    force: bool = flag("Replace a file that is there already.")
 
 
 def _replacing(run: Run, store: Path) -> str:
@@ -333,8 +327,6 @@ class AnalysisOutputs(Outputs):
 
     def _ranks(self) -> list[int] | None:
         """Return the ranks of the trace; None where none are named."""
-        from nsyspipe.capture.plan import parse_ranks
-
         return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:

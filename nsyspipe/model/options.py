@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
@@ -21,6 +22,7 @@ NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really
 REPETITION = "repetition"  # --step repetition: steps by what launches repeat, whatever ranges there are
 DEFAULT_FINDINGS = 5  # --findings: a screen has more to show
 _MOST_DIGITS = 18
+_MOST_RANKS = 1 << 20  # more than any job has
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,23 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         why = f"{getattr(error, 'msg', error)}{'' if position is None else f' at position {position}'}"
         fix = "Python syntax; escape ( ) [ ] . with a backslash to match them as they are"
         raise OptionError(f"{option} {text!r}", f"not a regular expression: {why}", fix=fix) from error
+
+
+def parse_ranks(text: str, option: str = "--ranks") -> frozenset[int]:
+    """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        problem, ranks = f"'{part}' is neither a rank nor a range of ranks", None
+        with contextlib.suppress(ValueError):
+            ranks = range(int(first), int(last if dash else first) + 1)
+            problem = "" if ranks else f"the range {part} ends before it begins"
+        if ranks and ranks[-1] >= _MOST_RANKS:
+            problem = f"no job has a rank {ranks[-1]}"
+        if problem or ranks is None:
+            raise OptionError(f"{option} {text}", problem, fix=f"{option} 0,7,63 or {option} 0-3")
+        found |= set(ranks)
+    return frozenset(found)
 
 
 def check_whole(name: str, value: object, fix: str) -> None:

@@ -141,7 +141,9 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     with readable(source):
         report = source.stat()
         if not source.is_file():
-            raise NotAReportError(str(source), "no ordinary file, where a report was needed")
+            raise NotAReportError(
+                str(source), "no ordinary file, where a report was needed", fix="name the file itself"
+            )
         source.open("rb").close()
     if not report.st_size:
         problem = "is empty (0 bytes): its capture did not end well"

@@ -35,6 +35,11 @@ YOUNG_S, _RECENT_S = 60.0, 86_400.0
 _EXPORT, _SIDE_SUFFIXES = ".sqlite", ("-journal", "-wal", "-shm")
 _MAGIC, _HEADER_BYTES, _WAL_FORMAT = b"SQLite format 3\x00", 100, 2
 
+# What a name says of a file that is no report: what commands write, and what lies beside.
+OUTPUTS = {
+    ".html": "a page", ".json": "a JSON document", ".md": "a summary in Markdown", ".csv": "a table", ".log": "a log",
+    ".pftrace": "a trace for Perfetto", ".parquet": "a file of a dataset", ".ipynb": "a notebook", ".py": "a program",
+}  # fmt: skip
 EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 BEING_WRITTEN = "is still being written, or its writer was killed"
 WAIT = "wait until nsys export has ended"
@@ -183,19 +188,16 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise NotAReportError(str(path), "no ordinary file, where a report was needed")
+                raise NotAReportError(
+                    str(path), "no ordinary file, where a report was needed", fix="name the file itself"
+                )
             header = os.read(file, _HEADER_BYTES)
         finally:
             os.close(file)
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
     if not header.startswith(_MAGIC[: len(header)]):
-        fix = "pass the reports of a capture: .sqlite, or .nsys-rep where there is nsys"
-        if path.name.endswith(SIDECAR_SUFFIX):
-            fix = "pass the .sqlite reports beside it; it is read with them"
-        elif path.suffix == _EXPORT:
-            fix = "nsys export --type=sqlite REPORT.nsys-rep"
-        raise NotAReportError(str(path), "not an SQLite database", fix=fix)
+        raise _no_database(path)
     expected = _HEADER_BYTES
     if len(header) == _HEADER_BYTES:
         page_size, pages = struct.unpack(">16xH10xI68x", header)
@@ -210,6 +212,20 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
                 problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
+
+
+def _no_database(path: Path) -> NotAReportError:
+    """Return the error for a file that is none, with what its name says that it is."""
+    problem, fix = "not an SQLite database", "pass the reports of a capture: .sqlite, or .nsys-rep where nsys is"
+    if path.name.endswith(SIDECAR_SUFFIX):
+        fix = "pass the .sqlite reports beside it; it is read with them"
+    elif path.suffix == _EXPORT:
+        fix = "nsys export --type=sqlite REPORT.nsys-rep"
+    elif path.suffix in OUTPUTS:
+        problem, fix = f"{OUTPUTS[path.suffix]}, where a report was needed", f"{fix}; or the DIR of analyze --out"
+        if run := next((one for one in path.parents if one.name.startswith("run_id=")), None):
+            fix = f"nsyspipe analyze {run}"
+    return NotAReportError(str(path), problem, fix=fix)
 
 
 @contextlib.contextmanager

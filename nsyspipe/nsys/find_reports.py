@@ -28,7 +28,7 @@ from nsyspipe.errors import (
 )
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
-from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
+from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     if found and not captures:
         fix = f"nsyspipe analyze {_word(str(found[0]))}, or pass the {RAW_SUFFIXES[0]} file"
         raise NotAReportError(str(found[0]), "is an export already, where a report to export was needed", fix=fix)
+    if wrong := next((path for path in captures if path.suffix in OUTPUTS), None):
+        fix = f"pass {RAW_SUFFIXES[0]} files, or the directory that nsys wrote to"
+        raise NotAReportError(str(wrong), f"{OUTPUTS[wrong.suffix]}, where a report to export was needed", fix=fix)
     distinct: dict[Path, Path] = {}
     for path in captures:
         distinct.setdefault(path.resolve(), path)
@@ -102,9 +105,11 @@ def source_of(path: Path) -> Path:
     return SOURCES.get(path, path) if SOURCES else path
 
 
-def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Tell reports from logs (text files not named like a report): a shell expands ``--nccl-log *.log`` into words."""
-    found: tuple[list[str], list[str]] = [], []
+def split_logs(arguments: Iterable[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Tell reports from more logs, where any are named: a shell expands ``--nccl-log *.log`` into words, texts not named like reports."""
+    if not logs:
+        return [*arguments], []
+    found: tuple[list[str], list[str]] = [], [*logs]
     for argument in arguments:
         path = Path(argument)
         is_text = path.suffix not in (EXPORT_SUFFIX, *RAW_SUFFIXES) and path.is_file()
@@ -153,10 +158,15 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             elif path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
+                if not found and any(one.name.startswith("run_id=") for one in path.iterdir()):
+                    problem, fix = (
+                        "a directory inside a store of saved runs",
+                        _word(os.path.relpath(path.resolve().parent)),
+                    )
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
-                found, problem, fix = [], "no such file", "check the path, or quote the glob"
+                found, problem, fix = [], "no such file or directory", "check the path, or quote the glob"
             else:
                 matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns
                 files = sorted((one for one in matches if not one.is_dir()), key=by_number)
@@ -174,9 +184,15 @@ def reports_near(path: Path) -> str:
     while glob.has_magic(str(folder)) or not folder.is_dir():
         folder = folder.parent
     with contextlib.suppress(OSError):
-        names = sorted(one.name for one in folder.iterdir() if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES))
-        alike = sorted(difflib.get_close_matches(path.name, names)) or names[:3]
-        more = f" and {len(names) - len(alike)} more" if len(names) > len(alike) else ""
+        entries = sorted(folder.iterdir())
+        names = [one.name for one in entries if one.suffix in (EXPORT_SUFFIX, *RAW_SUFFIXES)]
+        # Directories that are alike may hold reports, or saved runs (STORE:ID).
+        directories = {one.name: f"{one.name}/" for one in entries if one.is_dir() and not path.is_dir()}
+        near = difflib.get_close_matches(path.name, names)
+        near += [directories[one] for one in difflib.get_close_matches(path.name.partition(":")[0], directories)]
+        alike = sorted(near) or names[:3]
+        n_more = len({*names}.difference(alike))
+        more = f" and {n_more} more report{'s' * (n_more > 1)}" if n_more else ""
         return f"{', '.join(map(decoded, alike)) or 'no report'}{more} in {decoded(str(folder.absolute()))}"
     return f"{decoded(str(folder.absolute()))} cannot be looked into"
 

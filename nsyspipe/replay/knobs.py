@@ -79,7 +79,9 @@ class Knobs:
             fix = "give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s"
             raise OptionError(f"--link {self.link!r}", "is not known", found=known, fix=fix)
         if self.gradient_dtype not in (None, *DTYPES):
-            raise OptionError(f"--gradient-dtype {self.gradient_dtype!r}", "is not known", found=", ".join(DTYPES))
+            raise OptionError.no_such_name(
+                f"--gradient-dtype {self.gradient_dtype!r}", "is not known", str(self.gradient_dtype), DTYPES
+            )
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
 
@@ -108,14 +110,14 @@ def _check_positive(option: str, value: float | None) -> None:
     is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", str(value))  # as text
     check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
-        raise OptionError(f"{option} {value:g}", "is not a positive number")
+        raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
 
 
 def _bandwidth_knobs(text: str) -> dict[str, float | str]:
     """Return the knobs of ``[ROLE=]300GB/s`` or ``[ROLE=]2x``, twice what is captured."""
     role, is_named, rate = text.rpartition("=")
     if is_named and role not in ROLES:
-        raise OptionError(f"--bandwidth {text!r}", f"{role!r} is no kind of traffic", found=", ".join(ROLES))
+        raise OptionError.no_such_name(f"--bandwidth {text!r}", f"{role!r} is no kind of traffic", role, ROLES)
     of_role = {"role": role} if is_named else {}
     if factor := _FACTOR.fullmatch(rate):
         _check_positive("--bandwidth", float(factor[1]))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from nsyspipe.model.names import listed
-from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text
+from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import few
 from nsyspipe.version import __version__
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from nsyspipe.nsys.machine import Check
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.doctor import Examination
+    from nsyspipe.store.saved_run import StoredRuns
 
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.
@@ -64,6 +68,38 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield from _fix_list([(_words(one.name), f"{one.fix}{where}") for one, where in lacking])
     if found.problems:
         yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
+
+
+def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
+    """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
+    runs = _listed(found)
+    of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
+    yield Sentence(
+        f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}: {store}:ID, or {store}:LABEL (its latest).", "bold"
+    )
+    columns = [
+        Field("ID", itemgetter("run_id"), "word"),
+        Field("label", itemgetter("label"), "text"),
+        Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
+        Field("ranks", lambda run: count_text(run["n_ranks"])),
+        Field("steps", lambda run: count_text(run["n_summary_steps"])),
+        Field("step time", lambda run: ms_text(run["step_time_ns"])),
+    ]  # fmt: skip
+    yield table_of("Saved runs", runs, columns)
+    if found.unreadable:
+        yield Troubles([("error", f"{one.run_id}: {one.table} {one.message}", "", one.fix) for one in found.unreadable])
+
+
+def store_document(found: StoredRuns) -> dict[str, Any]:
+    """Return the runs of a store as plain Python values."""
+    return _HEAD | {"runs": _listed(found), "problems": [asdict(one) for one in found.unreadable]}
+
+
+def _listed(found: StoredRuns) -> list[dict[str, Any]]:
+    names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", "step_time_ns"]
+    times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
+    rows: list[dict[str, Any]] = found.runs.select(names).set_column(2, names[2], times).to_pylist()
+    return rows
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:

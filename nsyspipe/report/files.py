@@ -90,6 +90,8 @@ def writing(
 def check_directory(given: str, name: str) -> None:
     """Raise early if a file could not be made at a path at all; a directory is told the `name` of a file in it."""
     path = Path(given)
+    if not given:
+        raise OutputError("''", "names no file to write", fix=name)
     try:
         if given.endswith("/") or path.is_dir():
             raise OutputError(given, "is a directory, where a file is to be written", fix=str(path / name))
@@ -101,6 +103,9 @@ def check_directory(given: str, name: str) -> None:
             raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):
             raise PermissionError(13, os.strerror(13))
+        if any(one.name.startswith("run_id=") for one in (parent, *parent.iterdir())):
+            problem = "lies among the files of a dataset, where readers take all for Parquet"
+            raise OutputError(given, problem, fix="another directory")
     except OSError as error:
         raise _not_writable(path, error) from error
 

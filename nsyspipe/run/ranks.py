@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
-from nsyspipe.model.options import several
+from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RANK_OF_NAME, source_of, without_exported, words_of_runs
+from nsyspipe.nsys.find_reports import (
+    EXPORT_SUFFIX,
+    RANK_OF_NAME,
+    RAW_SUFFIXES,
+    source_of,
+    without_exported,
+    words_of_runs,
+)
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
 
@@ -128,7 +135,7 @@ def check_several_runs(arguments: Iterable[str]) -> None:
     groups = words_of_runs(without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
         paths = [path for path in named if path.is_file()]  # not globs
-        is_raw = any(path.suffix != EXPORT_SUFFIX for path in paths)
+        is_raw = any(path.suffix in RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
             problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
             other = " and another for the other run" if len(groups) == 1 else ""
@@ -303,7 +310,11 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        raise OptionError("--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity or steps")
+        raise OptionError(
+            "--rank-map",
+            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
+            fix="leave it out",
+        )
     return numbers
 
 
@@ -323,15 +334,19 @@ _SHOWN_NAMES = 8
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
-def parse_rank_map(text: str | Mapping[str, int]) -> dict[str, int]:
-    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; `OptionError` if it is none of these."""
-    if not isinstance(text, str):
-        if not isinstance(text, Mapping):
-            raise OptionError.of_kind("rank_map", text, "a rank for each report", "rank_map={'a.sqlite': 0}")
-        for name, rank in text.items():
-            if not re.fullmatch("[0-9]{1,18}", repr(rank)):
-                raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
-        return dict(text)
+def parse_rank_map(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line, or a mapping; None stays; else an `OptionError`."""
+    if given is None or isinstance(given, str):
+        return None if given is None else _parsed(given)
+    if not isinstance(given, Mapping):
+        raise OptionError.of_kind("rank_map", given, "a rank for each report", "rank_map={'a.sqlite': 0}")
+    for name, rank in given.items():
+        if not re.fullmatch("[0-9]{1,18}", repr(rank)):
+            raise OptionError("--rank-map", f"gives {name} the rank {rank!r}", fix="whole numbers from 0")
+    return dict(given)
+
+
+def _parsed(text: str) -> dict[str, int]:
     if "=" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")
@@ -367,31 +382,31 @@ class ChosenRanks:
 
 
 def choose_ranks(
-    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | None
+    asked: str | int | Iterable[int], paths: Sequence[Path], rank_map: Mapping[str, int] | str | None
 ) -> ChosenRanks:
     """Choose the reports of some ranks, ``0-7,63``; `OptionError` where one is not there, or nothing tells whose reports are.
 
     That is told by the rank map, else by names that end in numbers, else by the RANK captured, for which reports are opened.
     """
     wanted = [asked] if isinstance(asked, int) else asked.split(",") if isinstance(asked, str) else asked
-    parts = [str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'")]
-    text = ",".join(parts)
-    spans = [re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part) for part in parts]
-    limits = [(int(one[1]), int(one[2] or one[1])) for one in spans if one]
-    if not limits or len(limits) < len(parts) or any(high < low for low, high in limits):
-        raise OptionError(f"--ranks {text}", "not numbers of ranks and spans of them", fix="--ranks 0-7,63")
-    of_reports = _ranks_of(paths, rank_map)
+    text = ",".join(str(part).strip() for part in several("ranks", wanted, "ranks", "ranks='0-7,63'"))
+    wanted_ranks = parse_ranks(text)
+    given_map = parse_rank_map(rank_map)
+    of_reports = _ranks_of(paths, given_map)
     if of_reports is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
         raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
     there = {rank for own in of_reports for rank in own}
-    for low, high in limits:
-        if (absent := next((rank for rank in itertools.count(low) if rank not in there), low)) <= high:
-            raise OptionError(f"--ranks {text}", f"rank {absent} is not there", found=shown_ranks(there))
-    chosen = [any(low <= rank <= high for rank in own for low, high in limits) for own in of_reports]
+    if absent := wanted_ranks - there:
+        problem, fix = (
+            f"rank {min(absent)} is not there",
+            f"--ranks {min(there)}, or others of these" if there else _MAP,
+        )
+        raise OptionError(f"--ranks {text}", problem, found=shown_ranks(there), fix=fix)
+    chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
     n_there = max(max(there) + 1, len(there))
-    own_map = rank_map and {name: rank for name, rank in rank_map.items() if rank in ranks}
+    own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
     return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, n_there, own_map)
 
 

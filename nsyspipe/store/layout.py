@@ -33,7 +33,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.errors import DatasetError, OptionError, nearest_name
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
@@ -280,12 +280,22 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     ids = [named] if named is not None and has_run(store, named) else ids_by_time(store)
     if wanted is None and len(ids) == 1:
         return store, ids[0]
-    shown = _shown(store, ids)
+    shown, listing = _shown(store, ids), f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
+    if wanted is None:
+        problem, fix = (
+            f"holds {len(ids)} runs, where one is meant",
+            f"{argument_of(store, ids[-1])}, or {listing}" if ids else None,
+        )
+        raise OptionError(str(path), problem, found=shown, fix=fix)
+    # A label is no value of --run-id, but its latest run's id is.
+    labels = {label: one for one, label in labels_by_time(store).items() if label and one in ids}
+    nearest = nearest_name(wanted, labels.keys() | {*ids})
     if run_id is not None:
-        fix = f"--run-id {(ids_by_time(store, run_id) or ids)[-1]}" if ids else None
+        fix = f"--run-id {nearest if nearest in ids else labels[nearest]}" if nearest else listing
         raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=fix)
-    problem = "has no such run" if named is not None else f"holds {len(ids)} runs, where one is meant"
-    raise OptionError(str(path), problem, found=shown, fix=argument_of(store, ids[-1]) if ids else None)
+    raise OptionError(
+        str(path), "has no such run", found=shown, fix=argument_of(store, nearest) if nearest else listing
+    )
 
 
 def argument_of(store: Path, name: str) -> str:
@@ -326,9 +336,7 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         if is_id:
             fix = f"nsyspipe diff {argument_of(store, label)} CANDIDATE"
             raise OptionError(asked, "is the id of a run, not a label", found=counts, fix=fix)
-        import difflib  # noqa: PLC0415 - only where something is wrong
-
-        fix = f"--against {shlex.quote((difflib.get_close_matches(label, ids, n=1) or [*ids])[0])}"
+        fix = f"--against {shlex.quote(nearest_name(label, ids) or next(iter(ids)))}"
         raise OptionError(asked, f"{place} has no run of that label", found=counts, fix=fix)
     candidates = [name for name in ids if name != label]
     if others:

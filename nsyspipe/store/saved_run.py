@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -22,6 +23,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
+from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
 from nsyspipe.store.read import (
@@ -181,11 +183,7 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     """
     ids = sorted(run_ids(store))
     if not ids:
-        if store.is_file():
-            raise DatasetError(str(store), "is no directory", fix=f"nsyspipe analyze {store} --out runs")
-        what = "holds no saved run" if store.is_dir() else "is no directory"
-        place = store / "runs" if store.is_dir() and any(store.iterdir()) else store
-        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {place}")
+        raise _no_store(store)
     rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
@@ -207,6 +205,20 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     found, wanted = rows["findings"], DATASET["findings"]
     findings = conform(pa.concat_tables(found).combine_chunks(), wanted) if found else wanted.empty()
     return StoredRuns(runs, findings, tuple(unreadable))
+
+
+def _no_store(path: Path) -> DatasetError:
+    """Return the error for a path where a store was meant: what it is, and what to name or run instead."""
+    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {path}"
+    if path.is_file():
+        what = f"{OUTPUTS.get(path.suffix, 'a file')}, where a store was needed"
+        fix = "the DIR of analyze --out" if path.suffix in OUTPUTS else f"nsyspipe analyze {path} --out runs"
+    elif path.is_dir():
+        there = [one.name for one in path.iterdir()]
+        what, fix = "holds no saved run", f"nsyspipe analyze REPORTS --out {path / 'runs' if there else path}"
+        if any(name.startswith("run_id=") for name in there):
+            what, fix = "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
+    return DatasetError(str(path), what, fix=fix)
 
 
 def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:

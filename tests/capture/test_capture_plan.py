@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import plan as ready
-from nsyspipe.capture.plan import Room, earlier_files, parse_job, parse_ranks
+from nsyspipe.capture.plan import Room, earlier_files, parse_job
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import find
 from tests.build.fake_nsys import fake_nsys
 from tests.build.programs import HELP, program, put

@@ -45,6 +45,8 @@ def made(tmp_path_factory):
     (folder / "plain.txt").write_text("GPU0 is fine\n")
     (folder / "text.sqlite").write_text("no database")
     (folder / "bare.sqlite").touch()
+    for suffix in (".html", ".json", ".pftrace", ".ipynb"):
+        (folder / f"answer{suffix}").write_text("{}")
     (folder / "stub.sqlite").write_bytes(b"SQLite format 3\0")
     return folder
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -189,3 +190,22 @@ def test_this_machine_is_checked_without_anything_heavy():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     assert done.stdout == "[]\n"
+
+
+def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_path):
+    store = shutil.copytree(made / "store", tmp_path / "store")
+    listed = json.loads(doctor(store, "--json", "-"))
+    runs = [nsyspipe.load(f"{store}:{row['run_id']}") for row in listed["runs"]]
+    assert len(runs) == 5
+    for row, run in zip(listed["runs"], runs, strict=True):
+        assert (row["label"], row["n_ranks"]) == (run.header.label, run.header.n_ranks)
+        assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
+    text = doctor(store)
+    assert text.startswith("5 saved runs")
+    assert [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]] == [
+        row["run_id"] for row in listed["runs"]
+    ]
+    damaged = listed["runs"][1]["run_id"]
+    (store / "runs" / f"run_id={damaged}" / "part-0.parquet").write_bytes(b"")
+    assert [row["run_id"] for row in json.loads(doctor(store, "--json", "-"))["problems"]] == [damaged]
+    assert f"{damaged}: runs" in doctor(store)

@@ -144,7 +144,7 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     assert {row["table"] for row in csv.DictReader(printed.stdout.splitlines())} == {
         "kernels", "collectives", "traffic",
     }  # fmt: skip
-    assert call("analyze", "slow", "--top", 0).exit_code == 2
+    refused(call("analyze", "slow", "--top", 0), "--top 0")
 
 
 MORE = ("diff base={} slow --json", "compare base={} slow --csv", "whatif {} --json", "doctor {} --json")

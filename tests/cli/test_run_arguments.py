@@ -145,10 +145,10 @@ OUTCOMES = {
     "whatif {}": (None, None, None, GLOBS, GLOBS, SEVERAL, None, None),
     "diff {} one_*.sqlite": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, SEVERAL, None, None),
     "compare {}": ("fix: 'one_*.sqlite' and another for the other run; where each is a run: LABEL=REPORT", None, None, GLOBS, QUOTED, None, None, None),
-    "doctor {}": (None, None, None, None, None, *["and doctor takes reports"] * 3),
+    "doctor {}": (None, None, None, None, None, None, *["and doctor takes reports"] * 2),
     "redact {} out": (None, None, None, None, None, *["and redact takes reports"] * 3),
     "convert {}": (*["is an export already"] * 2, *["a directory without .nsys-rep"] * 2, "is an export already", *["takes reports"] * 3),
-    "dashboard {} -o -": ("not one store", *["is no directory"], *["holds no saved run"] * 2, "not one store", None, *["fix: store"] * 2),
+    "dashboard {} -o -": ("not one store", "no such directory", *["holds no saved run"] * 2, "not one store", None, *["fix: store"] * 2),
 }  # fmt: skip
 
 

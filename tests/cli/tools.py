@@ -125,3 +125,4 @@ def assert_refused(done):
     assert lines[0].startswith("error: ")
     assert sum(line.lower().startswith("error") for line in lines) == 1
     assert all(line.startswith(("  found: ", "  fix: ")) for line in lines[1:]), lines
+    assert "  fix: " in done.stderr

@@ -159,7 +159,7 @@ def test_a_name_that_nothing_has_says_what_is_there_and_where(steady, tmp_path, 
     for wrong in ("steady_[2-9].sqlite", "steady_9.sqlite", "nowhere/steady_*.sqlite"):
         with pytest.raises(ReportNotFoundError) as caught:
             nsyspipe.load(wrong)
-        assert caught.value.found == f"steady_0.sqlite, steady_1.sqlite and 4 more in {tmp_path}"
+        assert caught.value.found == f"steady_0.sqlite, steady_1.sqlite and 4 more reports in {tmp_path}"
 
 
 def test_one_step_is_given_by_its_number(steady_run, tmp_path):

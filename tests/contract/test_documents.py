@@ -181,6 +181,12 @@ def document(run):
 
 
 @cache
+def test_the_keys_of_the_document_are_listed():
+    text = " ".join((ROOT / "docs/outputs.md").read_text(encoding="utf-8").split())
+    listed = re.findall(r"`(\w+)`", text.partition("prints one JSON document (")[2].partition(")")[0])
+    assert listed == [key for key in document("ddp-4gpu-before") if not key.endswith("_version")]
+
+
 def rows_of(table):
     """Return the rows of both runs that figures rest on."""
     rows = [{"run": run} | row for run in RUNS for row in document(run)[table]]

@@ -279,6 +279,8 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert told.status == 0
     assert "note: 4 nodes with 8 GPUs each: SLURM_NNODES and SLURM_GPUS_ON_NODE say otherwise\n" in told.err
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
+    unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
+    assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
     assert "  fix: none to look at the command; the machine that captures has to have them\n" in told.err
     given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
     for words in given:

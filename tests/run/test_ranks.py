@@ -197,12 +197,14 @@ def test_the_ranks_that_are_not_read_count_as_missing_where_nothing_says_how_man
 
 @pytest.mark.parametrize(("asked", "stems", "options", "says"), [
     ("2-4", "x_0 x_2 x_3", {}, ("--ranks 2-4: rank 4 is not there", "found: 0, 2-3")),
-    ("0-999999999999999999", "x_0 x_1", {}, ("rank 2 is not there", "found: 0-1")),
-    *((text, "x_0 x_1", {}, ("not numbers of ranks",)) for text in ("", "1-0", "a", "-1", "0,", [], [True], [0.5], "0-1-2")),
+    ("0-999999999999999999", "x_0 x_1", {}, ("no job has a rank 999999999999999999",)),
+    *((text, "x_0 x_1", {}, ("neither a rank nor a range",)) for text in ("", "a", "-1", "0,", [], [True], [0.5], "0-1-2")),
+    ("1-0", "x_0 x_1", {}, ("ends before it begins",)),
     (1.5, "x_0 x_1", {}, ("is a float",)),
     ("0", "a b", {}, ("neither all names", "--rank-map")),
     ("0", "x_0 b", {}, ("neither all names",)),
     ("1", "x_0 x_1", {"rank_map": "x_0=0"}, ("rank 1 is not there", "found: 0")),
+    ("1", "x_0 x_1", {"rank_map": "y=0"}, ("rank 1 is not there", "--rank-map")),
     # Numbers of names that are none of ranks: node 0 has rank 9.
     ("0", "node_0 node_1", {"RANK": 9}, ("other ranks (env:RANK)", "found: 9", "--rank-map")),
 ])  # fmt: skip

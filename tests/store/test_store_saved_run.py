@@ -138,7 +138,8 @@ def store(saved, tmp_path):
 def test_of_several_runs_one_that_is_there_must_be_named(runs, store, run_id):
     with pytest.raises(OptionError, match="holds 2 runs" if run_id is None else "has no such run") as caught:
         nsyspipe.load(store, run_id=run_id)
-    fix = f"{store}:{OTHER_ID}" if run_id is None else f"--run-id {OTHER_ID}"
+    fix = f"nsyspipe doctor {store}, which lists its runs"
+    fix = f"{store}:{OTHER_ID}, or {fix}" if run_id is None else f"--run-id {RUN_ID}" if run_id == "night" else fix
     assert (caught.value.found, caught.value.fix) == (f"{RUN_ID} (x1), {OTHER_ID} (x3)", fix)
     for run in runs[::2] if run_id is None else ():
         assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header
@@ -152,6 +153,10 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
         nsyspipe.load(tmp_path / "s", run_id="before")
     assert caught.value.found == "r-1 (before), r-2 (after)"
     assert caught.value.fix == "--run-id r-1"
+    for name, fix in (("befor", "s:before"), ("Afterr", "s:after"), ("r2", "s:r-2"), ("x", "nsyspipe doctor ")):
+        with pytest.raises(OptionError, match="has no such run") as caught:
+            nsyspipe.load(f"{tmp_path}/s:{name}")
+        assert fix in caught.value.fix
 
 
 def test_of_many_runs_the_last_are_shown(saved, tmp_path):
