@@ -58,7 +58,12 @@ _UNKNOWN_COMM = {
 _MIXED = {"different-runs", "more-ranks-than-world"}
 # Where ranks are missing, waiting for them looks like transfer.
 _MISSING = {"ranks-missing", "ranks-not-captured"}
-_ALIKE = 0.01  # of a saving: what differs by less is not told apart
+# What the bound of late ranks is made of, and which of it only where all but compute may go.
+_PARTS_OF_LATE = {
+    "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
+    "transfer": "exposed transfer", "other": "copies", "longer_window": "a window shorter than the longest by",
+}  # fmt: skip
+_BESIDE_COMPUTE = {"idle", "transfer", "other", "slowed_by_waiting"}
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -374,7 +379,7 @@ def verdict(run: Run) -> str:
         lines = [_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount)]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
         lines += [
-            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_longest(row)}."
+            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
             for row in late
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
@@ -384,13 +389,14 @@ def verdict(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _longest(straggler: Mapping[str, Any]) -> str:
-    """Return the longest delay by a rank where what all late ranks cost is another figure: a row of ranks has the former."""
-    evidence = json.loads(straggler["evidence"])
-    alone, saving = evidence.get("lateness_ns_per_step"), straggler["saving_ns_per_step"]
-    if alone is None or abs(alone - saving) <= _ALIKE * saving:
-        return ""
-    return f" (the longest delay by rank {evidence['rank']}: {ms_text(alone)})"
+def _by_part(straggler: Mapping[str, Any]) -> str:
+    """Return what the bound of late ranks is made of; its parts sum to it."""
+    parts = json.loads(straggler["evidence"])["saving_ns_per_step_by_part"]
+    if parts.keys() == {"delays"}:
+        return ", which the others wait for"
+    told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
+    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that waiting leaves least of"
+    return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
 
 
 def _bubble_share(run: Run) -> float:
