@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.findings.model import (
     AT_MOST,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
-_FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
+_LEAST_SHARE_OF_FEW = 0.1
 # Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
 _NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
@@ -196,7 +197,7 @@ def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
 def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
     """Tell whether the delays of steps are large enough, and often enough of the steps in which ranks meet."""
     wall = evidence.mean("wall_ns") or 0.0
-    least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
+    least = _LEAST_SHARE if n_meeting >= FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]
     is_large = n_steps and largest.sum() >= least * wall * n_steps
     return bool(is_large and 2 * np.count_nonzero(largest >= _NOTICEABLE * wall) > n_meeting)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, OptionError, in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
 from nsyspipe.findings.judge import in_order
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 
 _GB = 1e9
-_FEW_STEPS = 3
 _CUSTOM = "custom"
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
@@ -334,7 +334,7 @@ def whatif(
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
     problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
-    if replay is not None and n_steps < _FEW_STEPS:
+    if replay is not None and n_steps < FEW_STEPS:
         steps = "step" if n_steps == 1 else "steps"
         said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}

@@ -48,6 +48,7 @@ _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
 _CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
+_ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
     "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
@@ -384,6 +385,8 @@ def verdict(run: Run) -> str:
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
+    if summary["n_summary_steps"] == 1 and run.findings().num_rows:
+        lines.append(_ONE_STEP)
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
@@ -391,9 +394,9 @@ def verdict(run: Run) -> str:
 
 def _by_part(straggler: Mapping[str, Any]) -> str:
     """Return what the bound of late ranks is made of; its parts sum to it."""
-    parts = json.loads(straggler["evidence"])["saving_ns_per_step_by_part"]
-    if parts.keys() == {"delays"}:
-        return ", which the others wait for"
+    parts = json.loads(straggler["evidence"]).get("saving_ns_per_step_by_part", {})
+    if parts.keys() <= {"delays"}:
+        return ", which the others wait for" if parts else ""
     told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
     whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that waiting leaves least of"
     return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
