@@ -79,15 +79,24 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
+def is_conditional(finding: Mapping[str, Any]) -> bool:
+    """Tell whether the bound of a finding holds only if something is so that was not recorded."""
+    return bool(json.loads(finding["evidence"]).get("is_conditional"))
+
+
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by what is expected of them, else by their bound, largest first, then by id; causes before `comm-bound`."""
+    """Sort findings by what is expected of them, else by their bound, largest first, then by id.
+
+    Causes stand before `comm-bound`, and conditional ones behind all that have a bound.
+    """
 
     def worth(row: Mapping[str, Any]) -> float | None:
         expected: float | None = row.get("expected_ns_per_step")
         return row["saving_ns_per_step"] if expected is None else expected
 
-    found = sorted(rows, key=lambda row: (worth(row) is None, -(worth(row) or 0.0), row["id"]))
-    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE]
+    found = sorted(rows, key=lambda row: (worth(row) is None, is_conditional(row), -(worth(row) or 0.0), row["id"]))
+    is_cause = [row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row) for row in found]
+    causes = [place for place, is_one in enumerate(is_cause) if is_one]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
     if symptom is not None and causes and symptom < causes[-1]:
         found.insert(causes[-1], found.pop(symptom))
