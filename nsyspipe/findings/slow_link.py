@@ -84,7 +84,7 @@ def slow_link(evidence: Evidence) -> Answer:
         saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
         evidence={
             **verdict.evidence,
-            "is_conditional": not verdict.is_seen,  # whether a faster link is there was not recorded
+            **({} if verdict.is_seen else {"is_conditional": True}),  # whether there is a faster one was not recorded
             "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,

@@ -394,11 +394,14 @@ def verdict(run: Run) -> str:
 
 def _by_part(straggler: Mapping[str, Any]) -> str:
     """Return what the bound of late ranks is made of; its parts sum to it."""
-    parts = json.loads(straggler["evidence"]).get("saving_ns_per_step_by_part", {})
-    if parts.keys() <= {"delays"}:
-        return ", which the others wait for" if parts else ""
+    evidence = json.loads(straggler["evidence"])
+    parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
+    if not parts or alone is None or parts.get("delays") == alone:
+        return ""
+    if "delays" in parts:
+        return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"
     told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
-    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that waiting leaves least of"
+    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
     return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
 
 
