@@ -396,7 +396,7 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
     """Return what the bound of late ranks is made of; its parts sum to it."""
     evidence = json.loads(straggler["evidence"])
     parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
-    if not parts or alone is None or parts.get("delays") == alone:
+    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < _SEEN:
         return ""
     if "delays" in parts:
         return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"
