@@ -162,7 +162,7 @@ _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
-_ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
+ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
 # The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
 _REACH = 3
 _ENOUGH = 3
@@ -248,31 +248,44 @@ def kernel_slowdown(
     return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
 
 
+def gaps_before(start: Int64, end: Int64, launch: Int64, comm: IntervalSet) -> tuple[Int64, Int64, Flags, Flags]:
+    """Return gaps before operations, in order of start, in which nothing but the device is waited for.
+
+    Those are of what was launched before the gap, and under 100 us, which leaves out most waits for a collective. Returns the
+    place of each such operation, its gap, and whether none of that is beside communication, or all.
+    """
+    before = np.maximum.accumulate(end)[:-1]
+    own = (launch[1:] < before) & (start[1:] >= before) & (start[1:] < before + _LONGEST_GAP_NS)
+    place = np.flatnonzero(own) + 1
+    start, before = start[place], before[own]
+    covered, gap = comm.lengths(before - 1, start), start - before  # by 1 ns longer, so that no gap is empty
+    return place, gap, covered == 0, covered == gap + 1
+
+
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
     """Return by window how much later operations begin beside communication than without, as `schema.STEPS` has it, ns.
 
-    Before kernels that were launched before the gap nothing but the device is waited for, and 100 us leave out most waits
-    for a collective. 0 without communication.
+    By `gaps_before` kernels, on whatever stream. 0 without communication.
     """
     if not len(comm):
         return np.zeros(len(windows), np.int64)
     compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(compute))
-    start = np.concatenate((operations.kernel_start[compute], operations.copy_start))
+    columns = zip(
+        (operations.kernel_start, operations.kernel_end, operations.kernel_launch),
+        (operations.copy_start, operations.copy_end, operations.copy_launch),
+        strict=True,
+    )
+    start, end, launch = (np.concatenate((of_kernels[compute], of_copies)) for of_kernels, of_copies in columns)
     order = np.argsort(start, kind="stable")
-    start = start[order][1:]
-    end = np.concatenate((operations.kernel_end[compute], operations.copy_end))[order]
-    before = np.maximum.accumulate(end, out=end)[:-1]
-    own = np.concatenate((operations.kernel_launch[compute], operations.copy_launch))[order[1:]] < before
-    own &= (order[1:] < n_kernels) & (start >= before) & (start < before + _LONGEST_GAP_NS)
-    begun = start[comm.contains(start)]
-    start, before = start[own], before[own]
-    gap = start - before
-    covered = comm.lengths(before - 1, start)  # by 1 ns longer, so that no gap is empty
-    free, beside = covered == 0, covered == gap + 1
-    if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
+    start, end, launch = start[order], end[order], launch[order]
+    place, gap, free, beside = gaps_before(start, end, launch, comm)
+    is_kernel = order[place] < n_kernels
+    free, beside = free & is_kernel, beside & is_kernel
+    if min(np.count_nonzero(free), np.count_nonzero(beside)) < ENOUGH_GAPS:
         return None
-    number, total = started_in(start[beside], gap[beside], windows)
+    number, total = started_in(start[place[beside]], gap[beside], windows)
+    begun = start[1:][comm.contains(start[1:])]
     late = np.where(number > 0, np.maximum(total / np.maximum(number, 1) - gap[free].mean(), 0.0), 0.0)
     return np.rint(late * windows.slices(begun).counts).astype(np.int64)
 

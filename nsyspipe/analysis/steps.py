@@ -32,6 +32,7 @@ STEP_OPTION = "--step 1"
 REPETITION = "--step repetition 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
+FEW_STEPS = 3  # fewer say nothing of how steps vary
 
 
 @dataclass(frozen=True)

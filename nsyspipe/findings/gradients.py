@@ -129,8 +129,8 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
 def grad_copy(evidence: Evidence) -> Answer:
     """Fire when a run with all-reduces makes long runs of DtoD copies for 0.1 % of step time, of less than 16 MB for 0.5 %.
 
-    Saving: their own time with the gaps of up to 20 us between them, on the rank with most of it in each step; beside
-    communication too, which they slow down.
+    Saving: their own time and the gaps of up to 20 us between them, in which nothing else of theirs could run, on the rank
+    with most of it in each step; beside communication too, which they slow down.
     """
     exposed = evidence.mean("exposed_grad_copy_ns")
     if exposed is None:
@@ -141,14 +141,18 @@ def grad_copy(evidence: Evidence) -> Answer:
         return None
     if not evidence.gradient_all_reduces.num_rows:
         return evidence.unknown_gradients
-    has_span = evidence.mean(_COPY_SPAN) is not None
+    parts: dict[str, float] = {}
+    if evidence.mean(_COPY_SPAN) is not None:
+        span, copies = (evidence.steps[name].to_numpy() for name in (_COPY_SPAN, "grad_copy_ns"))
+        rows = evidence.rows_of_most(span)
+        parts = {"copies": float(copies[rows].mean()), "gaps_between_copies": float((span - copies)[rows].mean())}
     return Finding(
         title="gradients are copied out of their buckets at the end of backward",
         action="gradient_as_bucket_view=True: no copies out of buckets",
         advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
         "their memory too",
-        saving_ns_per_step=evidence.mean_of_most(evidence.steps[_COPY_SPAN].to_numpy()) if has_span else None,
-        evidence=copy_evidence(evidence),
+        saving_ns_per_step=sum(parts.values()) if parts else None,
+        evidence=copy_evidence(evidence) | ({"saving_ns_per_step_by_part": parts} if parts else {}),
     )
 
 

@@ -81,7 +81,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
     rank, (_, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
     order = np.lexsort((rank, -wall, wait, step))
-    waited_for, longest = order[run_starts(step[order])], evidence.rows_of_most(wall)
+    waited_for = order[run_starts(step[order])]
     # The largest cause on another rank of the step; on the one that has it the second largest.
     first = evidence.rows_of_most(cause)
     rest = cause.copy()
@@ -96,9 +96,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     saving, parts = None, {}
     if not bubble:
         saving, limit = evidence.saving_down_to(shortened), evidence.rows_of_most(shortened)
-        others_longer = wall[longest][step] - wall
-        columns = {"idle": cause, "waiting": made, "slowed_by_waiting": slowed, "longer_window": others_longer}
-        parts = {name: own for name, column in columns.items() if (own := float(column[limit].mean()))}
+        parts = evidence.parts_of(limit, idle=cause, waiting=made, slowed_by_waiting=slowed)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])

@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe import findings
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.findings.model import Evidence, NotJudged, Rules
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
@@ -55,6 +56,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         said = [problem("not-judged", rules="all rules", reason=reason, how="see the problems about steps")]
         return schema.FINDINGS.empty(), said if evidence.n_ranks else []
     rows: list[dict[str, Any]] = []
+    n_steps = evidence.summary["n_summary_steps"]
     unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
     for rule, columns in RULES.items():
         name, answer = rule.__name__.replace("_", "-"), rule(evidence)
@@ -68,21 +70,33 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
             share = evidence.share(answer.saving_ns_per_step or 0)
             severity = "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
             told = json.dumps(answer.evidence, allow_nan=False)
-            rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told})
+            title = answer.title
+            if n_steps < FEW_STEPS and answer.saving_ns_per_step:
+                title += f" ({n_steps} step{'s'[: n_steps != 1]})"
+            rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told, "title": title})
     whys = ((", ".join(names), why.reason, why.fix) for why, names in unanswered.items())
     problems = [problem("not-judged", rules=rules, reason=reason, how=how) for rules, reason, how in whys]
     return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
+def is_conditional(finding: Mapping[str, Any]) -> bool:
+    """Tell whether the bound of a finding holds only if something is so that was not recorded."""
+    return bool(json.loads(finding["evidence"]).get("is_conditional"))
+
+
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings by what is expected of them, else by their bound, largest first, then by id; causes before `comm-bound`."""
+    """Sort findings by what is expected of them, else by their bound, largest first, then by id.
+
+    Causes stand before `comm-bound`, and conditional ones behind all that have a bound.
+    """
 
     def worth(row: Mapping[str, Any]) -> float | None:
         expected: float | None = row.get("expected_ns_per_step")
         return row["saving_ns_per_step"] if expected is None else expected
 
-    found = sorted(rows, key=lambda row: (worth(row) is None, -(worth(row) or 0.0), row["id"]))
-    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE]
+    found = sorted(rows, key=lambda row: (worth(row) is None, is_conditional(row), -(worth(row) or 0.0), row["id"]))
+    is_cause = [row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row) for row in found]
+    causes = [place for place, is_one in enumerate(is_cause) if is_one]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
     if symptom is not None and causes and symptom < causes[-1]:
         found.insert(causes[-1], found.pop(symptom))

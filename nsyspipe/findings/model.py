@@ -251,14 +251,6 @@ class Evidence:
         c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
-    @cached_property
-    def limits_of_late_ranks(self) -> tuple[float, float]:
-        """Mean step time less what the rank that computes least does, and less the shortest window without its exposed waiting."""
-        wall, waiting, compute, hidden = self.columns("wall_ns", "exposed_wait_ns", "compute_ns", "overlap_compute_ns")
-        windows = compute - self.slowed_ns(hidden, AT_MOST), wall - waiting
-        beside_compute, beside_waiting = (float((self.most(wall) + self.most(-one)).mean()) for one in windows)
-        return beside_compute, beside_waiting
-
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:
         r"""Return step time less the limit without these operations, or all, but for a kept share of their transfer, per step.
 
@@ -297,6 +289,12 @@ class Evidence:
         (wall,) = self.columns("wall_ns")
         saving = self.most(wall) - np.maximum(self.most(windows), 0.0)
         return min(float(saving.mean()), self.mean("wall_ns") or 0.0)
+
+    def parts_of(self, rows: Int64, **gone: Float64) -> dict[str, float]:
+        """Return what goes of a step, on the row of `steps` that each is left with: means of what is not 0, and another's longer window."""
+        (wall,) = self.columns("wall_ns")
+        parts = {name: column[rows] for name, column in gone.items()} | {"longer_window": self.most(wall) - wall[rows]}
+        return {name: own for name, column in parts.items() if (own := float(column.mean()))}
 
     def most(self, values: Float64) -> Float64:
         """Return the largest over ranks of each step."""

@@ -30,6 +30,10 @@ _ASK = {
     ),
     "net": ("NCCL's log names a network, and message sizes are needed to tell how fast it is", WITH_CALLS),
 }
+_ABSENT = (
+    "waiting for ranks that are not among the reports looks like transfer, so a link may be faster than it seems",
+    "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
+)
 _INSIDE_HOSTS = (
     "unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
     "containers share memory and IPC (--ipc=host)"
@@ -80,6 +84,7 @@ def slow_link(evidence: Evidence) -> Answer:
         saving_ns_per_step=None if evidence.n_hosts > 1 and verdict.crosses_hosts else saving,
         evidence={
             **verdict.evidence,
+            **({} if verdict.is_seen else {"is_conditional": True}),  # whether there is a faster one was not recorded
             "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
@@ -126,7 +131,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
     that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
-    over the time that all-reduces transferred; not at all where ranks are absent, nor from copies where a narrow type shows
+    over the time that all-reduces transferred; at least that where ranks are absent. Not from copies where a narrow type shows
     that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
@@ -137,7 +142,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
         link = replace(link, nominal_bytes_per_s=None)
     promised = nvlink_promise(evidence.gpu_names)
-    reached, source = _busbw(evidence)
+    measured = _busbw(evidence)
+    reached, source = (None, None) if evidence.has_absent_ranks else measured
     facts = {
         "link_kind": link and link.kind, "link": link and link.text,
         "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,
@@ -148,14 +154,16 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
     if not is_seen and promised is not None:
-        large = reached if source == _COPIES else None
-        if large is None and not evidence.has_absent_ranks:
+        large = measured[0] if measured[1] == _COPIES else None
+        if large is None:
             # Large messages, which latency does not hide.
             sent = evidence.collectives.filter(pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES))
             n_bytes, transfer = _total(sent["bus_bytes"]), _total(sent["transfer_ns"])
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
+            if is_slow and evidence.has_absent_ranks:
+                is_slow, lacking = None, _ABSENT
             text = "far less bandwidth than NVLink gives"
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
@@ -197,10 +205,8 @@ def _total(column: pa.ChunkedArray) -> int | None:
 
 
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
-    """Return the bus bandwidth that the run reached, and where its bytes come from."""
+    """Return the bus bandwidth that the run reached, the least where ranks are absent, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
-    if evidence.has_absent_ranks:
-        return None, None
     if measured is not None:
         return float(measured), "payload"
     rows = evidence.collectives
@@ -210,7 +216,8 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else
-    factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
+    n_ranks: Any = max(pc.max(rows["n_ranks"]).as_py(), evidence.world_size or 0)
+    factor = bus_factor("all_reduce", n_ranks)
     return _PER_S * n_bytes * float(factor) / transfer, _COPIES
 
 

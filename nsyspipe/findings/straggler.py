@@ -10,8 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
-from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import (
+    AT_MOST,
+    OF_COMM,
+    WAITING_UNKNOWN,
+    WITH_CALLS,
+    Answer,
+    Evidence,
+    Finding,
+    NotJudged,
+    Rules,
+)
 from nsyspipe.model.names import listed, printable
 
 if TYPE_CHECKING:
@@ -21,7 +32,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
-_FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
+_LEAST_SHARE_OF_FEW = 0.1
 # Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
 _NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
@@ -49,8 +60,9 @@ def straggler(evidence: Evidence) -> Answer:
     """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving:
-    `_delay_ns` of all late ranks together, or step time less the shortest window without its exposed waiting if that is more, but
-    of pipelines, since a step is as long as its longest window; at most step time less what the rank that computes least does. Named is each rank whose own part is 1 % of step time and 10 % of all
+    `_delay_ns` of all late ranks together, or step time less the shortest window without its exposed waiting if that is more,
+    but of pipelines, since a step is as long as its longest window; at most step time less the least compute of a rank, itself
+    less what hidden waiting slowed it by. Named is each rank whose own part is 1 % of step time and 10 % of all
     ``held_up_ns`` of `schema.COLLECTIVES`: per collective the longest wait in it. Late is what `own_lateness` leaves: nobody,
     where stages of a pipeline wait for each other by design.
     Where a whole host is late by as much, and by half of the largest delays, it is named instead; saving: by how much.
@@ -67,7 +79,6 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
-    most, beside_waiting = evidence.limits_of_late_ranks
     met = own_lateness(evidence.collectives)
     n_meeting = len(met["step"].filter(pc.is_valid(met["late_by_ns"])).unique())
     n_steps = evidence.summary["n_summary_steps"]
@@ -80,7 +91,7 @@ def straggler(evidence: Evidence) -> Answer:
     if node or not _is_often_late(evidence, largest, n_meeting):
         is_known = met.num_rows or len(evidence.collectives["collective"].unique()) == 1 or evidence.has_communicators
         nobody = None if is_known else NotJudged(_STAGES_NOT_KNOWN, WITH_CALLS)
-        return _of_node(node, evidence, n_meeting, most) if node else nobody
+        return _of_node(node, evidence, n_meeting) if node else nobody
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     total = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
@@ -98,13 +109,14 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
-    longest = 0.0 if evidence.is_pipeline else beside_waiting
+    saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
     return Finding(
         title=title + where + evidence.waited_in,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
-        saving_ns_per_step=min(max(min(total, _delay_ns(met, n_steps)), longest), most),
+        saving_ns_per_step=sum(saving_by_part.values()),
         evidence={
+            "saving_ns_per_step_by_part": saving_by_part,
             "rank": worst,
             "phase": phase,
             "phase_excess_ns_per_step": excess,
@@ -118,6 +130,25 @@ def straggler(evidence: Evidence) -> Answer:
             "wait_caused_ns": rows[worst]["wait_caused_ns"],
         },
     )
+
+
+def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:
+    """Return what late ranks can give at most, by part: see `straggler`."""
+    names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns")
+    wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
+    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), AT_MOST)
+    of_window = (
+        {} if has_bubble else evidence.parts_of(evidence.rows_of_most(exposed_wait - wall), waiting=exposed_wait)
+    )
+    beside_compute = evidence.parts_of(
+        evidence.rows_of_most(-compute), waiting=exposed_wait, slowed_by_waiting=slowed, idle=idle,
+        transfer=exposed - exposed_wait, other=wall - compute - exposed - idle,
+    )  # fmt: skip
+
+    def worth(parts: Mapping[str, float]) -> float:
+        return sum(parts.values())
+
+    return min(max({"delays": delays}, of_window, key=worth), beside_compute, key=worth)
 
 
 def _delay_ns(late: pa.Table, n_steps: int) -> float:
@@ -152,20 +183,21 @@ def _delay_ns(late: pa.Table, n_steps: int) -> float:
     return float(delay.max(axis=1, initial=0).sum() / n_steps)
 
 
-def _of_node(node: LateNode, evidence: Evidence, n_meeting: int, most: float) -> Finding:
+def _of_node(node: LateNode, evidence: Evidence, n_meeting: int) -> Finding:
     """Name a host all of whose ranks are late alike; it is late once a step, whatever communicators wait for it."""
     late_ns = float(node.late_ns.sum() / evidence.summary["n_summary_steps"])
     figures = {"node": node.host, "ranks": list(node.ranks), "node_late_ns_per_step": late_ns}
     steps = {"n_steps_held_up": int(node.late_ns.size), "n_steps_with_collectives": n_meeting}
     title = f"the others wait for {node.text}, all of it late alike{evidence.waited_in}"
-    action, saving = f"{node.text} makes the others wait", min(late_ns, most)
-    return Finding(title, action, _COMPARE_NODE, saving, {**figures, **steps})
+    parts = _parts(evidence, late_ns, has_bubble=True)
+    figures |= {"saving_ns_per_step_by_part": parts, **steps}
+    return Finding(title, f"{node.text} makes the others wait", _COMPARE_NODE, sum(parts.values()), figures)
 
 
 def _is_often_late(evidence: Evidence, largest: Int64, n_meeting: int) -> bool:
     """Tell whether the delays of steps are large enough, and often enough of the steps in which ranks meet."""
     wall = evidence.mean("wall_ns") or 0.0
-    least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
+    least = _LEAST_SHARE if n_meeting >= FEW_STEPS else _LEAST_SHARE_OF_FEW
     n_steps = evidence.summary["n_summary_steps"]
     is_large = n_steps and largest.sum() >= least * wall * n_steps
     return bool(is_large and 2 * np.count_nonzero(largest >= _NOTICEABLE * wall) > n_meeting)

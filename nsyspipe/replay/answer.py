@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import MOST_USUAL
+from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.errors import NsyspipeError, OptionError, in_python
 from nsyspipe.findings.gradients import BUCKET_MB, LARGE_BUCKET_MB
-from nsyspipe.findings.judge import in_order
+from nsyspipe.findings.judge import in_order, is_conditional
 from nsyspipe.findings.slow_link import nvlink_promise
 from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 
 _GB = 1e9
-_FEW_STEPS = 3
 _CUSTOM = "custom"
 _MENU = {
     **{f"bucket-{size:g}": Knobs(bucket_mb=float(size)) for size in (BUCKET_MB, LARGE_BUCKET_MB)},
@@ -154,7 +154,7 @@ class Scenario:
     finding_saving_ns
         What that finding says could be gained at most, ns per step; None where it has no bound.
     is_advised
-        Whether it is the very change whose replay that finding tells of.
+        Whether it is the very change whose replay that finding tells of; not of a finding that is conditional.
     """
 
     id: str
@@ -318,8 +318,9 @@ def whatif(
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
-    findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
+    findings = run.judged_findings().select(["id", "saving_ns_per_step", "evidence"]).to_pylist()
     bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
+    conditional = {row["id"] for row in findings if is_conditional(row)}
     promised = nvlink_promise(run.header.gpu_names)
     advised = {rule: change for rule in bounds if (change := advised_change(rule, promised))}
     links = {f"link-{change.link}": change for change in advised.values() if change.link}
@@ -327,14 +328,14 @@ def whatif(
     scenarios = []
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
-        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, is_advised=advised.get(finding) == knobs)
-        scenario = replace(scenario, finding_saving_ns=bounds.get(finding))
-        scenarios.append(_answered(scenario, opened, knobs))
+        is_advised = finding not in conditional and advised.get(finding) == knobs
+        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, is_advised=is_advised)
+        scenarios.append(_answered(replace(scenario, finding_saving_ns=bounds.get(finding)), opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
     problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
-    if replay is not None and n_steps < _FEW_STEPS:
+    if replay is not None and n_steps < FEW_STEPS:
         steps = "step" if n_steps == 1 else "steps"
         said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
@@ -419,7 +420,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     Evidence: ``replay_change``; the medians ``replay_step_time_ns``, ``_low_``, ``_high_``; or ``replay_refused``, why not.
     """
     promised, rows = nvlink_promise(run.header.gpu_names), findings.to_pylist()
-    changes = [advised_change(row["id"], promised) for row in rows]
+    changes = [None if is_conditional(row) else advised_change(row["id"], promised) for row in rows]
     if not any(changes):
         return findings
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0

@@ -1,12 +1,9 @@
-"""The captured steps: what each rank did, and a `Program` of it, where communication and other work wait for each other.
-
-Times are aligned, ns.
-"""
+"""The captured steps: what each rank did (times aligned, ns), and a `Program` of it, where communication and work wait for each other."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +13,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.names import PHASES
-from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, last_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +70,7 @@ class Uses:
     n_bytes: Float64  # NaN where not known
     is_gradient: Flags
     role: NDArray[np.object_]
-    communicator: Int64 | None  # None where NCCL's ids are not known
+    chain: Int64  # in one, each follows the one before it
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,10 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     computing = is_compute & inside
     lengths = np.bincount(stream[computing], weights=duration[computing])
     main = int(np.argmax(lengths)) if lengths.size else -1
-    columns["launch"] = _apart(columns["launch"], np.flatnonzero(inside & (stream == main)))
+    # The nodes of a graph on one stream have one launch: told apart in order of start, a ns each.
+    launch, on_main = columns["launch"].copy(), np.flatnonzero(inside & (stream == main))
+    launch[on_main] += np.where(launch[on_main] == NEVER, 0, places_in_runs(launch[on_main]))
+    columns["launch"] = launch
     # In order of start, which is that of launch on one stream.
     rows = np.flatnonzero(inside & ~is_comm & (stream == main))
     codes = events["name"].combine_chunks().dictionary_encode()
@@ -204,14 +204,6 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
             is_inline=stream[by_launch] == main,
         ),
     )
-
-
-def _apart(launch: Int64, rows: Int64) -> Int64:
-    """Tell the nodes of a graph on one stream apart, which have one launch: in order of start, a ns each."""
-    of_rows = launch[rows]
-    apart = launch.copy()
-    apart[rows] += np.where(of_rows == NEVER, 0, places_in_runs(of_rows))
-    return apart
 
 
 def _filled(column: pa.ChunkedArray, value: int) -> Int64:
@@ -284,12 +276,12 @@ def captured_program(
     starts = np.stack([one.collectives.start for one in timelines], axis=1)
     ends = np.stack([one.collectives.end for one in timelines], axis=1)
     ready = np.stack([one.ready for one in found], axis=1)
-    chain = _chains(timelines, uses.communicator)
     before = np.full(ends.shape, NEVER)  # the end of the collective before each in its chain
-    for own in (np.flatnonzero(chain == one) for one in np.unique(chain).tolist()):
+    for own in (np.flatnonzero(uses.chain == one) for one in np.unique(uses.chain).tolist()):
         before[own[1:]] = ends[own[:-1]]
     kind, which, passes, places = _ordered(timelines, found, edges, anchors)
     group = np.stack([one.collectives.seq for one in timelines], axis=1)
+    last = [last_start(*one) for one in zip(group, starts.astype(np.float64), strict=True)]
     still = np.zeros(first.step.size)
     program = Program(
         kind=kind,
@@ -298,9 +290,9 @@ def captured_program(
         places=places,
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
-        transfer_ns=np.zeros(ends.shape),
+        transfer_ns=ends.astype(np.float64) - np.reshape(last, (ends.shape[0], -1)),
         n_bytes=uses.n_bytes,
-        chain=chain,
+        chain=uses.chain,
         is_gradient=uses.is_gradient,
         role=uses.role,
         group=group,
@@ -308,21 +300,7 @@ def captured_program(
         late_beside_ns=still,
         longer_beside=still,
     )
-    last = [program.last_start(at, one) for at, one in enumerate(starts.astype(np.float64))]
-    program = replace(program, transfer_ns=ends - np.array(last).reshape(ends.shape[0], -1))
     return Captured(program, found, tuple(timelines), windows, burst, uses)
-
-
-def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
-    """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
-    first = timelines[0].collectives
-    by = first.stream if communicator is None else communicator
-    if (
-        communicator is None and {*first.kind.tolist()} <= SIDES
-    ):  # FSDP's, of one communicator if its streams take turns
-        in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
-        by = np.zeros_like(by) if in_turn else by
-    return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
 
 
 def _bursts(rank: RankTimeline) -> Int64:

@@ -11,7 +11,7 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.analysis.kernels import ENOUGH_GAPS, Slowing, gaps_before
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
 from nsyspipe.replay.program import SIDES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.table import Flags, Float64
     from nsyspipe.replay.knobs import Knobs
-    from nsyspipe.replay.program import Captured, RankMarkers, RankTimeline
+    from nsyspipe.replay.program import Captured
 
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
@@ -35,9 +35,6 @@ _MOST_POSSIBLE = 1.5
 _SAME_WIDTH = 0.1
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
-_ENOUGH_GAPS = 100
-# What is longer is a pause and no launch to launch.
-_LONGEST_GAP_NS = 100_000
 
 
 class Contention(NamedTuple):
@@ -60,16 +57,20 @@ class Contention(NamedTuple):
 def measured_contention(captured: Captured, slowdown: float | None, compared_share: float) -> Contention:
     """Add to the compared kernels how much later operations begin beside communication: mean time since the one before them.
 
-    Of those of the main stream that were launched before that ended and that wait for no collective.
+    Of those of the main stream that `gaps_before` has and that wait for no collective.
     """
-    pairs = list(zip(captured.timelines, captured.ranks, strict=True))
-    gaps = [_gaps(*one) for one in pairs]
-    free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
+    pairs, gaps = list(zip(captured.timelines, captured.ranks, strict=True)), []
+    for rank, markers in pairs:
+        busy = union(rank.collectives.start, rank.collectives.end)
+        place, gap, is_free, is_beside = gaps_before(rank.start, rank.end, rank.launch, busy)
+        own = ~np.isin(place, markers.join)
+        gaps.append((gap[own & is_free], gap[own & is_beside]))
+    free, beside = (np.concatenate(own) for own in zip(*gaps, strict=True))
     # How far each rank came from its first operation to its last.
     ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
     came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
     work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
-    is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
+    is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
     return Contention(
         slowdown,
         compared_share,
@@ -79,19 +80,6 @@ def measured_contention(captured: Captured, slowdown: float | None, compared_sha
         covered_ns=covered,
         n_covered=n_covered,
     )
-
-
-def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
-    """Return the times between operations of the main stream, without communication and beside it."""
-    busy = union(rank.collectives.start, rank.collectives.end)
-    before, start = np.maximum.accumulate(rank.end)[:-1], rank.start[1:]
-    gap = start - before
-    waits = np.zeros(rank.start.size + 1, np.bool_)
-    waits[markers.join] = True
-    own = (rank.launch[1:] < before) & (gap >= 0) & (gap < _LONGEST_GAP_NS) & ~waits[1:-1]
-    covered = busy.lengths(before - 1, start)
-    is_free, is_beside = own & (covered == 0), own & (covered == gap + 1)
-    return gap[is_free].astype(np.float64), gap[is_beside].astype(np.float64)
 
 
 class Slowdowns(NamedTuple):

@@ -17,7 +17,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import SIDES, Collectives, Uses, captured_program, rank_timelines, summary_windows
+from nsyspipe.replay.program import SIDES, Uses, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.kernels import Slowing
-    from nsyspipe.model.table import Flags, Float64
+    from nsyspipe.model.table import Flags, Float64, Int64
+    from nsyspipe.replay.program import Collectives, RankTimeline
     from nsyspipe.run.run import Run
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
@@ -201,9 +202,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     timelines = rank_timelines(run, windows)
     if reason := limits.why_not_replayable(run, timelines, windows):
         return reason
-    first = timelines[0].collectives
     role_of = {(row["communicator"], row["collective"]): row["role"] for row in run.traffic().to_pylist()}
-    uses, datatypes = _uses(run, first, role_of)
+    uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
     kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
@@ -259,8 +259,9 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
 _Roles: TypeAlias = "Mapping[tuple[str, str], str]"
 
 
-def _uses(run: Run, first: Collectives, role_of: _Roles) -> tuple[Uses, list[str | None]]:
+def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple[Uses, list[str | None]]:
     """Return what the collectives of the lowest rank are for, and the datatype of each."""
+    first = timelines[0].collectives
     table = run.collectives()
     table = table.filter(pc.equal(table["rank"], run.ranks["rank"][0]))
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
@@ -273,7 +274,17 @@ def _uses(run: Run, first: Collectives, role_of: _Roles) -> tuple[Uses, list[str
     # Without NCCL's ids a communicator is named collective/order.
     known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
     sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
-    return Uses(sizes, _gradient_collectives(first, role), role, known), datatypes
+    return Uses(sizes, _gradient_collectives(first, role), role, _chains(timelines, known)), datatypes
+
+
+def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
+    """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
+    first, is_known = timelines[0].collectives, communicator is not None
+    by = first.stream if communicator is None else communicator
+    if not is_known and {*first.kind.tolist()} <= SIDES:  # FSDP's, of one communicator if its streams take turns
+        in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
+        by = np.zeros_like(by) if in_turn else by
+    return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
 
 
 def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:

@@ -60,20 +60,20 @@ class Program:
         lost = slowing.ratio * beside + slowing.delay_ns * begun_beside
         return np.maximum.accumulate(work - lost / (1 + slowing.ratio), axis=0)
 
-    def last_start(self, which: int, start: Float64) -> Float64:
-        """Return the last start over the ranks of a collective, of starts in the last axis, for each of them."""
-        group = self.group[which]
-        if (group == group[0]).all():
-            return cast("Float64", start.max(axis=-1, keepdims=True))
-        last = np.empty_like(start)
-        for one in np.unique(group).tolist():
-            last[..., group == one] = start[..., group == one].max(axis=-1, keepdims=True)
-        return last
-
     @property
     def n_ranks(self) -> int:
         """Ranks."""
         return int(self.begin_ns.size)
+
+
+def last_start(group: Int64, start: Float64) -> Float64:
+    """Return the last start over the ranks of a collective, those of one group, of starts in the last axis, for each of them."""
+    if (group == group[0]).all():
+        return cast("Float64", start.max(axis=-1, keepdims=True))
+    last = np.empty_like(start)
+    for one in np.unique(group).tolist():
+        last[..., group == one] = start[..., group == one].max(axis=-1, keepdims=True)
+    return last
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
             if may_change[which]:
                 works = start < now + until[:, at]
                 start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                longer = program.longer_beside[which] * program.last_start(which, works.astype(np.float64))
+                longer = program.longer_beside[which] * last_start(program.group[which], works.astype(np.float64))
                 length = length * (1 + longer)
             # A rank cannot be done before it has begun, whatever clocks say.
-            end = np.maximum(program.last_start(which, start) + length, start)
+            end = np.maximum(last_start(program.group[which], start) + length, start)
             free_at[chain] = ends[which] = end
             run.add(start, end)
         elif kind == JOIN:

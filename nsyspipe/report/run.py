@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.findings.judge import EXPOSURE
+from nsyspipe.findings.judge import EXPOSURE, is_conditional
 from nsyspipe.model.figures import FIGURES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import words
@@ -56,7 +56,7 @@ _UNITS = (
     ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
 )  # fmt: skip
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
-_NOT_REPLAYED = "not replayed"  # stands for what is likely beside a bound
+_NOT_REPLAYED, _CONDITIONAL = "not replayed", "conditional"  # stand for what is likely beside a bound
 # Which problems explain that a figure is null, the most telling first.
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
 _CAUSES = {
@@ -326,6 +326,7 @@ class Finding:
     share_text: str
     expected: tuple[str, str] | None  # share and time by a replay; None where there was none
     is_clear: bool  # not where that lies within the replay's error
+    is_conditional: bool  # the bound holds only if something is so that was not recorded
     assumed: str  # what the bound assumes, `words.assumed_text`
     evidence: list[tuple[str, str]]
 
@@ -333,7 +334,7 @@ class Finding:
     def likely(self) -> str:
         """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
-            return _NOT_REPLAYED if self.share else absent
+            return (_CONDITIONAL if self.is_conditional else _NOT_REPLAYED) if self.share else absent
         return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
@@ -362,7 +363,8 @@ def findings_of(run: Run) -> list[Finding]:
         most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
         is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
         assumed = words.assumed_text(evidence)
-        findings.append(Finding(*what, *most, in_replay, is_clear, assumed, [*evidence_rows(evidence)]))
+        certain = is_clear, is_conditional(row), assumed
+        findings.append(Finding(*what, *most, in_replay, *certain, [*evidence_rows(evidence)]))
     return findings
 
 
@@ -422,6 +424,7 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
     if len(shown) > 1:
         notes.append(f"in order of {'likely, else of up to' if is_replayed else 'up to'}")
+        notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in shown) else []
         notes += ["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in shown) else []
     if extent.is_comment:  # which has few lines
         notes, hints = [], [*notes, *hints]

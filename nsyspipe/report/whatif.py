@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from nsyspipe.report.words import Trouble
     from nsyspipe.run.run import Run
 
+_LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
+_SAME_NS = 1.0  # a gain that is less is none: nothing changes
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
 
@@ -39,15 +40,30 @@ def headline(found: WhatIf) -> str:
     if answered[0].id == "custom":
         return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
     # A limit is nothing that can be switched on.
-    possible = (one for one in answered if one.id != "perfect-overlap")
-    gaining = [one for one in possible if is_clear(found, one) and (one.gain_pct or 0.0) > 0]
+    gaining = [one for one in answered if is_clear(found, one) and (one.gain_pct or 0.0) > 0 and one.id != _LIMIT]
     if not gaining:
         return "No single change has a clear gain: every range includes the captured step time, or a loss."
-    # A setting comes before another machine.
-    faster, *_ = by_gain = sorted(gaining, key=lambda one: -(one.gain_pct or 0.0))
-    best = next((one for one in by_gain if "link" not in one.knobs), faster)
-    more = "" if best is faster else f" Another machine ({faster.label}): {_less_or_more(found, faster)}."
-    return f"Largest single change: {best.label}, {_change(found, best)}.{more}"
+    # A setting comes before a link of which it was not recorded whether it is there, and before another machine.
+    faster = {whose: one for one in reversed(gaining) if (whose := _whose_link(one))}
+    best, *others = [one for one in gaining if not _whose_link(one)] or [*faster.values()]
+    text = f"Largest single change: {best.label}, {_change(found, best)}"
+    if level := [one.label for one in others if _is_level(best, one)]:
+        text += f"; level with it, within the ranges: {words.few(level, 3)}"
+    more = [one for one in faster.items() if (one[1].gain_pct or 0.0) > (best.gain_pct or 0.0)]
+    return " ".join([f"{text}.", *(f"{whose} ({one.label}): {_less_or_more(found, one)}." for whose, one in more)])
+
+
+def _whose_link(one: Scenario) -> str:
+    """Return where a link is that these GPUs may not have; nothing of other changes, and of a link that they were seen to have."""
+    if "link" not in one.knobs or one.is_advised:
+        return ""
+    return "Another machine" if one.finding is None else "If NVLink connects the GPUs, which was not recorded"
+
+
+def _is_level(one: Scenario, other: Scenario) -> bool:
+    """Tell whether each of two step times is in the range of the other."""
+    pairs = ((one, other), (other, one))
+    return all((a.low_ns or 0.0) <= (b.step_time_ns or 0.0) <= (a.high_ns or 0.0) for a, b in pairs)
 
 
 def is_clear(found: WhatIf, one: Scenario) -> bool:
@@ -83,6 +99,8 @@ def _less_or_more(found: WhatIf, one: Scenario) -> str:
 def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
     yield Sentence(headline(found), "bold")
+    few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problems if row["code"] == _FEW_STEPS)
+    yield from (Sentence(text, "bold") for text in few)
     ranks = f"{run.header.n_ranks} rank{'s'[: run.header.n_ranks != 1]}"
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
@@ -120,8 +138,9 @@ def refusals(found: WhatIf) -> list[str]:
 
 
 def grave_problems(found: WhatIf) -> list[Trouble]:
-    """Return the problems but those that are only worth knowing."""
-    return same_problems((row for row in found.problems if row["severity"] != "info"), lambda _: "")
+    """Return the problems but those that are only worth knowing, and few steps, which stand in front."""
+    grave = (row for row in found.problems if row["severity"] != "info" and row["code"] != _FEW_STEPS)
+    return same_problems(grave, lambda _: "")
 
 
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
@@ -132,13 +151,19 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
         for one, low, high in zip(rows, ends[::2], ends[1::2], strict=True)
     }
     fields = [
-        Field("change", attrgetter("label"), "text"),
+        Field("change", _row_label, "text"),
         Field("gain", partial(gain_text, found)),
         Field("step time", lambda one: ms_text(one.step_time_ns)),
         Field("range", lambda one: spans[one.id], from_width=_NARROW),
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
     return table_of("What each change would bring", rows, fields)
+
+
+def _row_label(one: Scenario) -> str:
+    """Return a change in words, and that it is none where it is a limit, or what was captured."""
+    is_captured = one.mean_gain_ns is not None and abs(one.mean_gain_ns) < _SAME_NS
+    return f"{one.label}{' (a limit)' if one.id == _LIMIT else ' (as captured)' if is_captured else ''}"
 
 
 def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:

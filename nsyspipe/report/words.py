@@ -48,6 +48,7 @@ _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
 _CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
+_ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
     "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
@@ -58,7 +59,12 @@ _UNKNOWN_COMM = {
 _MIXED = {"different-runs", "more-ranks-than-world"}
 # Where ranks are missing, waiting for them looks like transfer.
 _MISSING = {"ranks-missing", "ranks-not-captured"}
-_ALIKE = 0.01  # of a saving: what differs by less is not told apart
+# What the bound of late ranks is made of, and which of it only where all but compute may go.
+_PARTS_OF_LATE = {
+    "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
+    "transfer": "exposed transfer", "other": "copies", "longer_window": "a window shorter than the longest by",
+}  # fmt: skip
+_BESIDE_COMPUTE = {"idle", "transfer", "other", "slowed_by_waiting"}
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -374,23 +380,29 @@ def verdict(run: Run) -> str:
         lines = [_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount)]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
         lines += [
-            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_longest(row)}."
+            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
             for row in late
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
+    if summary["n_summary_steps"] == 1 and run.findings().num_rows:
+        lines.append(_ONE_STEP)
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
 
 
-def _longest(straggler: Mapping[str, Any]) -> str:
-    """Return the longest delay by a rank where what all late ranks cost is another figure: a row of ranks has the former."""
+def _by_part(straggler: Mapping[str, Any]) -> str:
+    """Return what the bound of late ranks is made of; its parts sum to it."""
     evidence = json.loads(straggler["evidence"])
-    alone, saving = evidence.get("lateness_ns_per_step"), straggler["saving_ns_per_step"]
-    if alone is None or abs(alone - saving) <= _ALIKE * saving:
+    parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
+    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < _SEEN:
         return ""
-    return f" (the longest delay by rank {evidence['rank']}: {ms_text(alone)})"
+    if "delays" in parts:
+        return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"
+    told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
+    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
+    return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
 
 
 def _bubble_share(run: Run) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.steps import Selection, select_steps, step_numbers
+from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
@@ -261,7 +261,7 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
     return schema.IDLE_CALLS.from_rows(rows)
 
 
-_FEW_STEPS, _SHOWN = 3, 8
+_SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 # Where payloads say sizes, and none of them belongs to a kernel: why, and what helps.
@@ -359,7 +359,7 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
             yield problem("few-steps", n=1)
     elif len(ranks) > 1 and steps["in_summary"][int(np.argmin(steps["start_ns"].to_numpy()))].as_py():
         yield problem("capture-start-in-figures")
-    elif n_steps < _FEW_STEPS:
+    elif n_steps < FEW_STEPS:
         yield problem("few-steps", n=n_steps)
     above = _above_any_rank(steps)
     if above > _IN_TURN:

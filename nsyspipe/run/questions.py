@@ -137,8 +137,12 @@ def _steps(report: Examined) -> Answer:
         return Answer(NO, tuple(others), fix=fix)
     else:
         counts = [(_short(family), n_steps), *others[: _SHOWN_FAMILIES - 1]]
-    if n_steps < _MIN_STEPS:
-        return _lack("no-complete-step", counts=tuple(counts), status=PARTLY)
+    complete = [pc.sum(one.windows["is_complete"], min_count=0).as_py() for one in digest.processes]
+    counted = [max(n - 1, 1) for n in complete if n]  # without the first
+    if is_few := n_steps >= _MIN_STEPS and min(counted, default=_MIN_STEPS) < _MIN_STEPS:
+        counts.insert(1, ("in the figures", sum(counted)))
+    if n_steps < _MIN_STEPS or is_few:
+        return _lack("few-steps" if is_few else "no-complete-step", counts=tuple(counts), status=PARTLY)
     return Answer(YES, tuple(counts))
 
 

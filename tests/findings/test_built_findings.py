@@ -126,7 +126,7 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     edit(tmp_path / "built_0.sqlite", _OVERHEAD, *inserts)
     found = findings(nsyspipe.load(tmp_path, jobs=1))["profiler-overhead"]
     assert found["saving_ns_per_step"] == (100 + 10 + 50) / 2
-    assert found["title"] == "the profiler was busy during the steps"
+    assert found["title"] == "the profiler was busy during the steps (2 steps)"
 
 
 def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):

@@ -13,10 +13,13 @@ from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, first_of
 from tests.build.tools import edit
+from tests.conftest import REAL
 
 LATE = 15 * MS
 
 # Which scenario of the menu is the advice of a finding.
+LOGS = REAL / "logs"
+SHM = {"nccl_log": LOGS / "ddp-4gpu-shm.nccl.log", "topology": LOGS / "topo-4gpu.txt"}
 SCENARIOS = {
     "comm-bound": "perfect-overlap", "single-bucket": "bucket-25", "too-many-buckets": "bucket-100",
     "grad-copy": "no-grad-copy", "compress-gradients": "gradient-bf16", "straggler": "no-wait", "slow-link": "link-nvlink4",
@@ -42,15 +45,18 @@ def test_it_is_worked_out_for_one_bucket_after_backward(loaded):
     assert gains["straggler"] == pytest.approx(LATE)
 
 
-@pytest.mark.parametrize("capture", ["ddp-4gpu-shm", "ddp-2gpu-straggler", None])
-def test_it_is_what_whatif_answers(runs, loaded, capture):
-    run = runs(capture) if capture else loaded(SINGLE.changed(late=(0, LATE)))
+@pytest.mark.parametrize(
+    ("capture", "files"), [("ddp-4gpu-shm", {}), ("ddp-4gpu-shm", SHM), ("ddp-2gpu-straggler", {}), (None, {})]
+)
+def test_it_is_what_whatif_answers(runs, loaded, capture, files):
+    run = runs(capture, **files) if capture else loaded(SINGLE.changed(late=(0, LATE)))
     answers = {one.id: one for one in whatif(run).scenarios}
     found = told(run.findings())
     assert set(found) & set(SCENARIOS)
     for name, row in found.items():
-        if name not in SCENARIOS:
+        if name not in SCENARIOS or (name == "slow-link" and not files):  # which link connects them was not recorded
             assert row["expected_ns_per_step"] is None
+            assert name != "slow-link" or not answers["link-nvlink4"].is_advised
             continue
         answer, evidence = answers[SCENARIOS[name]], row["evidence"]
         assert evidence["replay_change"] == answer.label

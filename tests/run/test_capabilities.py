@@ -408,4 +408,4 @@ def warmed_up():
 def test_the_doctor_and_the_analysis_find_the_same_steps(tmp_path, build, step, family):
     run = run_of(tmp_path, build(), step=step)
     found = agreed(run, tmp_path, **({"step": step} if step else {}))
-    assert (run.step_family, run.is_capture, found["steps"] == "yes") == (family, family is None, family is not None)
+    assert (run.step_family, run.is_capture, found["steps"] != "no") == (family, family is None, family is not None)
