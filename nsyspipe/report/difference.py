@@ -26,8 +26,8 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.difference import Cause, RunDifference, Side
+    from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.comparison.metrics import Outlier
     from nsyspipe.report.blocks import Block, Table
     from nsyspipe.report.files import Format
@@ -36,6 +36,7 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
+_MOST_FACTS = 3
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
 _SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
@@ -46,13 +47,14 @@ KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
 def difference_blocks(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
 ) -> Iterator[Block]:
     """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
     yield Sentence(verdict_text(difference, gate), "bold", verdict=difference.verdict)
     if gate is not None:
-        why = gate_text(gate) or f"--fail-on {gate.fail_on}"
-        yield Sentence(f"Gate {gate.outcome}: {why}", verdict=gate.outcome)
+        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)} {rule_text(gate, settings)}", verdict=gate.outcome)
+    if (cause := difference.cause) is not None:
+        yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
         yield Sentence(outlier_text(one))
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
@@ -66,7 +68,7 @@ def difference_blocks(
     yield _metrics(difference)
     yield _kernels(difference)
     yield _changes(difference)
-    yield Notes(notes(difference, settings_file))
+    yield Notes(notes(difference, settings))
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
@@ -110,7 +112,8 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
 def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
-    heading = "of the capture" if statistics == {None} else "over steps" if MEAN in statistics else "median over steps"
+    of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    heading = "of the capture" if statistics == {None} else f"{of_what}\nover steps"
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
@@ -133,7 +136,7 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 def _kernels(difference: RunDifference) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     fields = [
-        Field("kernels,\nper rank and step", of("name"), "name"),
+        Field("kernels, mean\nper rank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
@@ -148,14 +151,15 @@ def _kernels(difference: RunDifference) -> Table:
     return table_of(KERNELS, rows, fields, note)
 
 
-def _changes(difference: RunDifference) -> Table:
-    def fact(row: Mapping[str, Any], side: str) -> str:
-        return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
+def _fact(row: Mapping[str, Any], side: str) -> str:
+    return (row.get(side) or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
 
+
+def _changes(difference: RunDifference) -> Table:
     rows = difference.changes.to_pylist()
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        *(Field(side, partial(_fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
@@ -229,8 +233,7 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     name = metric_label(row["metric"])
     if row["baseline"] is None or row["candidate"] is None:
         return f"no {name} ({row['why']})"
-    of_mean = "mean " if row["statistic"] == MEAN else ""
-    text = f"{of_mean}{name} {change_text(row)}"
+    text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
     sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
@@ -302,7 +305,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return f"{by_steps or by_captures} would {aim}"
 
 
-def notes(difference: RunDifference, settings_file: str | None = None) -> list[str]:
+def notes(difference: RunDifference, settings: GateSettings | None = None) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
     texts = []
@@ -316,14 +319,14 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
         times = "; times are judged on means, since steps are uneven" if uneven else ""
         texts += uneven
         texts.append(
-            f"Figures are medians over steps{times}; intervals of their difference: {method}; no change: all of the "
-            f"interval within {percent_text(difference.min_effect)}."
+            f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
+            f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
             spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
             texts.append(f"One capture per side: {spread}")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([] if settings_file is None else [f"Thresholds from {settings_file}."])
+    return texts + ([] if settings is None or settings.file is None else [f"Thresholds from {settings.file}."])
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -354,19 +357,43 @@ def _signs_text(difference: RunDifference) -> str | None:
     return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."
 
 
-def gate_text(gate: Gate) -> str | None:
-    """Return why a gate did not pass, in one line; None if it did."""
+def gate_text(gate: Gate) -> str:
+    """Return in one line what a gate found."""
     if gate.failed:
-        named = (f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
-        return f"--fail-on {gate.fail_on}: {'; '.join(named)}"
+        return "; ".join(f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
     parts = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
     undecided = "; ".join(part for texts in parts for part in texts if part)
-    return f"--fail-on {gate.fail_on} cannot be decided: {undecided}" if undecided else None
+    names, effect = listed(row["metric"] for row in gate.judged), units.decimals(gate.judged[0]["min_effect_pct"])
+    return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
+
+
+def rule_text(gate: Gate, settings: GateSettings | None) -> str:
+    """Return what a gate was asked, and who says so: the metrics, from where on a change counts, how sure that has to be."""
+    first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
+    options = {
+        "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
+        "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
+    }  # fmt: skip
+    by_source: dict[str, list[str]] = {}
+    for name, option in options.items():
+        by_source.setdefault(settings.source(name) if settings else "", []).append(option)
+    said = (f"{source}: {', '.join(words)}".removeprefix(": ") for source, words in by_source.items())
+    return f"({'; '.join(said)})"
+
+
+def cause_text(difference: RunDifference, cause: Cause) -> str:
+    """Return which part of the step time changed, and what changed in structure that such a part depends on."""
+    whole = delta_text("ns", difference.mean_step_time[2])
+    changed = f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}."
+    if not cause.facts:
+        return changed
+    facts = (f"{row['what']} {' -> '.join(_fact(row, side) for side in SIDES)}" for row in cause.facts)
+    return f"{changed} Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}."
 
 
 def difference_document(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
 ) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
@@ -388,7 +415,7 @@ def difference_document(
         "verdict": difference.verdict, "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": settings_file,
+        "confidence": difference.confidence, "settings_file": settings and settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
@@ -410,19 +437,19 @@ def identity_of(difference: RunDifference) -> str:
 
 
 def difference_formats(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
 
     def page() -> str:
         from nsyspipe.report.html.difference_page import difference_page
 
-        return difference_page(difference, gate, settings_file=settings_file)
+        return difference_page(difference, gate, settings=settings)
 
     return formats_of(
         "diff", identity_of(difference),
-        document=partial(difference_document, difference, gate, settings_file=settings_file),
+        document=partial(difference_document, difference, gate, settings=settings),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
-        blocks=partial(difference_blocks, difference, gate, settings_file=settings_file),
+        blocks=partial(difference_blocks, difference, gate, settings=settings),
         usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed
@@ -56,13 +57,13 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
     yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
     number = f"{len(board.sides)} run{'' if len(board.sides) == 1 else 's'}"
-    common = [kind_text(kinds[0][1])] if len(kinds) == 1 else []
+    common = [kinds[0][2]] if len(kinds) == 1 else []
     yield Facts([number, *common, f"reference: {board.reference}"], "Runs")
-    for _, rows in kinds:
+    for _, rows, kind_text in kinds:
         if len(kinds) > 1:
-            yield Heading(kind_text(rows), "dim")
+            yield Heading(kind_text, "dim")
         yield _results(board, rows)
-    yield _figures([row for _, rows in kinds for row in rows], board.sort)
+    yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
     grave = (row for row in board.problems.to_pylist() if row["severity"] != "info")
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
@@ -75,9 +76,13 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
+    def over_first(row: Row) -> str:
+        return absent if row["label"] in others else speedup_text(row["speedup"])
+
     has_kinds = len(board.kinds) > 1
+    others = _of_other_work(board)
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
-    over = Field("over the\nfirst", lambda row: speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)
+    over = Field("over the\nfirst", over_first, hint=_DOCS["speedup"], from_width=_OVER)
     fields = [
         Field("run", of("label"), "name"),
         *([] if has_kinds else [ranks]),
@@ -90,6 +95,12 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
+
+
+def _of_other_work(board: Scoreboard) -> set[str]:
+    """Return the runs whose steps seem to do other work than those of the first, unless all are judged by force."""
+    checks = () if board.rules.is_forced else board.checks.to_pylist()
+    return {row["label"] for row in checks if row["check"] == OTHER_WORK}
 
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
@@ -107,15 +118,20 @@ def speedup_text(value: float | None, digits: int = 3) -> str:
     return absent if value is None else f"{value:.{digits}f}x"
 
 
-def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row]]]:
-    """Return the rows of each kind of runs that can be compared with each other, in the order of the table."""
+def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
+    """Return the kinds of runs that can be compared with each other, their rows in the order of the table, and what each is called."""
     rows = {row["label"]: row for row in board.table.to_pylist()}
-    return [(kind, [rows[label] for label in kind.labels]) for kind in board.kinds]
+    of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
+    texts = [_kind_text(of[0]) for of in of_kind]
+    names = (
+        f"{text}, steps like {kind.peer}'s" if texts.count(text) > 1 else text
+        for kind, text in zip(board.kinds, texts, strict=True)
+    )
+    return list(zip(board.kinds, of_kind, names, strict=True))
 
 
-def kind_text(rows: Sequence[Row]) -> str:
+def _kind_text(row: Row) -> str:
     """Return what runs of a kind have in common: ``4 ranks, NVIDIA H200``."""
-    row = rows[0]
     size = row["world_size"] or row["n_ranks"]
     missing = f" of {size}" if row["n_ranks"] != size else ""
     ranks = f"{row['n_ranks']}{missing} rank{'' if size == 1 else 's'}"
@@ -129,14 +145,15 @@ def headlines(board: Scoreboard) -> list[str]:
     ordered = [main, *(pair for pair in kinds if pair is not main)]
     several = [pair for pair in ordered if len(pair[1]) > 1]
     if len(board.sides) > 1 and not several:
-        checks = dict.fromkeys(row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"])
-        return [f"No two of {len(board.sides)} runs can be compared: they differ in {_listed(checks)}."]
-    return [_headline(board, kind, rows, of_kind=len(kinds) > 1) for kind, rows in several or ordered[:1]]
+        checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
+        differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
+        return [f"No two of {len(board.sides)} runs can be compared: they {differ} in {_listed(checks)}."]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or ordered[:1]]
 
 
-def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bool) -> str:
+def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" on {kind_text(rows)}" if of_kind else ""
+    among = f" on {kind_text}{',' * ('like' in kind_text)}" if of_kind else ""
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
     if kind.best is None:  # nobody can be measured against the first
@@ -242,14 +259,17 @@ def doubts(board: Scoreboard) -> list[str]:
             copies[row["against"]].append(row["label"])
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and len(board.kinds) > 1  # the table
+        is_parting = row["blocks"] and row["check"] != OTHER_WORK and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
-            differ[what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
+            differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
-        *(f"{what}: {against} {value}; {_listed(others)}" for (what, against, value), others in differ.items()),
+        *(
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK)}"
+            for (check, what, against, value), others in differ.items()
+        ),
     ]
 
 
@@ -305,13 +325,13 @@ def _chart(board: Scoreboard) -> Chart:
     """Return the chart, from top to bottom: runs, and above each kind of several a heading."""
     drawn: list[Row] = []
     kinds = rows_by_kind(board)
-    for kind, rows in kinds:
-        drawn += [{"heading": kind_text(rows)}] if len(kinds) > 1 else []
+    for kind, rows, kind_text in kinds:
+        drawn += [{"heading": kind_text}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
     about = "Step time of each run by what it goes to, and its speed-up"
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
-    table = _parts_table([row for _, rows in kinds for row in rows])
+    table = _parts_table([row for _, rows, _ in kinds for row in rows])
     note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
         "interval, no line where steps are too few; filled where the verdict is an improvement or a regression."

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.report.blocks import Block
 
     _Drawn = tuple[str, list[str], pa.Table, pa.Table]
@@ -42,16 +42,18 @@ _SHORT = {
 }  # fmt: skip
 
 
-def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
+def difference_page(
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
+) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    blocks, identity = _blocks(difference, gate, settings_file), (report.DIFF_RUNS, report.identity_of(difference))
+    blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
     return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
-def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
+def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings | None) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
-    for block in report.difference_blocks(difference, gate, settings_file=settings_file):
+    for block in report.difference_blocks(difference, gate, settings=settings):
         match block:
             case Facts(about=about):
                 side = difference.baseline if about == SIDES[0] else difference.candidate
