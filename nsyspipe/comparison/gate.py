@@ -176,6 +176,9 @@ class GateSettings:
         return (self.file or "") if name in self.from_file else "default" if getattr(self, name) is None else "option"
 
 
+NOTHING_SET = GateSettings()
+
+
 def read_settings(directory: Path) -> GateSettings:
     """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
 
@@ -193,7 +196,7 @@ def read_settings(directory: Path) -> GateSettings:
                 name, check = _SETTINGS[key]
                 checked[name] = check(value, f"{path}: {key} =")
             return GateSettings(**checked, path=path)
-    return GateSettings()
+    return NOTHING_SET
 
 
 def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.gate import REGRESSION
+from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
@@ -47,12 +47,13 @@ KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
 def difference_blocks(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> Iterator[Block]:
     """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
     yield Sentence(verdict_text(difference, gate), "bold", verdict=difference.verdict)
     if gate is not None:
-        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)} {rule_text(gate, settings)}", verdict=gate.outcome)
+        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)}", verdict=gate.outcome)
+        yield Sentence(rule_text(gate, settings))
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
@@ -305,7 +306,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return f"{by_steps or by_captures} would {aim}"
 
 
-def notes(difference: RunDifference, settings: GateSettings | None = None) -> list[str]:
+def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
     texts = []
@@ -326,7 +327,7 @@ def notes(difference: RunDifference, settings: GateSettings | None = None) -> li
             spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
             texts.append(f"One capture per side: {spread}")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([] if settings is None or settings.file is None else [f"Thresholds from {settings.file}."])
+    return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -368,7 +369,7 @@ def gate_text(gate: Gate) -> str:
     return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
 
 
-def rule_text(gate: Gate, settings: GateSettings | None) -> str:
+def rule_text(gate: Gate, settings: GateSettings) -> str:
     """Return what a gate was asked, and who says so: the metrics, from where on a change counts, how sure that has to be."""
     first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
     options = {
@@ -377,9 +378,9 @@ def rule_text(gate: Gate, settings: GateSettings | None) -> str:
     }  # fmt: skip
     by_source: dict[str, list[str]] = {}
     for name, option in options.items():
-        by_source.setdefault(settings.source(name) if settings else "", []).append(option)
-    said = (f"{source}: {', '.join(words)}".removeprefix(": ") for source, words in by_source.items())
-    return f"({'; '.join(said)})"
+        by_source.setdefault(settings.source(name), []).append(option)
+    told = (f"{', '.join(words)} ({source})" for source, words in by_source.items())
+    return f"It rests on {'; '.join(told)}."
 
 
 def cause_text(difference: RunDifference, cause: Cause) -> str:
@@ -393,7 +394,7 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
 
 
 def difference_document(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
@@ -415,7 +416,7 @@ def difference_document(
         "verdict": difference.verdict, "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": settings and settings.file,
+        "confidence": difference.confidence, "settings_file": settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
@@ -437,7 +438,7 @@ def identity_of(difference: RunDifference) -> str:
 
 
 def difference_formats(
-    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
 

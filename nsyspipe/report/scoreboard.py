@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS
+from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -21,7 +22,7 @@ from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
-from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
+from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
 from nsyspipe.report.words import same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
@@ -43,13 +44,8 @@ _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _RUNS = "nsyspipe-compare"  # the meta element of a page
-# The columns that a page defines.
-_DEFINED = (
-    "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
-    "mean_step_time_ns", "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share",
-    "dtod_ns_per_step", "message_bytes_per_step",
-)  # fmt: skip
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
+_SHORT = 16  # letters of a label
 
 
 def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
@@ -84,7 +80,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
     over = Field("over the\nfirst", over_first, hint=_DOCS["speedup"], from_width=_OVER)
     fields = [
-        Field("run", of("label"), "name"),
+        _run_field(rows),
         *([] if has_kinds else [ranks]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
@@ -97,6 +93,12 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
 
+def _run_field(rows: Sequence[Row]) -> Field:
+    """Return the column of labels, which only long ones need room in which they break."""
+    is_long = any(len(row["label"]) > _SHORT for row in rows)
+    return Field("run", of("label"), "name" if is_long else "word")
+
+
 def _of_other_work(board: Scoreboard) -> set[str]:
     """Return the runs whose steps seem to do other work than those of the first, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
@@ -105,7 +107,7 @@ def _of_other_work(board: Scoreboard) -> set[str]:
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [Field("run", of("label"), "name")]
+    fields = [_run_field(rows)]
     asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
         cell, width = of(figure.column, partial(figure_text, figure)), 0 if figure.column == asked_for else _FIGURE * at
@@ -157,7 +159,8 @@ def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
     if kind.best is None:  # nobody can be measured against the first
-        why = next((row["peer_why"] for row in rows if row["peer_why"]), f"{kind.peer} has too few steps")
+        few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
+        why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} less than {MIN_STEPS} steps in a capture"
         if by_label[kind.peer]["peer_speedup"] is None:
             why = f"{kind.peer} has no step times"
         return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
@@ -315,10 +318,14 @@ def scoreboard_page(board: Scoreboard) -> str:
     """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     blocks = [*scoreboard_blocks(board)]
     at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
-    fields = [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
-    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", _DEFINED, fields)]
+    columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
+    defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
+    fields = [Field("column", of("heading"), "text"), Field("formula", of("hint"), "text")]
+    rows = [{"heading": heading, "hint": hint} for heading, hint in defined.items()]
+    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", rows, fields)]
+    short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",))
+    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",), short=short)
 
 
 def _chart(board: Scoreboard) -> Chart:
@@ -357,7 +364,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"
 
     fields = [
-        Field("run", of("label"), "name"),
+        _run_field(rows),
         Field("mean step time", of("mean_step_time_ns", ms_text)),
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip
