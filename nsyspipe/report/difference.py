@@ -145,8 +145,8 @@ def _kernels(difference: RunDifference) -> Table:
     n_others = difference.kernels.num_rows - len(rows)
     more = f" {n_others} more changed less, or not." if n_others else ""
     note = f"No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
-    if difference.mean_step_time[2] is None:
-        note = "not known: a side has no step to count kernels by"
+    if not difference.kernels.num_rows:
+        note = "not known: a side has no steps, or it was not counted what runs in them"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
     return table_of(KERNELS, rows, fields, note)
