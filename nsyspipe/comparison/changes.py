@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from nsyspipe.model.table import table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.model.table import Float64, Int64
     from nsyspipe.run.run import Run
 
@@ -273,3 +274,63 @@ def _side_costs(side: Sequence[StepTable]) -> Costs:
                 before_ns, before_n = costs.get(key, (0.0, 0.0))
                 costs[key] = before_ns + row["in_summary_ns_sum"] / n_rows, before_n + n / n_rows
     return costs
+
+
+MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
+# Of each part of the step the topics, and single facts, that it may depend on.
+_CAUSES = {
+    "compute": {"torch", "CUDA", "driver"}, "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
+    "exposed_memory": {"copies"}, "idle": {"CUDA graphs"},
+}  # fmt: skip
+# What, unit of numbers, before, after.
+Change = tuple[str, str | None, float | str | None, float | str | None]
+
+
+class Cause(NamedTuple):
+    """The part of the step that makes up at least half of the change of the mean step time, and what may be the cause."""
+
+    part: str  # of `PARTS`
+    delta_ns: float
+    facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
+
+
+def cause_of(difference: RunDifference) -> Cause | None:
+    """Return where a step time that got better or worse comes from; None if it did not, or no part is half of it."""
+    step_time, whole = difference.metrics.to_pylist()[0], difference.mean_step_time[2] or 0.0
+    parts = [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
+    part, delta = max(parts, key=lambda one: one[1] * whole)
+    is_decided = step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
+    if not is_decided or delta * whole < whole**2 / 2:
+        return None
+    facts = [_change(row) for row in difference.changes.to_pylist() if _may_cause(row, part, delta)]
+    if part == "exposed_comm" and not facts:  # the same collectives, at another speed
+        rows = (row for row in difference.metrics.to_pylist() if row["metric"] == "busbw")
+        rates = ((row["baseline"], row["candidate"]) for row in rows if row["verdict"] == step_time["verdict"])
+        facts = [("bus bandwidth", "bytes/s", *both) for both in rates]
+    times: list[tuple[str, float, float]] = []
+    if part == "idle":
+        rows = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
+        times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in rows]
+    elif part == "compute":
+        rows = (row for row in difference.kernels.to_pylist() if row["status"] in {"vanished", "appeared"})
+        own = [row for row in rows if not row["name"].lower().startswith("nccl")]
+        before, after = (sum(row[f"{side}_ns_per_step"] for row in own) for side in ("baseline", "candidate"))
+        times = [("kernels that only one side runs", before, after)]
+    facts += [(what, "ns", one, two) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
+    return Cause(part, delta, tuple(facts))
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    sides = ("baseline", "candidate") if row["delta"] is None else ("baseline_value", "candidate_value")
+    before, after = (row[side] for side in sides)
+    return row["what"], row["unit"], before, after
+
+
+def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
+    """Whether a fact that differs may be why a part of the step got that much longer."""
+    if _CAUSES[part].isdisjoint((row["topic"], row["what"])):
+        return False
+    if row["what"] == WAITED_FOR:
+        return bool(row["candidate" if delta > 0 else "baseline"] != NOBODY)
+    is_either_way = row["delta"] is None or (row["topic"] == "collectives" and row["unit"] == "count")
+    return is_either_way or row["what"] == MEAN_MESSAGE or row["delta"] * delta > 0

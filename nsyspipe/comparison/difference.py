@@ -8,11 +8,23 @@ import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.changes import (
+    MEAN_MESSAGE,
+    NOBODY,
+    WAITED_FOR,
+    Cause,
+    StepTable,
+    cause_of,
+    has_whole_graphs,
+    kernel_changes,
+    mean_of,
+    mean_step_time,
+    step_parts,
+)
 from nsyspipe.comparison.comparability import (
     COMPARABILITY,
     OTHER_WORK,
@@ -86,14 +98,6 @@ class Side:
                 raise OptionError(self.label, problem, fix="name each capture of a side once")
 
 
-class Cause(NamedTuple):
-    """The part of the step that makes up at least half of the change of the mean step time, and what may be the cause."""
-
-    part: str  # of `changes.PARTS`
-    delta_ns: float
-    facts: tuple[dict[str, Any], ...]  # as rows of `CHANGES`: those that such a part depends on
-
-
 @dataclass(frozen=True)
 class RunDifference(ShownInNotebooks):
     """What changed from a baseline to a candidate, as tables.
@@ -161,37 +165,8 @@ class RunDifference(ShownInNotebooks):
         What a number may be the cause of goes its way: more bytes, copies or lateness make a part longer. Kernels are a
         cause if those that only one side runs make up half of the change of compute.
         """
-        step_time = self.metrics.to_pylist()[0]
-        if (
-            step_time["verdict"] not in {"improvement", "regression"}
-            or OTHER_WORK in self.comparability["check"].to_pylist()
-        ):
-            return None
-        whole, rows = self.mean_step_time[2] or 0.0, self.step_time_parts.to_pylist()
-        part, delta = max(((row["part"], row["delta_ns"] or 0.0) for row in rows), key=lambda row: row[1] * whole)
-        if delta * whole < whole**2 / 2 or whole * step_time["delta"] <= 0:
-            return None
-        facts = [row for row in self.changes.to_pylist() if _may_cause(row, part, delta)]
-        if part == "compute":
-            facts = [*self._replaced_kernels(delta), *facts]
-        elif part == "idle":
-            rows = [{**row, "what": f"idle, {row['cause']}"} for row in self.idle_causes.to_pylist()]
-            facts += (_number_row(row, "ns", "_ns") for row in rows if (row["delta_ns"] or 0) * delta >= delta**2 / 2)
-        elif part == "exposed_comm" and not facts:  # the same collectives, at another speed
-            rows = [{**row, "what": "bus bandwidth"} for row in self.metrics.to_pylist() if row["metric"] == "busbw"]
-            facts += (_number_row(row, row["unit"]) for row in rows if row["verdict"] == step_time["verdict"])
-        return Cause(part, delta, tuple(facts))
-
-    def _replaced_kernels(self, delta: float) -> Iterator[dict[str, Any]]:
-        """Yield a row of the compute kernels that only one side runs, if they make up half of a change of compute."""
-        sums = dict.fromkeys(("vanished", "appeared"), 0.0)
-        for row in self.kernels.to_pylist():
-            if row["status"] in sums and not row["name"].lower().startswith("nccl"):
-                sums[row["status"]] += abs(row["delta_ns_per_step"])
-        apart = sums["appeared"] - sums["vanished"]
-        if apart * delta >= delta**2 / 2:
-            values = {"baseline": sums["vanished"], "candidate": sums["appeared"], "delta": apart}
-            yield _number_row({"what": "kernels that only one side runs", **values}, "ns")
+        is_other_work = OTHER_WORK in self.comparability["check"].to_pylist()
+        return None if is_other_work else cause_of(self)
 
     @property
     def statistic(self) -> str:
@@ -271,13 +246,6 @@ _ALIKE = 1e-3  # means that differ by less look the same
 _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it changed
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
-_MEAN_MESSAGE = "mean message of a collective"
-_WAITED_FOR, _NOBODY = "the others wait for", "nobody"
-# Of each part of the step the topics, and single facts, that it may depend on.
-_CAUSES = {
-    "compute": {"torch", "CUDA", "driver"}, "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs"},
-}  # fmt: skip
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
 
 
@@ -318,22 +286,6 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     return CHANGES.from_rows(rows)
 
 
-def _number_row(row: Mapping[str, Any], unit: str, suffix: str = "") -> dict[str, Any]:
-    """Return a figure that differs as `CHANGES` have them."""
-    values = {f"{side}_value": row[f"{side}{suffix}"] for side in ("baseline", "candidate")}
-    return {"what": row["what"], "unit": unit, **values, "delta": row[f"delta{suffix}"]}
-
-
-def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    """Whether a fact that differs may be why a part of the step got that much longer."""
-    if _CAUSES[part].isdisjoint((row["topic"], row["what"])):
-        return False
-    if row["what"] == _WAITED_FOR:
-        return bool(row["candidate" if delta > 0 else "baseline"] != _NOBODY)
-    is_either_way = row["delta"] is None or (row["topic"] == "collectives" and row["unit"] == "count")
-    return is_either_way or row["what"] == _MEAN_MESSAGE or row["delta"] * delta > 0
-
-
 def _is_alike(unit: str, old: float, new: float) -> bool:
     """Whether nobody would see the difference; one more of many that were counted is one."""
     is_counted = unit == "count" and old.is_integer() and new.is_integer()
@@ -370,7 +322,7 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     yield _IN_ALL, figures["collectives_per_step"]
     n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
     yield ("collectives", "message bytes per step", "bytes"), n_bytes
-    yield ("collectives", _MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
+    yield ("collectives", MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
     for what, column in (("DtoD copies per step", "n_dtod"), ("gradient copies per step", "n_grad_copies")):
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
@@ -403,7 +355,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
     found: dict[str, dict[str, Any]] = {
-        "stragglers": {_WAITED_FOR: _straggler(table)},
+        "stragglers": {WAITED_FOR: _straggler(table)},
         "link": {
             "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
             "transport": ", ".join(sorted(transports)),
@@ -443,4 +395,4 @@ def _straggler(table: StepTable) -> str | None:
     if "node" in late:
         return f"node {late['node']}"
     named = list(late.get("held_up_ns_per_step_by_rank", ()))
-    return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else _NOBODY
+    return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else NOBODY

@@ -99,15 +99,12 @@ def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confid
     return check_confidence(_number(text, str), f"{name} {text!r}", fix)
 
 
-def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
-    """Return a percentage from 0 as a ratio; `min_effect`, an earlier parameter that took ratios, is refused."""
-    fix = "min_effect_pct=2"
-    if min_effect is not None:
-        raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
+def effect_ratio(min_effect_pct: object) -> float:
+    """Return a percentage from 0 as a ratio."""
     given = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else min_effect_pct
     value = _number(given, Real, str)
     if not 0 <= value < math.inf:
-        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
+        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix="min_effect_pct=2")
     return value / 100
 
 

@@ -26,7 +26,8 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from nsyspipe.comparison.difference import Cause, RunDifference, Side
+    from nsyspipe.comparison.changes import Cause
+    from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.comparison.metrics import Outlier
     from nsyspipe.report.blocks import Block, Table
@@ -152,15 +153,18 @@ def _kernels(difference: RunDifference) -> Table:
     return table_of(KERNELS, rows, fields, note)
 
 
-def _fact(row: Mapping[str, Any], side: str) -> str:
-    return (row.get(side) or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
+def _side_text(unit: str | None, value: float | str | None) -> str:
+    return value_text(unit, value) if isinstance(value, float) else value or "not set"
 
 
 def _changes(difference: RunDifference) -> Table:
+    def fact(row: Mapping[str, Any], side: str) -> str:
+        return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
+
     rows = difference.changes.to_pylist()
     fields = [
         Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
-        *(Field(side, partial(_fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        *(Field(side, partial(fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
         Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
     ]  # fmt: skip
     note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
@@ -389,7 +393,7 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     changed = f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}."
     if not cause.facts:
         return changed
-    facts = (f"{row['what']} {' -> '.join(_fact(row, side) for side in SIDES)}" for row in cause.facts)
+    facts = (f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts)
     return f"{changed} Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}."
 
 

@@ -248,12 +248,8 @@ def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_pat
     assert (None if cause is None else cause.part) == part
     if cause is not None:
         assert cause.delta_ns == delta * MS
-        units = (MS if row["unit"] == "ns" else 1 for row in cause.facts)
-        numbers = (
-            ((row[f"{side}_value"] / unit) for side in ("baseline", "candidate"))
-            for row, unit in zip(cause.facts, units, strict=True)
-        )
-        assert [(row["what"], *both) for row, both in zip(cause.facts, numbers, strict=True)] == facts
+        scaled = [(what, [value / (MS if unit == "ns" else 1) for value in both]) for what, unit, *both in cause.facts]
+        assert [(what, *both) for what, both in scaled] == facts
 
 
 @pytest.mark.parametrize(("before", "after", "is_told"), [
