@@ -232,7 +232,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     if is_far or max(shares) < _FEW_SHARED:
         pairs = zip((before, now), shares, strict=True)
         texts = [
-            f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels of both" for time, share in pairs
+            f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels that both run"
+            for time, share in pairs
         ]
         after = "; step times tell which is faster only where model, batch and precision are the same"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after)
@@ -298,6 +299,7 @@ _TESTS: tuple[Test, ...] = (
         "missing-ranks", "ranks without a report", _missing_text,
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
+    _other_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=_has_gpu, applies=_has_gpu,
@@ -312,7 +314,6 @@ _TESTS: tuple[Test, ...] = (
     ),
     _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
     _message_bytes,
-    _other_work,
     _profiler_overhead,
     _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
     _alike(

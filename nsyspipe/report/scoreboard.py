@@ -45,7 +45,7 @@ _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
-_SHORT = 16  # letters of a label
+_SHORT = 12  # letters of a label
 
 
 def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
@@ -85,7 +85,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
+        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),

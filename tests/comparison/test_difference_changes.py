@@ -218,7 +218,7 @@ def test_steps_of_other_work_are_told_by_compute_or_by_kernels_and_names(run, ma
     found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
     assert (found is not None) == (shared is not None)
     if found is not None:
-        words = [f"{ns / 1e6:.4g} ms of compute, {shared} % of it in kernels of both" for ns in (1000, compute)]
+        words = [f"{ns / 1e6:.4g} ms of compute, {shared} % of it in kernels that both run" for ns in (1000, compute)]
         assert (found.blocks, found.parts, found.baseline, found.candidate) == (False, True, *words)
         # What seems to do other work has no cause, and is not ranked beside it.
         assert diff(*sides).cause is None
