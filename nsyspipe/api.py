@@ -239,8 +239,8 @@ def compare(
 
     speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
     `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
-    against the first: ``inconclusive`` with too few steps, and where world size, GPU model, ranks or the work of a step differ. Such runs
-    are also measured against their ``peer``, the first of their own kind.
+    against the first: ``inconclusive`` with too few steps, and where world size, GPU model, ranks or the work of a step
+    differ. Such runs are also measured against their ``peer``, the first of their own kind.
 
     Parameters
     ----------

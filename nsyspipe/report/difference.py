@@ -37,9 +37,8 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
-_MOST_FACTS = 3
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
-_SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 3, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
 # Captions of the tables, by which a page knows them.
@@ -126,9 +125,8 @@ def _metrics(difference: RunDifference) -> Table:
         *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
-    strong = frozenset(range(len(difference.judged)))
-    note = "" if difference.has_capture_without_steps else OF_RANKS
-    return table_of(METRICS, rows, fields, note or None, n_shown=n_shown, strong=strong)
+    note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
+    return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
@@ -143,8 +141,7 @@ def _kernels(difference: RunDifference) -> Table:
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    n_others = difference.kernels.num_rows - len(rows)
-    more = f" {n_others} more changed less, or not." if n_others else ""
+    more = f" {n} more changed less, or not." if (n := difference.kernels.num_rows - len(rows)) else ""
     note = f"No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
     if not difference.kernels.num_rows:
         note = "not known: a side has no steps, or it was not counted what runs in them"
@@ -190,17 +187,13 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if row["ci_low"] is None:
         return absent
     low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
-    return f"{low.removesuffix(f' {unit}') if (unit := _unit(high)) else low} .. {high}"
+    return f"{low.removesuffix(' ' + high.partition(' ')[2])} .. {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
-    ends = {_unit(_metric(row, name, delta_text)) for name in ("delta", "ci_low", "ci_high")}
+    ends = {_metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")}
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
-
-
-def _unit(text: str) -> str:
-    return text.rpartition(" ")[2] if " " in text else ""
 
 
 def shown_name(row: Mapping[str, Any]) -> str:
@@ -236,7 +229,7 @@ def _host_text(difference: RunDifference) -> str:
 
 def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     name = metric_label(row["metric"])
-    if row["baseline"] is None or row["candidate"] is None:
+    if None in (row["baseline"], row["candidate"]):
         return f"no {name} ({row['why']})"
     text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
@@ -293,8 +286,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
-    n = max(counts)
-    now = f"{n} now" if min(counts) == n else "now {} in the baseline, {} in the candidate".format(*counts)
+    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
     by_steps = f"about {-(-steps // unit) * unit} steps per capture ({now})" if steps else ""
     by_captures = f"about {captures} captures on each side" if captures else ""
@@ -315,9 +307,9 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
     texts = []
     if difference.has_capture_without_steps:
+        needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
         texts.append(
-            "A capture without steps: shares and bandwidths of it as a whole are compared, without intervals; step time, "
-            "times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges."
+            f"A capture without steps: its shares and bandwidths as a whole are compared, without intervals; {needs}."
         )
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
@@ -328,8 +320,9 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
             f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            texts.append(f"One capture per side: {spread}")
+            texts.append(
+                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
+            )
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
     return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
 
@@ -367,8 +360,8 @@ def gate_text(gate: Gate) -> str:
     if gate.failed:
         return "; ".join(f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    parts = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
-    undecided = "; ".join(part for texts in parts for part in texts if part)
+    said = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
+    undecided = "; ".join(part for texts in said for part in texts if part)
     names, effect = listed(row["metric"] for row in gate.judged), units.decimals(gate.judged[0]["min_effect_pct"])
     return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
 
@@ -380,21 +373,17 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
         "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
         "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
     }  # fmt: skip
-    by_source: dict[str, list[str]] = {}
-    for name, option in options.items():
-        by_source.setdefault(settings.source(name), []).append(option)
-    told = (f"{', '.join(words)} ({source})" for source, words in by_source.items())
-    return f"It rests on {'; '.join(told)}."
+    return f"It rests on {', '.join(f'{option} ({settings.source(name)})' for name, option in options.items())}."
 
 
 def cause_text(difference: RunDifference, cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     whole = delta_text("ns", difference.mean_step_time[2])
-    changed = f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}."
-    if not cause.facts:
-        return changed
-    facts = (f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts)
-    return f"{changed} Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}."
+    facts = [f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts]
+    because = f" Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}." if facts else ""
+    return (
+        f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
+    )
 
 
 def difference_document(
@@ -411,10 +400,10 @@ def difference_document(
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = None
-    if gate is not None:
-        judged_by = {name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")}
-        judged_by |= {name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")}
+    judged_by = gate and {
+        **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
+        **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
+    }  # fmt: skip
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "verdict": difference.verdict, "judged": list(difference.judged),
@@ -426,6 +415,7 @@ def difference_document(
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
+        "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
         "problems": difference.problems.to_pylist(),

@@ -192,7 +192,7 @@ def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
     settings = GateSettings(
         min_effect=0.02, path=Path("x.toml").resolve(), from_file=frozenset({"min_effect"}), fail_on="regression"
     )
-    rule = "--fail-on regression (option); --metric step_time, --confidence 0.95 (default); --min-effect 2.0% (x.toml)."
+    rule = "--fail-on regression (option), --metric step_time (default), --min-effect 2.0% (x.toml), --confidence 0.95 (default)."
     assert words.rule_text(passed, settings) == f"It rests on {rule}"
     assert words.notes(change, settings)[-1] == "Thresholds from x.toml."
 
@@ -245,7 +245,7 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
-    assert "It rests on `--fail-on` any-change, `--metric` `step_time`" in page
+    assert "It rests on `--fail-on` any-change (default), `--metric` `step_time`" in page
     ids = json.dumps([[runs["slow"].header.run_id], [runs["fast"].header.run_id]])
     for name, chosen in formats.items():
         path = tmp_path / name
