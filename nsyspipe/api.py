@@ -166,7 +166,6 @@ def diff(
     confidence: float = gate.DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
     force: bool = False,
-    min_effect: object = None,
 ) -> RunDifference:
     """Compare two runs: whether a change helped, or is noise.
 
@@ -194,8 +193,6 @@ def diff(
         table.
     force
         Give verdicts although world size, GPU model or ranks differ.
-    min_effect
-        Refused: a ratio once, which per cent could be taken for.
 
     Returns
     -------
@@ -219,7 +216,7 @@ def diff(
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
     from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
 
-    least = gate.effect_ratio(min_effect_pct, min_effect)
+    least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
     judged = gate.check_metrics(given or (DEFAULT_METRIC,))
@@ -241,14 +238,13 @@ def compare(
     confidence: float = gate.DEFAULT_CONFIDENCE,
     force: bool = False,
     settings_file: str | None = None,
-    min_effect: object = None,
 ) -> Scoreboard:
     """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
 
     speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
     `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
-    against the first: ``inconclusive`` with too few steps, and where world size, GPU model or ranks differ. Such runs
-    are also measured against their ``peer``, the first of their own kind.
+    against the first: ``inconclusive`` with too few steps, and where world size, GPU model, ranks or the work of a step
+    differ. Such runs are also measured against their ``peer``, the first of their own kind.
 
     Parameters
     ----------
@@ -257,7 +253,7 @@ def compare(
         all of its runs, the oldest first.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
-    min_effect_pct, confidence, force, min_effect
+    min_effect_pct, confidence, force
         As in `diff`, of step times.
     settings_file
         The file that the thresholds come from, which outputs name.
@@ -282,7 +278,7 @@ def compare(
     """
     from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
-    least = gate.effect_ratio(min_effect_pct, min_effect)
+    least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,12 +82,10 @@ def thresholds(settings: gate.GateSettings) -> dict[str, Any]:
     return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
 
 
-def file_of(settings: gate.GateSettings, *, is_said: bool) -> str | None:
-    """Return the file that some setting comes from as seen from here; said on stderr where no text says it."""
-    path = None if settings.path is None else os.path.relpath(settings.path)
-    if path and is_said:
-        typer.echo(printable(f"Thresholds from {path}."), err=True)
-    return path
+def say_file(settings: gate.GateSettings, *, is_said: bool) -> None:
+    """Say on stderr from which file some setting comes, where no text says it."""
+    if settings.file and is_said:
+        typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
 
 
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
@@ -127,7 +124,7 @@ def diff(
     settings = rule.settings()
     outputs.check()
     named = _two_sides(parse_runs(runs) if against is None else labelled_runs(against, *runs))
-    path = file_of(settings, is_said=running.quiet or bool(outputs.printed))
+    say_file(settings, is_said=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.comparison.difference import Side
@@ -137,11 +134,12 @@ def diff(
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
         difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
         judged = gate.gate(difference, settings.fail_on) if settings.fail_on else None
-        formats = difference_formats(difference, judged, settings_file=path)
-        blocks = difference_blocks(difference, judged, settings_file=path)
+        formats = difference_formats(difference, judged, settings=settings)
+        blocks = difference_blocks(difference, judged, settings=settings)
         outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
     if judged and judged.exit_code:
-        typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
+        cannot = " cannot be decided" * (judged.exit_code == gate.UNDECIDED)
+        typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
 
 
@@ -182,9 +180,9 @@ def compare(
 ) -> None:
     """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
 
-    Runs that differ from the first in world size, GPU model or ranks are parted from it, and measured against the
-    first of their own kind: a step of more ranks does more work. Thresholds (min-effect, confidence) may stand in the
-    file that diff reads them from.
+    Runs that differ from the first in world size, GPU model, ranks or the work of a step are parted from it, and
+    measured against the first of their own kind: a step of more ranks does more work. Thresholds (min-effect,
+    confidence) may stand in the file that diff reads them from.
 
     \b
     Examples:
@@ -195,7 +193,7 @@ def compare(
     """
     outputs.check()
     rules = rule.settled()
-    path = file_of(rules, is_said=running.quiet or bool(outputs.printed))
+    say_file(rules, is_said=running.quiet or bool(outputs.printed))
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
@@ -206,6 +204,6 @@ def compare(
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         sides = [Side(*one) for one in opened]
-        board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=path)
+        board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=rules.file)
         formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
         outputs.answer(formats, blocks, _inputs(board.sides), identity_of(board), quiet=running.quiet)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from nsyspipe.model.table import table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.model.table import Float64, Int64
     from nsyspipe.run.run import Run
 
@@ -162,8 +163,9 @@ class StepTable:
 
     @cached_property
     def rows(self) -> pa.Table:
-        """`schema.STEPS` of the summary steps."""
-        return self.run.breakdown()
+        """`schema.STEPS` of the summary steps, by rank and in order of time: numbers need not ascend with it."""
+        by_time = [(name, "ascending") for name in ("rank", "start_ns", "step")]
+        return self.run.breakdown().sort_by(by_time).combine_chunks()
 
     @property
     def ranks(self) -> list[int]:
@@ -173,18 +175,26 @@ class StepTable:
     @property
     def n_steps(self) -> int:
         """How many summary steps there are; none in a capture without steps."""
-        return 0 if self.run.is_capture else int(self._order.shape[1])
+        return 0 if self.run.is_capture else len(self.steps)
 
-    @property
+    @cached_property
     def steps(self) -> Int64:
         """The numbers of the summary steps, in order of time: the matrices' columns."""
-        return np.asarray(self.rows["step"].to_numpy()[self._order[0]], np.int64)
+        step, n_ranks = self.rows["step"].to_numpy(), len(self.ranks)
+        steps: Int64 = step[: step.size // max(n_ranks, 1)]
+        if not np.array_equal(step, np.tile(steps, n_ranks)):
+            what = "has figures of steps that not every rank has"
+            raise DatasetError(self.run.header.run_id, what, fix="analyze its reports again")
+        return steps
 
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
         is_hidden = self.hides_idle and column.startswith("idle_")
-        return None if is_hidden or values.null_count or not self.n_steps else values.to_numpy()[self._order]
+        if is_hidden or values.null_count or not self.n_steps:
+            return None
+        matrix: Int64 = values.to_numpy().reshape(-1, self.n_steps)
+        return matrix
 
     @cached_property
     def slowest(self) -> Int64:
@@ -201,23 +211,6 @@ class StepTable:
         return Fraction(sum(own), self.n_steps)  # of Python's integers: no overflow
 
     @cached_property
-    def _order(self) -> Int64:
-        """Where in the table each cell of a matrix is."""
-        rank, step = self.rows["rank"].to_numpy(), self.rows["step"].to_numpy()
-        n_ranks = len(np.unique(rank))
-        if not n_ranks:
-            return np.empty((0, 0), np.int64)
-        cells = np.lexsort((step, rank))
-        of_rank = cells.size // n_ranks
-        if cells.size % n_ranks or (step[cells] != np.tile(step[cells[:of_rank]], n_ranks)).any():
-            what = "has figures of steps that not every rank has"
-            raise DatasetError(self.run.header.run_id, what, fix="analyze its reports again")
-        cells = cells.reshape(n_ranks, of_rank)
-        # Numbers need not ascend with time; statistics look at neighbours in time.
-        by_time = np.argsort(self.rows["start_ns"].to_numpy()[cells[0]], kind="stable")
-        return cells[:, by_time]
-
-    @cached_property
     def transfers(self) -> dict[str, Float64 | None]:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         rows = self.run.collectives()
@@ -232,33 +225,33 @@ class StepTable:
 
 
 _LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
-# By phase and name: time and number per rank and step, mean duration.
-Costs = dict[tuple[str | None, str], tuple[float, float, float | None]]
-_NEVER = (0.0, 0.0, None)
+# By phase and name: time and number per rank and step.
+Costs = dict[tuple[str | None, str], tuple[float, float]]
 
 
 def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float) -> pa.Table:
     """Return `KERNEL_CHANGES`, with `min_effect` of the lesser time and a thousandth of the least step time as the limits of ``same``.
 
     Time and number are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over ranks, / (ranks x
-    summary steps). Where those are null (runs saved before they were counted) they are estimated: totals of the whole
-    capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank, for communication
-    the same of communication and, for its number, of collectives. There are no rows where a side has no summary steps, nor
-    where captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
+    summary steps), the mean over a side's captures; where a capture lacks a kernel, it took no time there. There are no
+    rows where those are null or a side has no summary steps, nor where captures of CUDA graphs as a whole stand beside
+    others: kernels inside those were not seen.
     """
     tables = (*baseline, *candidate)
-    if not all(table.n_steps for table in tables) or len({has_whole_graphs(table.run) for table in tables}) > 1:
+    is_counted = all(table.n_steps and not table.run.kernels()["in_summary_ns"].null_count for table in tables)
+    if not is_counted or len({has_whole_graphs(table.run) for table in tables}) > 1:
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
     wall = [table.matrix("wall_ns") for table in tables]
     little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
     rows: list[dict[str, Any]] = []
     for key in {*before, *after}:
-        (old, n_old, mean_old), (new, n_new, mean_new) = before.get(key, _NEVER), after.get(key, _NEVER)
+        (old, n_old), (new, n_new) = before.get(key, (0.0, 0.0)), after.get(key, (0.0, 0.0))
         status = "same" if abs(new - old) <= min(min_effect * min(old, new), little) else "changed"
         if key not in before or key not in after:
             status = "vanished" if key in before else "appeared"
-        row = (*key, status, old, new, new - old, n_old, n_new, mean_old, mean_new)
+        means = (ns / n if n else None for ns, n in ((old, n_old), (new, n_new)))
+        row = (*key, status, old, new, new - old, n_old, n_new, *means)
         rows.append(dict(zip(KERNEL_CHANGES.names, row, strict=True)))
     rows.sort(key=lambda row: (-abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]))
     return KERNEL_CHANGES.from_rows(rows)
@@ -269,51 +262,75 @@ def top_kernels(kernels: pa.Table) -> pa.Table:
     return kernels.filter(pc.not_equal(kernels["status"], "same")).slice(0, 10)
 
 
-def _side_costs(side: Iterable[StepTable]) -> Costs:
-    """Return the mean over a side's captures; where a capture lacks a kernel, it took no time there."""
-    captures = [_costs(table) for table in side]
+def _side_costs(side: Sequence[StepTable]) -> Costs:
+    """Return what each kernel that runs in a summary step of a side costs there."""
     costs: Costs = {}
-    for key in {key for capture in captures for key in capture}:
-        ns, n, mean = zip(*(capture[key] for capture in captures if key in capture), strict=True)
-        costs[key] = (sum(ns) / len(captures), sum(n) / len(captures), sum(mean) / len(mean))
+    for capture in side:
+        n_rows = len(capture.ranks) * capture.n_steps * len(side)
+        kernels = capture.run.kernels().group_by(["phase", "name"], use_threads=False)
+        for row in kernels.aggregate([("in_summary_ns", "sum"), ("n_in_summary", "sum")]).to_pylist():
+            if n := row["n_in_summary_sum"]:
+                key = row["phase"], row["name"]
+                before_ns, before_n = costs.get(key, (0.0, 0.0))
+                costs[key] = before_ns + row["in_summary_ns_sum"] / n_rows, before_n + n / n_rows
     return costs
 
 
-def _costs(table: StepTable) -> Costs:
-    """Return what each kernel that runs in a summary step costs there."""
-    kernels = table.run.kernels()
-    columns = kernels["in_summary_ns"], kernels["n_in_summary"]
-    ns, n = (pc.cast(column, pa.float64(), safe=False) for column in columns)
-    if ns.null_count or n.null_count:
-        ns, n = (pc.coalesce(*pair) for pair in zip((ns, n), _estimated(table), strict=True))
-    summed = pa.table({"phase": kernels["phase"], "name": kernels["name"], "ns": ns, "n": n})
-    rows = summed.group_by(["phase", "name"], use_threads=False).aggregate([("ns", "sum"), ("n", "sum")]).to_pylist()
-    n_rows = len(table.ranks) * table.n_steps
-    sums = [((row["phase"], row["name"]), row["ns_sum"], row["n_sum"]) for row in rows]
-    return {key: (ns / n_rows, n / n_rows, ns / n) for key, ns, n in sums if n > 0}
+MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
+# Of each part of the step the topics, and single facts, that it may depend on.
+_CAUSES = {
+    "compute": {"torch", "CUDA", "driver"}, "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
+    "exposed_memory": {"copies"}, "idle": {"CUDA graphs"},
+}  # fmt: skip
+# What, unit of numbers, before, after.
+Change = tuple[str, str | None, float | str | None, float | str | None]
 
 
-def _estimated(table: StepTable) -> list[pa.Array]:
-    """Return time and number in the summary steps for each row of kernels, from those of the whole capture."""
-    kernels = table.run.kernels()
-    ranks = kernels["rank"].to_numpy()
-    is_comm = pc.starts_with(kernels["name"], "nccl", ignore_case=True).to_numpy().astype(np.bool_)
-    compute = _share_in_summary(table, "compute_ns", ranks)
-    of_comm = {"total_ns": "comm_ns", "n_kernels": "n_collectives"}
-    shares = {name: np.where(is_comm, _share_in_summary(table, one, ranks), compute) for name, one in of_comm.items()}
-    return [pa.array(kernels[name].to_numpy() * share) for name, share in shares.items()]
+class Cause(NamedTuple):
+    """The part of the step that makes up at least half of the change of the mean step time, and what may be the cause."""
+
+    part: str  # of `PARTS`
+    delta_ns: float
+    facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
 
 
-def _share_in_summary(table: StepTable, column: str, wanted: Int64) -> Float64:
-    """Return for each of some ranks how much of a figure of all its windows is in the summary steps."""
-    steps = table.run.steps()
-    ranks, own = np.unique(steps["rank"].to_numpy(), return_inverse=True)
-    is_in = steps["in_summary"].to_numpy()
-    part, whole = np.bincount(own, weights=is_in), np.bincount(own).astype(np.float64)
-    if not steps[column].null_count:
-        values = steps[column].to_numpy()
-        of_all = np.bincount(own, weights=values)
-        # Where it is 0 in all windows, or not known, windows are counted.
-        part = np.where(of_all > 0, np.bincount(own, weights=values * is_in), part)
-        whole = np.where(of_all > 0, of_all, whole)
-    return (part / whole)[np.searchsorted(ranks, wanted)]
+def cause_of(difference: RunDifference) -> Cause | None:
+    """Return where a step time that got better or worse comes from; None if it did not, or no part is half of it."""
+    step_time, whole = difference.metrics.to_pylist()[0], difference.mean_step_time[2] or 0.0
+    parts = [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
+    part, delta = max(parts, key=lambda one: one[1] * whole)
+    is_decided = step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
+    if not is_decided or delta * whole < whole**2 / 2:
+        return None
+    facts = [_change(row) for row in difference.changes.to_pylist() if _may_cause(row, part, delta)]
+    if part == "exposed_comm" and not facts:  # the same collectives, at another speed
+        rows = (row for row in difference.metrics.to_pylist() if row["metric"] == "busbw")
+        rates = ((row["baseline"], row["candidate"]) for row in rows if row["verdict"] == step_time["verdict"])
+        facts = [("bus bandwidth", "bytes/s", *both) for both in rates]
+    times: list[tuple[str, float, float]] = []
+    if part == "idle":
+        rows = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
+        times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in rows]
+    elif part == "compute":
+        rows = (row for row in difference.kernels.to_pylist() if row["status"] in {"vanished", "appeared"})
+        own = [row for row in rows if not row["name"].lower().startswith("nccl")]
+        before, after = (sum(row[f"{side}_ns_per_step"] for row in own) for side in ("baseline", "candidate"))
+        times = [("kernels that only one side runs", before, after)]
+    facts += [(what, "ns", one, two) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
+    return Cause(part, delta, tuple(facts))
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    sides = ("baseline", "candidate") if row["delta"] is None else ("baseline_value", "candidate_value")
+    before, after = (row[side] for side in sides)
+    return row["what"], row["unit"], before, after
+
+
+def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
+    """Whether a fact that differs may be why a part of the step got that much longer."""
+    if _CAUSES[part].isdisjoint((row["topic"], row["what"])):
+        return False
+    if row["what"] == WAITED_FOR:
+        return bool(row["candidate" if delta > 0 else "baseline"] != NOBODY)
+    is_either_way = row["delta"] is None or (row["topic"] == "collectives" and row["unit"] == "count")
+    return is_either_way or row["what"] == MEAN_MESSAGE or row["delta"] * delta > 0

@@ -12,8 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order, n_steps
+from nsyspipe.comparison.changes import (
+    MEAN_MESSAGE,
+    NOBODY,
+    WAITED_FOR,
+    Cause,
+    StepTable,
+    cause_of,
+    has_whole_graphs,
+    kernel_changes,
+    mean_of,
+    mean_step_time,
+    step_parts,
+)
+from nsyspipe.comparison.comparability import (
+    COMPARABILITY,
+    OTHER_WORK,
+    PROBLEMS_OF_SIDES,
+    check_comparable,
+    check_order,
+    n_steps,
+)
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import (
     DEFAULT_METRIC,
@@ -138,6 +157,16 @@ class RunDifference(ShownInNotebooks):
             return None
         is_blocked = not (self.is_comparable or self.is_forced)
         return None if is_blocked else outlier(*self._tables, min_effect=self.min_effect, confidence=self.confidence)
+
+    @cached_property
+    def cause(self) -> Cause | None:
+        """Where most of a step time that got better or worse comes from; None if it did not, or steps may do other work.
+
+        What a number may be the cause of goes its way: more bytes, copies or lateness make a part longer. Kernels are a
+        cause if those that only one side runs make up half of the change of compute.
+        """
+        is_other_work = OTHER_WORK in self.comparability["check"].to_pylist()
+        return None if is_other_work else cause_of(self)
 
     @property
     def statistic(self) -> str:
@@ -291,7 +320,9 @@ def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
 def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
     figures = table.run.summary().to_pylist()[0]
     yield _IN_ALL, figures["collectives_per_step"]
-    yield ("collectives", "message bytes per step", "bytes"), figures["message_bytes_per_step"]
+    n_bytes, number = figures["message_bytes_per_step"], figures["collectives_per_step"]
+    yield ("collectives", "message bytes per step", "bytes"), n_bytes
+    yield ("collectives", MEAN_MESSAGE, "bytes"), n_bytes / number if n_bytes is not None and number else None
     for what, column in (("DtoD copies per step", "n_dtod"), ("gradient copies per step", "n_grad_copies")):
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
@@ -324,7 +355,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
     transports = filter(None, run.links()["transport"].unique().to_pylist())
     is_dirty = " with changes" if capture.git_is_dirty else ""
     found: dict[str, dict[str, Any]] = {
-        "stragglers": {"the others wait for": _straggler(table)},
+        "stragglers": {WAITED_FOR: _straggler(table)},
         "link": {
             "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
             "transport": ", ".join(sorted(transports)),
@@ -364,4 +395,4 @@ def _straggler(table: StepTable) -> str | None:
     if "node" in late:
         return f"node {late['node']}"
     named = list(late.get("held_up_ns_per_step_by_rank", ()))
-    return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else "nobody"
+    return f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}" if named else NOBODY

@@ -32,10 +32,11 @@ _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate says, and the rows of `METRIC_ROWS` that failed, or of which it is not sure."""
+    """What a gate says, and the rows of `METRIC_ROWS`: those that it judged, that failed, of which it is not sure."""
 
     fail_on: str
     exit_code: int
+    judged: tuple[dict[str, Any], ...]
     failed: tuple[dict[str, Any], ...]
     undecided: tuple[dict[str, Any], ...]
 
@@ -59,7 +60,7 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     unsure = (row for row in rows if row not in failed and row["verdict"] not in fine)
     undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
     code = FAILED if failed else UNDECIDED if undecided else PASSED
-    return Gate(fail_on, code, failed, undecided)
+    return Gate(fail_on, code, tuple(rows), failed, undecided)
 
 
 def check_gate(fail_on: object, name: str = "--fail-on") -> str:
@@ -98,15 +99,12 @@ def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confid
     return check_confidence(_number(text, str), f"{name} {text!r}", fix)
 
 
-def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
-    """Return a percentage from 0 as a ratio; `min_effect`, an earlier parameter that took ratios, is refused."""
-    fix = "min_effect_pct=2"
-    if min_effect is not None:
-        raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
+def effect_ratio(min_effect_pct: object) -> float:
+    """Return a percentage from 0 as a ratio."""
     given = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else min_effect_pct
     value = _number(given, Real, str)
     if not 0 <= value < math.inf:
-        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
+        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix="min_effect_pct=2")
     return value / 100
 
 
@@ -163,6 +161,19 @@ class GateSettings:
     confidence: float | None = None
     metrics: tuple[str, ...] | None = None
     path: Path | None = None
+    from_file: frozenset[str] = frozenset()  # names of those that the file says
+
+    @property
+    def file(self) -> str | None:
+        """The file as seen from here; None if nothing is of it."""
+        return None if self.path is None else os.path.relpath(self.path)
+
+    def source(self, name: str) -> str:
+        """Return who sets an attribute: the file, ``option`` or ``default``."""
+        return (self.file or "") if name in self.from_file else "default" if getattr(self, name) is None else "option"
+
+
+NOTHING_SET = GateSettings()
 
 
 def read_settings(directory: Path) -> GateSettings:
@@ -182,7 +193,7 @@ def read_settings(directory: Path) -> GateSettings:
                 name, check = _SETTINGS[key]
                 checked[name] = check(value, f"{path}: {key} =")
             return GateSettings(**checked, path=path)
-    return GateSettings()
+    return NOTHING_SET
 
 
 def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
@@ -194,7 +205,7 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
     taken = {name: value for name in own if own[name] is None and (value := getattr(file, name)) is not None}
     if taken and file.path is not None:
         _check_owner(file.path, taken)
-    return GateSettings(**own | taken, path=file.path if taken else None)
+    return GateSettings(**own | taken, path=file.path if taken else None, from_file=frozenset(taken))
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:

@@ -48,7 +48,7 @@ SCOREBOARD = table(f"""
     speedup_high            ratio?     upper end of it
     verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
     why                     text?      why it is inconclusive
-    peer                    text       the first run that can be compared with this one: the same world size, GPU model and ranks
+    peer                    text       the first run that can be compared with this one: the same world size, GPU model and ranks, and steps of the same work
     peer_speedup            ratio?     mean step time of the peer / mean step time of this run: in steps/s
     peer_speedup_low        ratio?     lower end of its interval; null with too few steps
     peer_speedup_high       ratio?     upper end of it
@@ -109,7 +109,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs that can be compared with each other: one world size, one GPU model, the same ranks."""
+    """Runs that can be compared with each other: one world size, one GPU model, the same ranks, steps of the same work."""
 
     peer: str  # the first of them that was given: what the others are measured against
     labels: tuple[str, ...]  # all of them, in the order of the table
@@ -179,12 +179,12 @@ class Scoreboard(ShownInNotebooks):
         """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
         for side, (first, peer) in zip(self.sides, self._standings, strict=True):
-            checks = [(first.reference, check) for check in first.checks if check.blocks]
-            checks += [(peer.reference, check) for check in peer.checks if not check.blocks]
+            checks = [(first.reference, check) for check in first.checks if check.parts]
+            checks += [(peer.reference, check) for check in peer.checks if not check.parts]
             for against, check in checks:
                 what = check.message.partition(": baseline ")[0]
                 words = f"{what}: {against} {check.baseline}, {side.label} {check.candidate}"
-                row = (side.label, against, check.check, check.blocks, check.baseline, check.candidate, words)
+                row = (side.label, against, check.check, check.parts, check.baseline, check.candidate, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -231,9 +231,9 @@ class Scoreboard(ShownInNotebooks):
         standings = []
         for run in self.sides:
             against = peer = self._standing(self.sides[0], run)
-            if any(check.blocks for check in against.checks) and not self.rules.is_forced:
+            if any(check.parts for check in against.checks) and not self.rules.is_forced:
                 possible = (self._standing(one, run) for one in [*others, run])
-                peer = next(one for one in possible if not any(check.blocks for check in one.checks))
+                peer = next(one for one in possible if not any(check.parts for check in one.checks))
                 if peer.reference == run.label:
                     others.append(run)
             standings.append((against, peer))
@@ -243,7 +243,7 @@ class Scoreboard(ShownInNotebooks):
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
         is_itself = run is reference
         checks = [] if is_itself else check_comparable(reference, run)
-        blocking = [check.message.partition(": ")[0] for check in checks if check.blocks]
+        blocking = [check.message.partition(": ")[0] for check in checks if check.parts]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
         judgement = self._judged(reference.label, run.label)
         before, after = self._step_times[reference.label], self._step_times[run.label]

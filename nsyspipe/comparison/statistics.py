@@ -298,7 +298,7 @@ class Judgement:
             return self.difference.undecided
         if self._is_opposed:
             return "mean and median differ in sign"
-        return "the interval holds changes that count and such that do not"
+        return "part of the interval counts, part does not"
 
     @property
     def is_worse_excluded(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.gate import REGRESSION
+from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
@@ -26,8 +26,9 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nsyspipe.comparison.changes import Cause
     from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.comparison.metrics import Outlier
     from nsyspipe.report.blocks import Block, Table
     from nsyspipe.report.files import Format
@@ -37,7 +38,7 @@ SIDES = ("baseline", "candidate")
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
-_SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 3, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
 # Captions of the tables, by which a page knows them.
@@ -46,13 +47,15 @@ KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
 def difference_blocks(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> Iterator[Block]:
     """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
     yield Sentence(verdict_text(difference, gate), "bold", verdict=difference.verdict)
     if gate is not None:
-        why = gate_text(gate) or f"--fail-on {gate.fail_on}"
-        yield Sentence(f"Gate {gate.outcome}: {why}", verdict=gate.outcome)
+        yield Sentence(f"Gate {gate.outcome}: {gate_text(gate)}", verdict=gate.outcome)
+        yield Sentence(rule_text(gate, settings))
+    if (cause := difference.cause) is not None:
+        yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
         yield Sentence(outlier_text(one))
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
@@ -66,7 +69,7 @@ def difference_blocks(
     yield _metrics(difference)
     yield _kernels(difference)
     yield _changes(difference)
-    yield Notes(notes(difference, settings_file))
+    yield Notes(notes(difference, settings))
 
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
@@ -110,7 +113,8 @@ def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
 def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
-    heading = "of the capture" if statistics == {None} else "over steps" if MEAN in statistics else "median over steps"
+    of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
+    heading = "of the capture" if statistics == {None} else f"{of_what}\nover steps"
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
@@ -121,9 +125,8 @@ def _metrics(difference: RunDifference) -> Table:
         *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
-    strong = frozenset(range(len(difference.judged)))
-    note = "" if difference.has_capture_without_steps else OF_RANKS
-    return table_of(METRICS, rows, fields, note or None, n_shown=n_shown, strong=strong)
+    note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
+    return table_of(METRICS, rows, fields, note, n_shown=n_shown, strong=strong)
 
 
 def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
@@ -133,24 +136,27 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 def _kernels(difference: RunDifference) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     fields = [
-        Field("kernels,\nper rank and step", of("name"), "name"),
+        Field("kernels, mean\nper rank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    n_others = difference.kernels.num_rows - len(rows)
-    more = f" {n_others} more changed less, or not." if n_others else ""
+    more = f" {n} more changed less, or not." if (n := difference.kernels.num_rows - len(rows)) else ""
     note = f"No interval: times per step are not kept by kernel, and a small change may be noise.{more}"
-    if difference.mean_step_time[2] is None:
-        note = "not known: a side has no step to count kernels by"
+    if not difference.kernels.num_rows:
+        note = "not known: a side has no steps, or it was not counted what runs in them"
     elif not rows:
         note = "none appeared, vanished, or changed by more than the smallest change that counts"
     return table_of(KERNELS, rows, fields, note)
 
 
+def _side_text(unit: str | None, value: float | str | None) -> str:
+    return value_text(unit, value) if isinstance(value, float) else value or "not set"
+
+
 def _changes(difference: RunDifference) -> Table:
     def fact(row: Mapping[str, Any], side: str) -> str:
-        return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
+        return _side_text(row["unit"], row[side] if row["delta"] is None else row[f"{side}_value"])
 
     rows = difference.changes.to_pylist()
     fields = [
@@ -181,17 +187,13 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if row["ci_low"] is None:
         return absent
     low, high = (_metric(row, name, delta_text) for name in ("ci_low", "ci_high"))
-    return f"{low.removesuffix(f' {unit}') if (unit := _unit(high)) else low} .. {high}"
+    return f"{low.removesuffix(' ' + high.partition(' ')[2])} .. {high}"
 
 
 def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
-    ends = {_unit(_metric(row, name, delta_text)) for name in ("delta", "ci_low", "ci_high")}
+    ends = {_metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")}
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
-
-
-def _unit(text: str) -> str:
-    return text.rpartition(" ")[2] if " " in text else ""
 
 
 def shown_name(row: Mapping[str, Any]) -> str:
@@ -227,10 +229,9 @@ def _host_text(difference: RunDifference) -> str:
 
 def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     name = metric_label(row["metric"])
-    if row["baseline"] is None or row["candidate"] is None:
+    if None in (row["baseline"], row["candidate"]):
         return f"no {name} ({row['why']})"
-    of_mean = "mean " if row["statistic"] == MEAN else ""
-    text = f"{of_mean}{name} {change_text(row)}"
+    text = " ".join(filter(None, [row["statistic"], name, change_text(row)]))
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
     sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
@@ -285,8 +286,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
     counts = [row[f"n_{side}"] or 0 for side in SIDES]
-    n = max(counts)
-    now = f"{n} now" if min(counts) == n else "now {} in the baseline, {} in the candidate".format(*counts)
+    n, now = max(counts), f"{' and '.join(map(str, dict.fromkeys(counts)))} now"
     unit = 10 ** max(len(str(steps)) - 2, 0)  # two digits: more is not known
     by_steps = f"about {-(-steps // unit) * unit} steps per capture ({now})" if steps else ""
     by_captures = f"about {captures} captures on each side" if captures else ""
@@ -302,28 +302,29 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     return f"{by_steps or by_captures} would {aim}"
 
 
-def notes(difference: RunDifference, settings_file: str | None = None) -> list[str]:
+def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> list[str]:
     """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
     method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
     texts = []
     if difference.has_capture_without_steps:
+        needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
         texts.append(
-            "A capture without steps: shares and bandwidths of it as a whole are compared, without intervals; step time, "
-            "times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges."
+            f"A capture without steps: its shares and bandwidths as a whole are compared, without intervals; {needs}."
         )
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
         times = "; times are judged on means, since steps are uneven" if uneven else ""
         texts += uneven
         texts.append(
-            f"Figures are medians over steps{times}; intervals of their difference: {method}; no change: all of the "
-            f"interval within {percent_text(difference.min_effect)}."
+            f"Figures of both sides are medians over steps{times}; other tables have means. Intervals of the difference: "
+            f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            spread = "the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            texts.append(f"One capture per side: {spread}")
+            texts.append(
+                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
+            )
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
-    return texts + ([] if settings_file is None else [f"Thresholds from {settings_file}."])
+    return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
 
 
 def _beside_text(difference: RunDifference) -> str | None:
@@ -354,19 +355,39 @@ def _signs_text(difference: RunDifference) -> str | None:
     return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."
 
 
-def gate_text(gate: Gate) -> str | None:
-    """Return why a gate did not pass, in one line; None if it did."""
+def gate_text(gate: Gate) -> str:
+    """Return in one line what a gate found."""
     if gate.failed:
-        named = (f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
-        return f"--fail-on {gate.fail_on}: {'; '.join(named)}"
+        return "; ".join(f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    parts = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
-    undecided = "; ".join(part for texts in parts for part in texts if part)
-    return f"--fail-on {gate.fail_on} cannot be decided: {undecided}" if undecided else None
+    said = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
+    undecided = "; ".join(part for texts in said for part in texts if part)
+    names, effect = listed(row["metric"] for row in gate.judged), units.decimals(gate.judged[0]["min_effect_pct"])
+    return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
+
+
+def rule_text(gate: Gate, settings: GateSettings) -> str:
+    """Return what a gate was asked, and who says so: the metrics, from where on a change counts, how sure that has to be."""
+    first, names = gate.judged[0], ",".join(row["metric"] for row in gate.judged)
+    options = {
+        "fail_on": f"--fail-on {gate.fail_on}", "metrics": f"--metric {names}",
+        "min_effect": f"--min-effect {units.decimals(first['min_effect_pct'])}%", "confidence": f"--confidence {first['confidence']:g}",
+    }  # fmt: skip
+    return f"It rests on {', '.join(f'{option} ({settings.source(name)})' for name, option in options.items())}."
+
+
+def cause_text(difference: RunDifference, cause: Cause) -> str:
+    """Return which part of the step time changed, and what changed in structure that such a part depends on."""
+    whole = delta_text("ns", difference.mean_step_time[2])
+    facts = [f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts]
+    because = f" Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}." if facts else ""
+    return (
+        f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
+    )
 
 
 def difference_document(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 
@@ -379,21 +400,22 @@ def difference_document(
         values = {side: row.pop(f"{side}_value") for side in SIDES}
         row.update({} if values["baseline"] is None else values)
     evenness = zip(SIDES, difference.evenness, strict=True)
-    judged_by = None
-    if gate is not None:
-        judged_by = {name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")}
-        judged_by |= {name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")}
+    judged_by = gate and {
+        **{name: getattr(gate, name) for name in ("fail_on", "outcome", "exit_code")},
+        **{name: [row["metric"] for row in getattr(gate, name)] for name in ("failed", "undecided")},
+    }  # fmt: skip
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "verdict": difference.verdict, "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12), "statistic": difference.statistic,
         "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
-        "confidence": difference.confidence, "settings_file": settings_file,
+        "confidence": difference.confidence, "settings_file": settings.file,
         "has_spread_between_captures": difference.has_spread_between_captures,
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
         "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
+        "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,
         "problems": difference.problems.to_pylist(),
@@ -410,19 +432,19 @@ def identity_of(difference: RunDifference) -> str:
 
 
 def difference_formats(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
 
     def page() -> str:
         from nsyspipe.report.html.difference_page import difference_page
 
-        return difference_page(difference, gate, settings_file=settings_file)
+        return difference_page(difference, gate, settings=settings)
 
     return formats_of(
         "diff", identity_of(difference),
-        document=partial(difference_document, difference, gate, settings_file=settings_file),
+        document=partial(difference_document, difference, gate, settings=settings),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
-        blocks=partial(difference_blocks, difference, gate, settings_file=settings_file),
+        blocks=partial(difference_blocks, difference, gate, settings=settings),
         usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
     )  # fmt: skip

@@ -12,7 +12,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS
+from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -20,7 +22,7 @@ from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
-from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
+from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
 from nsyspipe.report.words import same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
@@ -42,13 +44,8 @@ _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
 _RUNS = "nsyspipe-compare"  # the meta element of a page
-# The columns that a page defines.
-_DEFINED = (
-    "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
-    "mean_step_time_ns", "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share",
-    "dtod_ns_per_step", "message_bytes_per_step",
-)  # fmt: skip
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
+_SHORT = 12  # letters of a label
 
 
 def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
@@ -56,13 +53,13 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
     yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
     number = f"{len(board.sides)} run{'' if len(board.sides) == 1 else 's'}"
-    common = [kind_text(kinds[0][1])] if len(kinds) == 1 else []
+    common = [kinds[0][2]] if len(kinds) == 1 else []
     yield Facts([number, *common, f"reference: {board.reference}"], "Runs")
-    for _, rows in kinds:
+    for _, rows, kind_text in kinds:
         if len(kinds) > 1:
-            yield Heading(kind_text(rows), "dim")
+            yield Heading(kind_text, "dim")
         yield _results(board, rows)
-    yield _figures([row for _, rows in kinds for row in rows], board.sort)
+    yield _figures([row for _, rows, _ in kinds for row in rows], board.sort)
     grave = (row for row in board.problems.to_pylist() if row["severity"] != "info")
     problems = same_problems(grave, lambda rows: _listed(dict.fromkeys(row["label"] for row in rows)))
     if doubtful := [("warning", doubt, "", None) for doubt in doubts(board)] + problems:
@@ -75,16 +72,20 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
+    def over_first(row: Row) -> str:
+        return absent if row["label"] in others else speedup_text(row["speedup"])
+
     has_kinds = len(board.kinds) > 1
+    others = _of_other_work(board)
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
-    over = Field("over the\nfirst", lambda row: speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)
+    over = Field("over the\nfirst", over_first, hint=_DOCS["speedup"], from_width=_OVER)
     fields = [
-        Field("run", of("label"), "name"),
+        _run_field(rows),
         *([] if has_kinds else [ranks]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
-        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
+        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
         *([over] if has_kinds else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
@@ -92,9 +93,21 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
 
 
+def _run_field(rows: Sequence[Row]) -> Field:
+    """Return the column of labels, which only long ones need room in which they break."""
+    is_long = any(len(row["label"]) > _SHORT for row in rows)
+    return Field("run", of("label"), "name" if is_long else "word")
+
+
+def _of_other_work(board: Scoreboard) -> set[str]:
+    """Return the runs whose steps seem to do other work than those of the first, unless all are judged by force."""
+    checks = () if board.rules.is_forced else board.checks.to_pylist()
+    return {row["label"] for row in checks if row["check"] == OTHER_WORK}
+
+
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [Field("run", of("label"), "name")]
+    fields = [_run_field(rows)]
     asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
         cell, width = of(figure.column, partial(figure_text, figure)), 0 if figure.column == asked_for else _FIGURE * at
@@ -107,15 +120,20 @@ def speedup_text(value: float | None, digits: int = 3) -> str:
     return absent if value is None else f"{value:.{digits}f}x"
 
 
-def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row]]]:
-    """Return the rows of each kind of runs that can be compared with each other, in the order of the table."""
+def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
+    """Return the kinds of runs that can be compared with each other, their rows in the order of the table, and what each is called."""
     rows = {row["label"]: row for row in board.table.to_pylist()}
-    return [(kind, [rows[label] for label in kind.labels]) for kind in board.kinds]
+    of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
+    texts = [_kind_text(of[0]) for of in of_kind]
+    names = (
+        f"{text}, steps like {kind.peer}'s" if texts.count(text) > 1 else text
+        for kind, text in zip(board.kinds, texts, strict=True)
+    )
+    return list(zip(board.kinds, of_kind, names, strict=True))
 
 
-def kind_text(rows: Sequence[Row]) -> str:
+def _kind_text(row: Row) -> str:
     """Return what runs of a kind have in common: ``4 ranks, NVIDIA H200``."""
-    row = rows[0]
     size = row["world_size"] or row["n_ranks"]
     missing = f" of {size}" if row["n_ranks"] != size else ""
     ranks = f"{row['n_ranks']}{missing} rank{'' if size == 1 else 's'}"
@@ -129,18 +147,20 @@ def headlines(board: Scoreboard) -> list[str]:
     ordered = [main, *(pair for pair in kinds if pair is not main)]
     several = [pair for pair in ordered if len(pair[1]) > 1]
     if len(board.sides) > 1 and not several:
-        checks = dict.fromkeys(row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"])
-        return [f"No two of {len(board.sides)} runs can be compared: they differ in {_listed(checks)}."]
-    return [_headline(board, kind, rows, of_kind=len(kinds) > 1) for kind, rows in several or ordered[:1]]
+        checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
+        differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
+        return [f"No two of {len(board.sides)} runs can be compared: they {differ} in {_listed(checks)}."]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or ordered[:1]]
 
 
-def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bool) -> str:
+def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" on {kind_text(rows)}" if of_kind else ""
+    among = f" on {kind_text}{',' * ('like' in kind_text)}" if of_kind else ""
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
     if kind.best is None:  # nobody can be measured against the first
-        why = next((row["peer_why"] for row in rows if row["peer_why"]), f"{kind.peer} has too few steps")
+        few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
+        why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} less than {MIN_STEPS} steps in a capture"
         if by_label[kind.peer]["peer_speedup"] is None:
             why = f"{kind.peer} has no step times"
         return f"Which of {len(rows)} runs{among} is fastest cannot be said: {why}."
@@ -242,14 +262,17 @@ def doubts(board: Scoreboard) -> list[str]:
             copies[row["against"]].append(row["label"])
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and len(board.kinds) > 1  # the table
+        is_parting = row["blocks"] and row["check"] != OTHER_WORK and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
-            differ[what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
+            differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
-        *(f"{what}: {against} {value}; {_listed(others)}" for (what, against, value), others in differ.items()),
+        *(
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK)}"
+            for (check, what, against, value), others in differ.items()
+        ),
     ]
 
 
@@ -295,23 +318,27 @@ def scoreboard_page(board: Scoreboard) -> str:
     """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     blocks = [*scoreboard_blocks(board)]
     at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
-    fields = [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
-    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", _DEFINED, fields)]
+    columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
+    defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
+    fields = [Field("column", of("heading"), "text"), Field("formula", of("hint"), "text")]
+    rows = [{"heading": heading, "hint": hint} for heading, hint in defined.items()]
+    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", rows, fields)]
+    short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
-    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",))
+    return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",), short=short)
 
 
 def _chart(board: Scoreboard) -> Chart:
     """Return the chart, from top to bottom: runs, and above each kind of several a heading."""
     drawn: list[Row] = []
     kinds = rows_by_kind(board)
-    for kind, rows in kinds:
-        drawn += [{"heading": kind_text(rows)}] if len(kinds) > 1 else []
+    for kind, rows, kind_text in kinds:
+        drawn += [{"heading": kind_text}] if len(kinds) > 1 else []
         drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
     over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
     about = "Step time of each run by what it goes to, and its speed-up"
     height, data = _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn), {"rows": drawn, "over": over}
-    table = _parts_table([row for _, rows in kinds for row in rows])
+    table = _parts_table([row for _, rows, _ in kinds for row in rows])
     note = (
         "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
         "interval, no line where steps are too few; filled where the verdict is an improvement or a regression."
@@ -337,7 +364,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"
 
     fields = [
-        Field("run", of("label"), "name"),
+        _run_field(rows),
         Field("mean step time", of("mean_step_time_ns", ms_text)),
         *(Field(figure.short, partial(part, column=figure.column)) for figure in STEP_PARTS),
     ]  # fmt: skip

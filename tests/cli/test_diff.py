@@ -28,7 +28,7 @@ def document(done):
 def test_two_runs_give_a_verdict_named_by_their_arguments_and_exit_with_0(diff):
     done = diff("slow", "fast")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("Improvement: step time 131.0 ms -> 101.0 ms (-22.9 %)")
+    assert done.stdout.startswith("Improvement: median step time 131.0 ms -> 101.0 ms (-22.9 %)")
     # Both runs are labelled `run`: their arguments tell them apart.
     assert all(f"{side} | 2 ranks" in done.stdout for side in ("baseline: slow", "candidate: fast"))
     assert "baseline: base | 2 ranks" in diff("base=reports/slow/run_*.sqlite", "fast").stdout
@@ -105,7 +105,7 @@ def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, 
     said, *failed = done.stderr.splitlines(keepends=True)
     assert said == "written: diff.md, diff.html\n"
     assert "".join(failed) == "error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
-    assert done.stdout.startswith("Regression: step time")
+    assert done.stdout.startswith("Regression: median step time")
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
     assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")
 

@@ -7,12 +7,13 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.api import diff
+from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import check_comparable, check_order
 from nsyspipe.comparison.difference import Side, _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from tests.build.nccl_layouts import NCCL_2_21
+from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.comparison.conftest import STEPS
@@ -206,12 +207,49 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert check_comparable(side, Side("y", (slower,))) == []
 
 
-@pytest.mark.parametrize(
-    ("compute", "words"), [(2_999, None), (3_000, ("1", "3.0 times as much")), (300, ("3.3 times as much", "1"))]
-)
-def test_compute_that_is_far_apart_may_be_other_work(run, made, compute, words):
-    other = made(*[[(compute, 100, 40, 60)] * 3] * 2)
-    assert checks(run, other).get("compute") == (words and (False, *words))
+# Compute of 0.001 ms of a kernel "gemm". Kernels of other names alone may be of another precision.
+@pytest.mark.parametrize(("compute", "kernel", "family", "shared"), [
+    (2_999, "gemm", "step #", None), (3_000, "gemm", "step #", 100), (333, "gemm", "step #", 100), (3_000, "conv", "step #", 0),
+    (1_000, "gemm", "Batch #", None), (1_000, "conv", "step #", None), (1_000, "conv", "Batch #", 0),
+])  # fmt: skip
+def test_steps_of_other_work_are_told_by_compute_or_by_kernels_and_names(run, made, compute, kernel, family, shared):
+    other = Changed(made(*[[(compute, 100, 40, 60)] * 3] * 2, kernel=kernel), step_family=family)
+    sides = [Side("a", (Changed(run, step_family="step #"),)), Side("b", (other,))]
+    found = next((one for one in check_comparable(*sides) if one.check == "other-work"), None)
+    assert (found is not None) == (shared is not None)
+    if found is not None:
+        words = [f"{ns / 1e6:.4g} ms of compute, {shared} % of it in kernels that both run" for ns in (1000, compute)]
+        assert (found.blocks, found.parts, found.baseline, found.candidate) == (False, True, *words)
+        # What seems to do other work has no cause, and is not ranked beside it.
+        assert diff(*sides).cause is None
+        assert [kind.labels for kind in compare(sides).kinds] == [("a",), ("b",)]
+        assert [kind.labels for kind in compare(sides, force=True).kinds] == [("a", "b")]
+
+
+def ms_steps(compute, comm=10, copies=4, idle=6):
+    return [[((compute + n % 3) * MS, comm * MS, copies * MS, idle * MS) for n in range(9)]] * 2
+
+
+@pytest.mark.parametrize(("after", "part", "delta", "facts"), [
+    (ms_steps(100), None, 0, []),  # no change
+    (ms_steps(70), "compute", -30, []),
+    (("conv", ms_steps(70)), "compute", -30, [("kernels that only one side runs", 101, 71)]),
+    (ms_steps(100, comm=30), "exposed_comm", 20, []),
+    (ms_steps(100, copies=0, idle=0, comm=0), "exposed_comm", -10, [("collectives per step", 1, 0)]),
+    (ms_steps(100, copies=0), "exposed_memory", -4, [("DtoD bytes per step", 32e6, 0), ("DtoD copies per step", 1, 0)]),
+    (ms_steps(100, idle=26), "idle", 20, [("idle, launch", 5.999999, 25.999999)]),
+    # A third each is nobody's.
+    (ms_steps(100, comm=17, copies=11, idle=13), None, 0, []),
+])  # fmt: skip
+def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_path, after, part, delta, facts):
+    kernel, steps = after if isinstance(after, tuple) else ("gemm", after)
+    before = plain_run(tmp_path / "before", ms_steps(100))
+    cause = diff(before, plain_run(tmp_path / "after", steps, kernel=kernel, start=2 * 10**18)).cause
+    assert (None if cause is None else cause.part) == part
+    if cause is not None:
+        assert cause.delta_ns == delta * MS
+        scaled = [(what, [value / (MS if unit == "ns" else 1) for value in both]) for what, unit, *both in cause.facts]
+        assert [(what, *both) for what, both in scaled] == facts
 
 
 @pytest.mark.parametrize(("before", "after", "is_told"), [
@@ -296,11 +334,11 @@ def test_other_message_bytes_are_named(tmp_path):
                 builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
             builder.write(tmp_path / name / f"r_{rank}.sqlite")
         runs.append(nsyspipe.load(tmp_path / name, jobs=1))
-    assert checks(runs[0], runs[1]) == {"message-bytes": (False, "4096 bytes", "8192 bytes")}
+    assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
     # A tenth of a per cent is padding.
     assert checks(runs[0], runs[2]) == {}
     # Of several captures their mean.
-    assert checks(runs[:2], runs[0])["message-bytes"][1] == "6144 bytes"
+    assert checks(runs[:2], runs[0])["message-bytes"][1] == "0.006144 MB"
 
 
 def test_other_traces_are_named_where_both_sides_say_theirs(run):

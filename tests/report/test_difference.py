@@ -2,6 +2,7 @@
 
 import html
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from rich.console import Console
 import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
-from nsyspipe.comparison.gate import gate
+from nsyspipe.comparison.gate import GateSettings, gate
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
@@ -183,10 +184,17 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, expose
     assert texts.startswith(said) if said else not texts
 
 
-def test_a_gate_says_in_one_line_why_it_did_not_pass(change):
-    why = "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
-    assert [words.gate_text(gate(change, fail_on)) for fail_on in ("regression", "any-change")] == [None, why]
-    assert words.notes(change, "ci/nsyspipe.toml")[-1] == "Thresholds from ci/nsyspipe.toml."
+def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
+    passed, failed = (gate(change, fail_on) for fail_on in ("regression", "any-change"))
+    assert words.gate_text(passed) == "no regression of step_time by 2.0 % or more"
+    assert words.gate_text(failed) == "step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
+    # Whoever set it: an option, the file that what is of it names, or nobody.
+    settings = GateSettings(
+        min_effect=0.02, path=Path("x.toml").resolve(), from_file=frozenset({"min_effect"}), fail_on="regression"
+    )
+    rule = "--fail-on regression (option), --metric step_time (default), --min-effect 2.0% (x.toml), --confidence 0.95 (default)."
+    assert words.rule_text(passed, settings) == f"It rests on {rule}"
+    assert words.notes(change, settings)[-1] == "Thresholds from x.toml."
 
 
 @pytest.fixture(scope="module")
@@ -230,14 +238,14 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
 
 def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
     judged = gate(change, "any-change")
-    formats = words.difference_formats(change, judged, settings_file="x.toml")
-    why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
+    formats = words.difference_formats(change, judged, settings=GateSettings(path=Path("x.toml").resolve()))
+    why = "Gate failed: step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(change, gate=judged)
     assert "Gate" not in text_of(change)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
-    assert "Gate failed: `--fail-on`" in page
+    assert "It rests on `--fail-on` any-change (default), `--metric` `step_time`" in page
     ids = json.dumps([[runs["slow"].header.run_id], [runs["fast"].header.run_id]])
     for name, chosen in formats.items():
         path = tmp_path / name

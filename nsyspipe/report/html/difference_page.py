@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.gate import NOTHING_SET
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.report.blocks import Block
 
     _Drawn = tuple[str, list[str], pa.Table, pa.Table]
@@ -42,16 +43,18 @@ _SHORT = {
 }  # fmt: skip
 
 
-def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
+def difference_page(
+    difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
+) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
-    blocks, identity = _blocks(difference, gate, settings_file), (report.DIFF_RUNS, report.identity_of(difference))
+    blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
     return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
 
 
-def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
+def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
-    for block in report.difference_blocks(difference, gate, settings_file=settings_file):
+    for block in report.difference_blocks(difference, gate, settings=settings):
         match block:
             case Facts(about=about):
                 side = difference.baseline if about == SIDES[0] else difference.candidate
@@ -109,15 +112,13 @@ def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
     bars = waterfall(difference)
     if bars is None:
         return None
-    exactly = [_exact(row["delta_ns"]) for row in part_rows(difference)]
     about = "Mean over the steps of the figures, on each step's slowest rank. The parts add up exactly."
     if difference.statistic != MEAN:
         about += " The verdict above is about medians, so its figures may differ a little."
     if bars["from"]:
         about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
     label = "From the mean step time of the baseline to that of the candidate, by part"
-    exact = with_column(table, 4, Field("change, exactly"), exactly)
-    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, exact, about, PART_LEGEND)
+    return Chart("waterfall", PARTS, label, 32 * len(bars["bars"]) + 28, bars, table, about, PART_LEGEND)
 
 
 def waterfall(difference: RunDifference) -> dict[str, Any] | None:
@@ -160,11 +161,6 @@ def _axis_start(ends: list[float]) -> float:
         return 0.0
     unit = 10.0 ** math.floor(math.log10(span))
     return max(unit * math.floor((lowest - span / 2) / unit), 0.0)
-
-
-def _exact(ns: float | None) -> str:
-    text = f"{ns or 0:+,.3f}".replace(",", " ").removesuffix(".000")
-    return absent if ns is None else f"{text if ns else '0'} ns"
 
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
@@ -263,7 +259,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     verdicts = [[*cells, Word(row["verdict"], why(row))] for (*cells, _), row in zip(table.rows, rows, strict=True)]
     note = f"{table.note} " if table.note else ""
     note += (
-        "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey: less than "
+        "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey band: less than "
         "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
     )
     if mostly:

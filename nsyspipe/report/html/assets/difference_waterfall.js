@@ -5,22 +5,24 @@ nsyspipe.builders.waterfall = (() => {
   const NARROW = 520;
   const HEIGHT = 18;
 
-  /** A difference with its sign; less than what is shown has none. */
-  const signed = (ns) => {
-    const text = nsyspipe.ms(Math.abs(ns));
-    return !ns || text.startsWith("<") ? text : `${ns > 0 ? "+" : "-"}${text}`;
+  /** A difference with its sign, in as many digits as the longest bar has; less than what is shown has none. */
+  const signed = (ns, bars) => {
+    const digits = (nsyspipe.significant(Math.max(...bars.map((bar) => bar.end)) / 1e6).split(".")[1] ?? "").length;
+    const text = (Math.abs(ns) / 1e6).toFixed(digits);
+    if (!ns || Number(text)) return ns ? `${ns > 0 ? "+" : "-"}${text} ms` : "0 ms";
+    return `<${(10 ** -digits).toFixed(digits)} ms`;
   };
 
   const isWhole = (bar) => bar.delta === null;
 
-  const tip = (bar, palette) => {
+  const tip = (bar, palette, bars) => {
     const color = palette[bar.category];
     const rows = isWhole(bar)
       ? [nsyspipe.timeRow("mean step time", bar.end, color)]
       : [
         nsyspipe.timeRow("baseline", bar.baseline),
         nsyspipe.timeRow("candidate", bar.candidate),
-        { ...nsyspipe.timeRow("change", bar.delta, color), value: signed(bar.delta) },
+        { ...nsyspipe.timeRow("change", bar.delta, color), value: signed(bar.delta, bars) },
         nsyspipe.timeRow("step so far", bar.end),
       ];
     return nsyspipe.tooltip({ title: bar.name, rows });
@@ -36,7 +38,7 @@ nsyspipe.builders.waterfall = (() => {
     const middle = api.coord([0, at])[1];
     const below = at + 1 < bars.length ? api.coord([0, at + 1])[1] + HEIGHT / 2 : middle;
     const top = middle - HEIGHT / 2;
-    const text = isWhole(bar) ? nsyspipe.ms(bar.end) : signed(bar.delta);
+    const text = isWhole(bar) ? nsyspipe.ms(bar.end) : signed(bar.delta, bars);
     return {
       type: "group",
       children: [
@@ -64,11 +66,12 @@ nsyspipe.builders.waterfall = (() => {
     return {
       ...frame,
       grid: { left: width < NARROW ? 108 : 128, right: 88, top: 2, bottom: 26 },
-      tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(bars[hit.dataIndex], palette) },
+      tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(bars[hit.dataIndex], palette, bars) },
       xAxis: nsyspipe.valueAxis(palette, {
         ...nsyspipe.ticks(width - 216),
         min: data.from,
         max: Math.max(...bars.map((bar) => bar.end)) || 1,
+        splitLine: { showMaxLine: false, lineStyle: { color: palette.line } },
         axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMinLabel: !data.from, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
       }),
       yAxis: nsyspipe.categoryAxis(palette, bars.map((bar) => bar.name), {
