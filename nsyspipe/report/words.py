@@ -57,7 +57,7 @@ _UNKNOWN_COMM = {
 }
 _MIXED = {"different-runs", "more-ranks-than-world"}
 # Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured"}
+_MISSING = {"ranks-missing", "ranks-not-captured", "ranks-not-read"}
 _ALIKE = 0.01  # of a saving: what differs by less is not told apart
 
 

@@ -32,14 +32,11 @@ _SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "s
 _CELLS = pa.schema([(name, pa.float64() if "bus" in name else pa.int64()) for name in ("rank", "use", *_SUMS)])
 
 
-def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_capture: bool) -> pa.Table:
-    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one of all ranks together.
-
-    `steps` is `schema.STEPS`, `sizes` the ranks of each communicator, 0 where that is not known.
-    """
+def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
+    """Return `schema.TRAFFIC` of `schema.STEPS`: a row per (rank, communicator, collective), and one of all ranks together."""
     summary = steps.filter(steps["in_summary"])
     chosen = across.rows.in_step & np.isin(across.rows.step, summary["step"].to_numpy())
-    cells = pa.Table.from_pylist([*_cells(across, summary, sizes, chosen)], _CELLS)
+    cells = pa.Table.from_pylist([*_cells(across, summary, chosen)], _CELLS)
     is_whole = pc.ScalarAggregateOptions(skip_nulls=False)
     sums = cells.group_by("use", use_threads=False).aggregate([(name, "sum", is_whole) for name in _SUMS])
     pooled = sums.rename_columns(["use", *_SUMS]).append_column("rank", pa.nulls(len(sums), pa.int64()))
@@ -49,7 +46,7 @@ def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_captur
     order = np.lexsort((at, pc.fill_null(table["rank"], NONE)))
     table, at = table.take(pa.array(order)), at[order]
     role = pa.array(roles([*uses.values()]), pa.string()).take(pa.array(at))
-    n_ranks = sizes[table["use"].to_numpy() // len(COLLECTIVES)]
+    n_ranks = across.sizes[table["use"].to_numpy() // len(COLLECTIVES)]
     # Thousands of ranks would be listed in thousands of rows: those of a communicator are one text.
     texts = {one.ranks: pa.array([",".join(map(str, one.ranks))]) for one in uses.values()}
     ranks = [texts[one.ranks] for one in uses.values()]
@@ -81,10 +78,10 @@ def _use(rows: CommRows) -> Int64:
     return rows.communicator.astype(np.int64) * len(COLLECTIVES) + rows.collective
 
 
-def _cells(across: CrossRank, summary: pa.Table, sizes: Int64, chosen: Flags) -> Iterator[dict[str, Any]]:
+def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict[str, Any]]:
     rows, use = across.rows, _use(across.rows)
     windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
-    message, bus, is_sized = message_sizes(rows, sizes, np.arange(len(rows)))
+    message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
     matched = across.waiting
     is_measured = is_sized & across.is_matched
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
