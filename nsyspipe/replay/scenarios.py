@@ -202,7 +202,9 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     timelines = rank_timelines(run, windows)
     if reason := limits.why_not_replayable(run, timelines, windows):
         return reason
-    role_of = {(row["communicator"], row["collective"]): row["role"] for row in run.traffic().to_pylist()}
+    role_of = {
+        (row["communicator"], row["collective"]): row["role"] for row in run.traffic().drop_columns("ranks").to_pylist()
+    }
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}

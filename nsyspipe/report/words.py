@@ -58,7 +58,7 @@ _UNKNOWN_COMM = {
 }
 _MIXED = {"different-runs", "more-ranks-than-world"}
 # Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured"}
+_MISSING = {"ranks-missing", "ranks-not-captured", "ranks-not-read"}
 # What the bound of late ranks is made of, and which of it only where all but compute may go.
 _PARTS_OF_LATE = {
     "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",

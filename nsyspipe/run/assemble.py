@@ -16,7 +16,7 @@ from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
-from nsyspipe.model.table import Flags, Int64, TableSchema, conform
+from nsyspipe.model.table import Flags, TableSchema, conform
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
@@ -46,7 +46,6 @@ class RunTables:
     selection: Selection
     world_size: int | None
     across: comm.CrossRank  # the ranks in the order of the table, on one clock, with their communication
-    sizes: Int64  # ranks of each communicator, 0 where that is not known
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
 
@@ -57,22 +56,22 @@ def merge(
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
     log: NcclLog | None = None,
-    n_there: int | None = None,
+    there: frozenset[int] = frozenset(),
 ) -> RunTables:
     """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
 
-    Where only some of the reports are read, `n_there` is how many ranks all are of, at least.
+    Where only some of the reports are read, the ranks of all are `there`.
     """
     digests, sidecars = gathered.digests, gathered.sidecars
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launched, n_there)
+    size = world_size(digests, log, sidecars.world_size, launched, max(there, default=-1) + 1 or None)
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
-    across = comm.cross_rank(numbered, len(digests), is_one_run=is_one_run, is_aligned=gathered.is_aligned)
+    across = comm.cross_rank(numbered, len(digests), size, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
     numbers_in_order = [rank.number for rank in ranks]
 
@@ -88,9 +87,8 @@ def merge(
     windows = _without(_without(windows, _HIDDEN, hidden), (*_DTOD, *_GRAD_COPIES), is_graph)
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
-    sizes = comm.communicator_sizes(across, size)
-    steps = _steps(windows, across, sizes, selection)
-    of_collectives = (across, numbers_in_order, selection.steps, sizes)
+    steps = _steps(windows, across, selection)
+    of_collectives = (across, numbers_in_order, selection.steps)
     collectives = comm.collective_figures(*of_collectives)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
@@ -102,7 +100,9 @@ def merge(
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
         all_collectives=functools.partial(comm.collectives_table, *of_collectives),
-        stragglers=comm.stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
+        stragglers=comm.stragglers_table(
+            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=across.is_whole
+        ),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
         host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
@@ -110,16 +110,15 @@ def merge(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
             *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
             *across.problems,
-            *_of_ranks(ranks, size, sidecars),
+            *_of_ranks(ranks, size, sidecars, there),
             *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
             *sidecars.problems,
-            *_of_messages(across, sizes, digests),
+            *_of_messages(across, digests),
             *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
         ),
         selection=selection,
         world_size=size,
         across=across,
-        sizes=sizes,
         is_capture=is_capture,
     )
 
@@ -203,7 +202,7 @@ def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) 
     return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
-def _steps(windows: pa.Table, across: comm.CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
+def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     counts = [rank.process.windows.num_rows for rank in across.placed]
     place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
@@ -211,7 +210,7 @@ def _steps(windows: pa.Table, across: comm.CrossRank, sizes: Int64, selection: S
     waits, exposed_waits, is_known = comm.step_waits(across, place, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
     is_known &= ~np.isin(step, step[pc.is_null(windows["comm_ns"]).to_numpy()])
-    n_bytes, is_sized = comm.step_bytes(across, sizes, place, step)
+    n_bytes, is_sized = comm.step_bytes(across, place, step)
     has_comm = pc.is_valid(windows["comm_ns"])
     columns = {name: windows[name] for name in windows.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
@@ -297,7 +296,9 @@ def _of_reports(
             yield problem("no-session-start").at(report=name)
 
 
-def _of_ranks(ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: RunSidecars) -> Iterator[Problem]:
+def _of_ranks(
+    ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: RunSidecars, there: frozenset[int]
+) -> Iterator[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     for rank in ranks:
         if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
@@ -307,6 +308,9 @@ def _of_ranks(ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: 
     if size is None or not ranks:
         return
     present = {rank.number for rank in ranks}
+    if unread := sorted(there - present):
+        yield problem("ranks-not-read", n=len(unread), world_size=size, missing=_ranks(unread, len(unread)))
+        present.update(unread)
     # Left out of the capture on purpose.
     without = {rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None}
     left_out = sorted(number for number in without - present if number < size)
@@ -326,10 +330,10 @@ def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
     return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
 
 
-def _of_messages(across: comm.CrossRank, sizes: Int64, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
+def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
     """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     own = np.flatnonzero(across.rows.in_step)
-    n_absent = int(np.count_nonzero(comm.message_sizes(across.rows, sizes, own)[0] == comm.ABSENT))
+    n_absent = int(np.count_nonzero(comm.message_sizes(across, own)[0] == comm.ABSENT))
     if len(across.placed) < 2 or not n_absent:  # noqa: PLR2004 - one rank sends nothing
         return
     if n_absent < own.size:

@@ -186,20 +186,33 @@ class CrossRank:
     placed: tuple[Rank[ProcessDigest], ...]  # the ranks in ascending order, shifts corrected by the clock offsets
     offsets: tuple[ClockOffset, ...] | None  # one per report; None where some meet no others, whose are not known
     rows: CommRows  # all communication operations, times aligned
-    waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
+    sizes: Int64  # ranks of each communicator, 0 where that is not known
+    waiting: (
+        matching.Waiting | None
+    )  # of communicators that are here whole; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
+    is_whole: bool = True  # whether no communicator lacks ranks
 
     @property
     def is_matched(self) -> Flags:
-        """Which operations are matched."""
+        """Which operations are matched, in communicators that are here whole."""
         return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
 
 
 def cross_rank(
-    ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool, is_aligned: bool = True
+    ranks: Sequence[Rank[ProcessDigest]],
+    n_reports: int,
+    world_size: int | None,
+    *,
+    is_one_run: bool,
+    is_aligned: bool = True,
 ) -> CrossRank:
-    """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned."""
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
+
+    Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last.
+    """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    sizes, n_users, is_whole = _communicators(rows, ranks, world_size)
     group, n_required = rows.groups(len(ranks))
     matched = matching.match(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
@@ -223,15 +236,23 @@ def cross_rank(
     elif has_comm and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
-        known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
-        problems += _matching_problems(rows, known, may_differ=not (is_one_run or matched))
+        of_whole = [block[is_whole[rows.communicator[block[:, 0]]]] for block in matched]
+        known = matching.waiting(of_whole, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
+        is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
+        for block in matched:
+            is_lost[block] = False
+        problems += _matching_problems(rows, known, is_lost, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
-    return CrossRank(tuple(placed), None if has_parts else tuple(offsets), rows, known, tuple(problems))
+    return CrossRank(
+        tuple(placed), None if has_parts else tuple(offsets), rows, sizes, known, tuple(problems), bool(is_whole.all())
+    )
 
 
-def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: bool) -> Iterator[Problem]:
-    if n_unmatched := int(np.count_nonzero(rows.in_step & ~known.is_matched)):
+def _matching_problems(
+    rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool
+) -> Iterator[Problem]:
+    if n_unmatched := int(np.count_nonzero(is_lost)):
         total = int(np.count_nonzero(rows.in_step))
         if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
             yield problem("different-runs", total=total)
@@ -244,13 +265,19 @@ def _matching_problems(rows: CommRows, known: matching.Waiting, *, may_differ: b
         yield problem("ended-before-last-arrived", n=n_early)
 
 
-def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
-    """Return each communicator's ranks by NCCL's payload, else those using it if no rank is missing; 0: not known."""
-    names, n_ranks = across.rows.communicators, len(across.placed)
-    is_whole = world_size is None or world_size <= n_ranks
-    sizes = across.rows.n_users(n_ranks).tolist() if is_whole else [0] * len(names)
-    told = {_communicator_name(id_): n for rank in across.placed for id_, n in rank.report.comm_sizes.items()}
-    return np.array([told.get(name, size) for name, size in zip(names, sizes, strict=True)], np.int64)
+def _communicators(
+    rows: CommRows, ranks: Sequence[Rank[ProcessDigest]], world_size: int | None
+) -> tuple[Int64, Int64, Flags]:
+    """Return each communicator's ranks (0: not known), how many of those here use it, and whether none is missing.
+
+    How many there are NCCL's payload says, else those that use it where no rank of the world is missing.
+    """
+    n_users = rows.n_users(len(ranks))
+    told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
+    sizes = np.array([told.get(name, 0) for name in rows.communicators], np.int64)
+    if world_size is None or world_size <= len(ranks):
+        return np.where(sizes, sizes, n_users), n_users, np.ones(sizes.size, np.bool_)
+    return sizes, n_users, (sizes > 0) & (n_users >= sizes)
 
 
 def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:
@@ -278,11 +305,11 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
-def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
+def step_bytes(across: CrossRank, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
     """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
     rows, width = across.rows, len(across.placed)
     own = np.flatnonzero(rows.in_step)
-    n_bytes = message_sizes(rows, sizes, own)[0]
+    n_bytes = message_sizes(across, own)[0]
     at = pc.index_in(pa.array(rows.step[own] * width + rows.rank[own]), value_set=pa.array(step * width + rank))
     place = pc.fill_null(at, rank.size).to_numpy()  # behind the last: of no window
     is_known = n_bytes != ABSENT
@@ -290,14 +317,15 @@ def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tup
     return totals[:-1], np.bincount(place[~is_known], minlength=rank.size + 1)[:-1] == 0
 
 
-def message_sizes(rows: CommRows, sizes: Int64, of: Int64) -> tuple[Int64, Float64, Flags]:
+def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
     """Return the whole message of some operations (`ABSENT`: not known), its bus bytes, and whether those are known."""
+    rows = across.rows
     reported = rows.message_bytes[of]
     known = reported != ABSENT
     message, bus = np.full(of.size, ABSENT), np.zeros(of.size)
     if not known.any():
         return message, bus, known
-    n_ranks, collective = sizes[rows.communicator[of]], rows.collective[of]
+    n_ranks, collective = across.sizes[rows.communicator[of]], rows.collective[of]
     for code, name in enumerate(COLLECTIVES):
         own = known & (collective == code)
         whole = matching.whole_message(name, reported[own], n_ranks[own])
@@ -306,13 +334,13 @@ def message_sizes(rows: CommRows, sizes: Int64, of: Int64) -> tuple[Int64, Float
     return message, bus, known & (message != ABSENT) & (n_ranks > 0)
 
 
-def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
-    """Return `schema.COLLECTIVES` but for its texts, which are dictionaries; `sizes` are those of communicators, 0: not known."""
+def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
+    """Return `schema.COLLECTIVES` but for its texts, which are dictionaries."""
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
     seq = places_in_steps(across)
     order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
-    columns = _columns(across, order, ranks, summary_steps, sizes) | {
+    columns = _columns(across, order, ranks, summary_steps) | {
         "seq": seq[order],
         "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
         "exposed_ns": _exposed(across, order),
@@ -337,17 +365,17 @@ def _exposed(across: CrossRank, order: Int64) -> pa.Array:
     return pa.array(exposed[order], mask=is_graph[order])
 
 
-def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
+def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
-    return pa.table(_columns(across, order, ranks, summary_steps, sizes))
+    return pa.table(_columns(across, order, ranks, summary_steps))
 
 
 def _columns(
-    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
+    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
 ) -> dict[str, pa.Array | Int64 | Flags]:
     rows = across.rows
-    message, bus, is_sized = message_sizes(rows, sizes, order)
+    message, bus, is_sized = message_sizes(across, order)
     return {
         "step": rows.step[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
@@ -401,8 +429,10 @@ def places_in_steps(across: CrossRank) -> Int64:
 _OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
 
 
-def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool) -> pa.Table:
-    """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched, lateness without steps."""
+def stragglers_table(
+    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool, is_whole: bool
+) -> pa.Table:
+    """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched or ranks are missing, lateness without steps."""
     chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
@@ -426,5 +456,5 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
         "held_up_ns": sums_of(np.searchsorted(ranks, held_up["rank"]), held_up["held_up_ns"].to_numpy(), n_ranks),
     }
     own_waits = [waits.get(number) for number in ranks]
-    figures = figures if is_known else dict.fromkeys(figures, pa.nulls(n_ranks))
+    figures = figures if is_known and is_whole else dict.fromkeys(figures, pa.nulls(n_ranks))
     return schema.STRAGGLERS.table({"rank": ranks, "wait_ns": own_waits, **figures})

@@ -371,7 +371,7 @@ class ChosenRanks:
     asked: str
     paths: tuple[Path, ...]
     ranks: frozenset[int]  # of these reports
-    n_there: int  # ranks of the run, at least: those of the reports that are not read too
+    there: frozenset[int]  # of all reports of the run, read or not
     rank_map: Mapping[str, int] | None  # of these reports
 
     def check(self, numbers: Sequence[int], source: str) -> None:
@@ -396,18 +396,14 @@ def choose_ranks(
     if of_reports is None:
         problem = "chooses among reports of which neither all names (REPORT_0.sqlite) nor a captured RANK tell the rank"
         raise OptionError(f"--ranks {text}", problem, fix=f"{_MAP}, or leave it out")
-    there = {rank for own in of_reports for rank in own}
+    there = frozenset(rank for own in of_reports for rank in own)
     if absent := wanted_ranks - there:
-        problem, fix = (
-            f"rank {min(absent)} is not there",
-            f"--ranks {min(there)}, or others of these" if there else _MAP,
-        )
-        raise OptionError(f"--ranks {text}", problem, found=shown_ranks(there), fix=fix)
+        fix = f"--ranks {min(there)}, or others of these" if there else _MAP
+        raise OptionError(f"--ranks {text}", f"rank {min(absent)} is not there", found=shown_ranks(there), fix=fix)
     chosen = [not wanted_ranks.isdisjoint(own) for own in of_reports]
     ranks = frozenset(rank for own, is_chosen in zip(of_reports, chosen, strict=True) if is_chosen for rank in own)
-    n_there = max(max(there) + 1, len(there))
     own_map = given_map and {name: rank for name, rank in given_map.items() if rank in ranks}
-    return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, n_there, own_map)
+    return ChosenRanks(text, tuple(itertools.compress(paths, chosen)), ranks, there, own_map)
 
 
 def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:

@@ -100,7 +100,7 @@ class ReportRun(Run):
             rank_map=self.rank_map,
             skip_first=self.skip_first,
             log=self._log,
-            n_there=chosen.n_there if chosen else None,
+            there=chosen.there if chosen else frozenset(),
         )
         if chosen and tables.ranks.num_rows:
             chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
@@ -170,7 +170,7 @@ class ReportRun(Run):
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),
-            "traffic": lambda: traffic_table(merged.across, merged.steps, merged.sizes, is_capture=is_capture),
+            "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": self.judged_findings,
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import NOBODY, waited_until
 from nsyspipe.analysis.intervals import run_starts, union
@@ -15,92 +17,133 @@ from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.run.collectives import ABSENT, NONE, message_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
-    import pyarrow as pa
-
-    from nsyspipe.model.table import Flags, Float64, Int64
-    from nsyspipe.run.collectives import CrossRank
+    from nsyspipe.model.table import Flags, Int64
+    from nsyspipe.run.collectives import CommRows, CrossRank
 
 
-# Sums over summary steps, each of which a table has per step.
+# Sums over summary steps, each of which the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")
-# Matched operations whose size is known: whole messages, what crosses a link of them, and their time.
-_SIZED = ("sized_bytes", "sized_bus_bytes", "sized_ns")
-# What one rank moved with one collective of one communicator in its summary steps, `n_steps`: sums of those above, and
-# calls by the pass that launched them. None: not known.
-_Cell = dict[str, Any]
+# Calls by the pass that launched them; and of matched operations whose size is known whole messages, what crosses a link of
+# them, and their time.
+_SUMS = (*_PER_STEP, "forward", "backward", "sized_bytes", "sized_bus_bytes", "sized_ns", "n_steps")
+# What a rank did with one collective of one communicator, which is a use, in its summary steps. Null: not known.
+_CELLS = pa.schema([(name, pa.float64() if "bus" in name else pa.int64()) for name in ("rank", "use", *_SUMS)])
 
 
-def traffic_table(across: CrossRank, steps: pa.Table, sizes: Int64, *, is_capture: bool) -> pa.Table:
-    """Return `schema.TRAFFIC`: a row per (rank, communicator, collective), and one of all ranks together.
-
-    `steps` is `schema.STEPS`, `sizes` the ranks of each communicator, 0 where that is not known.
-    """
-    rows = across.rows
-    width = len(COLLECTIVES)
-    use = rows.communicator.astype(np.int64) * width + rows.collective
+def traffic_table(across: CrossRank, steps: pa.Table, *, is_capture: bool) -> pa.Table:
+    """Return `schema.TRAFFIC` of `schema.STEPS`: a row per (rank, communicator, collective), and one of all ranks together."""
     summary = steps.filter(steps["in_summary"])
-    windows = [summary[name].to_numpy() for name in ("rank", "step", "start_ns", "end_ns")]
-    chosen = rows.in_step & np.isin(rows.step, windows[1])
-    message, bus, is_sized = message_sizes(rows, sizes, np.arange(len(rows)))
-    is_hidden = {row["rank"] for row in summary.select(["rank", "comm_ns"]).to_pylist() if row["comm_ns"] is None}
-    cells: dict[int, dict[int, _Cell]] = {}
-    users: dict[int, set[int]] = {}
+    chosen = across.rows.in_step & np.isin(across.rows.step, summary["step"].to_numpy())
+    cells = pa.Table.from_pylist([*_cells(across, summary, chosen)], _CELLS)
+    is_whole = pc.ScalarAggregateOptions(skip_nulls=False)
+    sums = cells.group_by("use", use_threads=False).aggregate([(name, "sum", is_whole) for name in _SUMS])
+    pooled = sums.rename_columns(["use", *_SUMS]).append_column("rank", pa.nulls(len(sums), pa.int64()))
+    uses = _uses(across, cells, pooled, chosen)
+    table = pa.concat_tables([pooled.select(_CELLS.names), cells])
+    at = pc.index_in(table["use"], value_set=pa.array(uses, pa.int64())).to_numpy()
+    order = np.lexsort((at, pc.fill_null(table["rank"], NONE)))
+    table, at = table.take(pa.array(order)), at[order]
+    role = pa.array(roles([*uses.values()]), pa.string()).take(pa.array(at))
+    n_ranks = across.sizes[table["use"].to_numpy() // len(COLLECTIVES)]
+    # Thousands of ranks would be listed in thousands of rows: those of a communicator are one text.
+    texts = {one.ranks: pa.array([",".join(map(str, one.ranks))]) for one in uses.values()}
+    ranks = [texts[one.ranks] for one in uses.values()]
+
+    def divided(name: str, by: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pc.divide(pc.cast(table[name], pa.float64(), safe=False), pc.if_else(pc.greater(by, 0), by, None))
+
+    n_steps = pc.if_else(is_capture, None, pc.cast(table["n_steps"], pa.float64()))
+    per_step = {f"{name}_per_step": divided(name, n_steps) for name in _PER_STEP}
+    is_staged, wait = pc.equal(role, PIPELINE), per_step["wait_ns_per_step"]
+    seconds = pc.divide(pc.cast(table["sized_ns"], pa.float64()), 1e9)
+    columns = per_step | {
+        "rank": table["rank"],
+        "communicator": pa.array([one.communicator for one in uses.values()], pa.string()).take(pa.array(at)),
+        "collective": pa.array([one.collective for one in uses.values()], pa.string()).take(pa.array(at)),
+        "role": role,
+        "n_ranks": pa.array(n_ranks, mask=n_ranks == 0),
+        "ranks": pa.chunked_array([ranks[use] for use in at.tolist()], pa.string()),
+        # Stages wait for each other by design.
+        "bubble_ns_per_step": pc.if_else(is_staged, wait, None),
+        "wait_ns_per_step": pc.if_else(is_staged, None, wait),
+        "algbw_bytes_per_s": divided("sized_bytes", seconds),
+        "busbw_bytes_per_s": divided("sized_bus_bytes", seconds),
+    }
+    return schema.TRAFFIC.table(columns)
+
+
+def _use(rows: CommRows) -> Int64:
+    return rows.communicator.astype(np.int64) * len(COLLECTIVES) + rows.collective
+
+
+def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict[str, Any]]:
+    rows, use = across.rows, _use(across.rows)
+    windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
+    message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
+    matched = across.waiting
+    is_measured = is_sized & across.is_matched
+    is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     for place, rank in enumerate(across.placed):
         own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
-        starts, ends = windows[2][own_windows], windows[3][own_windows]
+        starts, ends = windows[1][own_windows], windows[2][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
         span = slice(edges[place], edges[place + 1])
         for code in np.unique(use[span]).tolist():
             of_use = np.flatnonzero(use[span] == code) + span.start
             own = of_use[chosen[of_use]]
-            times = union(rows.start_ns[of_use], rows.end_ns[of_use])
-            comm = int(times.lengths(starts, ends).sum())
-            beside = int(times.intersect(hidden).lengths(starts, ends).sum())
-            launched_in = rows.launched_in[own]
-            is_told = not (launched_in == NONE).any()
-            cell: _Cell = {
-                "calls": own.size,
-                "bytes": None if (message[own] == ABSENT).any() else int(message[own].sum()),
-                "comm_ns": comm,
-                "exposed_ns": comm - beside,
-                "hidden_ns": beside,
-                "wait_ns": _waited(across, of_use, own, starts, ends),
-                "forward": np.count_nonzero(launched_in == IN_FORWARD) if is_told else None,
-                "backward": np.count_nonzero(launched_in == IN_BACKWARD) if is_told else None,
-            }
-            if rank.number in is_hidden:
-                cell = dict.fromkeys(cell)
-            cell |= {"n_steps": starts.size, **_sized(across, own, message, bus, is_sized)}
-            cells.setdefault(code, {})[rank.number] = cell
-            users.setdefault(code // width, set()).add(rank.number)
+            cell: dict[str, Any] = {"rank": rank.number, "use": code, "n_steps": starts.size}
+            if matched is not None and own.size and is_measured[own].all():
+                cell["sized_bytes"], cell["sized_bus_bytes"] = message[own].sum(), bus[own].sum()
+                cell["sized_ns"] = matched.column("transfer_ns", own).sum()
+            if rank.number not in is_hidden:
+                times = union(rows.start_ns[of_use], rows.end_ns[of_use])
+                comm = times.lengths(starts, ends).sum()
+                beside = times.intersect(hidden).lengths(starts, ends).sum()
+                cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
+                cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
+                cell["wait_ns"] = _waited(across, of_use, own, starts, ends)
+                if not ((launched_in := rows.launched_in[own]) == NONE).any():
+                    cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
+                    cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
+            yield cell
+
+
+def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -> dict[int, CommUse]:
+    """Return what the role of each use is told from, in order of its communicator's name and its collective's."""
+    users: dict[int, dict[int, None]] = {}
+    for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
+        users.setdefault(use // len(COLLECTIVES), {})[rank] = None
+    ranks = {communicator: tuple(own) for communicator, own in users.items()}
     before = _kernels_before(across, chosen)
-    uses = []
-    for code, by_rank in cells.items():
-        ranks = tuple(sorted(users[code // width]))
-        uses.append(_use(code, rows.communicators[code // width], ranks, list(by_rank.values()), before.get(code, ())))
-    table: list[dict[str, Any]] = []
-    for (code, by_rank), one, role in zip(cells.items(), uses, roles(uses), strict=True):
-        named = {
-            "communicator": one.communicator,
-            "collective": one.collective,
-            "role": role,
-            "n_ranks": int(sizes[code // width]) or None,
-            "ranks": ",".join(map(str, one.ranks)),
-        }
-        for number, own_cells in ((None, list(by_rank.values())), *((rank, [cell]) for rank, cell in by_rank.items())):
-            table.append({"rank": number, **named, **_figures(own_cells, role, is_capture=is_capture)})
-    table.sort(key=lambda row: (row["rank"] is not None, row["rank"] or 0, row["communicator"], row["collective"]))
-    return schema.TRAFFIC.from_rows(table)
+    uses = {}
+    for row in pooled.to_pylist():
+        communicator, collective = divmod(row["use"], len(COLLECTIVES))
+        calls, n_steps = row["calls"] or 0, row["n_steps"]
+
+        def of_calls(name: str, calls: int = calls, row: dict[str, Any] = row) -> float | None:
+            return row[name] / calls if calls and row[name] is not None else None
+
+        uses[row["use"]] = CommUse(
+            communicator=across.rows.communicators[communicator],
+            collective=COLLECTIVES[collective],
+            ranks=ranks[communicator],
+            calls_per_step=calls / n_steps if n_steps else 0.0,
+            bytes_per_call=of_calls("bytes"),
+            forward_share=of_calls("forward"),
+            backward_share=of_calls("backward"),
+            kernels_before=before.get(row["use"], ()),
+        )
+    return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
 
 
 def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, ...]]:
     """Return by use how many kernels its ranks launch in a step before their first send or receive: the median of each's steps."""
-    rows, width = across.rows, len(COLLECTIVES)
+    rows = across.rows
     sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
-    use = rows.communicator[sends] * width + rows.collective[sends]
+    use = _use(rows)[sends]
     uses = np.unique(use).tolist()
     before: dict[int, tuple[float, ...]] = {}
     order = np.argsort(use, kind="stable")
@@ -124,48 +167,3 @@ def _waited(across: CrossRank, of_use: Int64, own: Int64, starts: Int64, ends: I
     begun = rows.start_ns[of_use]
     until = waited_until(begun, rows.end_ns[of_use], matched.column("wait_ns", of_use))
     return int(union(begun[until > begun], until[until > begun]).lengths(starts, ends).sum())
-
-
-def _sized(across: CrossRank, own: Int64, message: Int64, bus: Float64, is_sized: Flags) -> _Cell:
-    matched = across.waiting
-    if matched is None or not own.size or not (is_sized[own] & (matched.collective_id[own] != NOBODY)).all():
-        return dict.fromkeys(_SIZED)
-    sums = message[own].sum(), bus[own].sum(), matched.column("transfer_ns", own).sum()
-    return {name: one.item() for name, one in zip(_SIZED, sums, strict=True)}
-
-
-def _use(code: int, name: str, ranks: tuple[int, ...], cells: Sequence[_Cell], before: tuple[float, ...]) -> CommUse:
-    calls, n_bytes, forward, backward = (_total(cells, of) for of in ("calls", "bytes", "forward", "backward"))
-    n_steps = _total(cells, "n_steps")
-    return CommUse(
-        communicator=name,
-        collective=COLLECTIVES[code % len(COLLECTIVES)],
-        ranks=ranks,
-        calls_per_step=(calls or 0) / n_steps if n_steps else 0.0,
-        bytes_per_call=n_bytes / calls if calls and n_bytes is not None else None,
-        forward_share=forward / calls if calls and forward is not None else None,
-        backward_share=backward / calls if calls and backward is not None else None,
-        kernels_before=before,
-    )
-
-
-def _figures(cells: Sequence[_Cell], role: str, *, is_capture: bool) -> dict[str, float | None]:
-    n_steps = _total(cells, "n_steps")
-    figures: dict[str, float | None] = {}
-    for name in _PER_STEP:
-        total = None if is_capture else _total(cells, name)
-        figures[f"{name}_per_step"] = total / n_steps if total is not None and n_steps else None
-    # Stages wait for each other by design.
-    figures["bubble_ns_per_step"] = figures["wait_ns_per_step"] if role == PIPELINE else None
-    figures["wait_ns_per_step"] = None if role == PIPELINE else figures["wait_ns_per_step"]
-    n_bytes, bus, sized_ns = (_total(cells, name) for name in _SIZED)
-    seconds = (sized_ns or 0) / 1e9
-    figures["algbw_bytes_per_s"] = n_bytes / seconds if seconds > 0 else None
-    figures["busbw_bytes_per_s"] = bus / seconds if seconds > 0 else None
-    return figures
-
-
-def _total(cells: Sequence[_Cell], name: str) -> Any:  # noqa: ANN401 - a number
-    """Return the sum of what cells have of a name; None where one is not known."""
-    known = [cell[name] for cell in cells]
-    return None if None in known else sum(known)

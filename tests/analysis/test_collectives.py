@@ -162,12 +162,13 @@ def test_the_message_is_the_whole_array_and_bus_bandwidth_algorithm_bandwidth_ti
     assert module.bus_factor(collective, np.array([1.0, 2, 4, 8])).tolist() == factors.get(collective, [1] * 4)
 
 
-def across_of(*ranks):
+def across_of(*ranks, sizes=None):
     rows = comm_rows(ranks, [ints(0, 1)] * len(ranks))
     group, required = rows.groups(len(ranks))
     clocks = np.zeros((2, len(ranks)), np.int64)
     found = waiting(match(group, rows.rank, required), rows.start_ns, rows.end_ns, rows.rank, (clocks[0], clocks[1]))
-    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, found, ())
+    sizes = np.full(len(rows.communicators), 2) if sizes is None else ints(*sizes)
+    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, sizes, found, ())
 
 
 GATHERS, SUM_50 = rank(op(0, kind=GATHER, n_bytes=100)), rank(op(0, n_bytes=50))
@@ -198,8 +199,8 @@ NO_BANDWIDTH, EXACT = (None,) * 4, 2**53 + 1
     ((rank(op(0, n_bytes=EXACT)),) * 2, (2,), [(at, EXACT, 2.0**53, 2**53 * 1e8, 2**53 * 1e8) for at in range(2)]),
 ])  # fmt: skip
 def test_bandwidth_is_the_message_over_the_transfer_without_the_wait(ranks, sizes, expected):
-    across = across_of(*ranks)
-    table = collectives_table(across, range(len(across.placed)), ints(0), ints(*sizes)).to_pylist()
+    across = across_of(*ranks, sizes=sizes)
+    table = collectives_table(across, range(len(across.placed)), ints(0)).to_pylist()
     names = ("rank", "message_bytes", "bus_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s")
     assert [tuple(row[name] for name in names) for row in table] == expected
 
@@ -221,7 +222,7 @@ TWO_STEPS = rank(op(0, n_bytes=10), op(20, member=1, n_bytes=7))
 ])  # fmt: skip
 def test_bytes_of_a_step_are_those_of_the_operations_that_belong_to_it(ranks, rank_of, step_of, expected):
     across = across_of(*ranks)
-    found, known = step_bytes(across, ints(*(2 for _ in across.rows.communicators)), ints(*rank_of), ints(*step_of))
+    found, known = step_bytes(across, ints(*rank_of), ints(*step_of))
     assert [n if is_known else None for n, is_known in zip(found.tolist(), known.tolist(), strict=True)] == expected
 
 

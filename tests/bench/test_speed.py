@@ -244,11 +244,10 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()
-    run = CrossRank((), tuple(offsets), rows, found, ())
-    sizes = np.full(len(rows.communicators), N_RANKS)
+    run = CrossRank((), tuple(offsets), rows, np.full(len(rows.communicators), N_RANKS), found, ())
     chosen = np.unique(rows.step)
-    table = collectives_table(run, range(N_RANKS), chosen, sizes)
-    table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen, sizes)) for _ in range(2))
+    table = collectives_table(run, range(N_RANKS), chosen)
+    table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))
 
     # Ends agree within 3 us, so clocks are known as well: up to what all have in common.
     assert found.is_matched.all()

@@ -8,7 +8,7 @@ from nsyspipe.analysis.traffic import parallelism
 from nsyspipe.reader.fabric import read_nccl_logs
 from tests.build import nccl_layouts as nccl
 from tests.build.nccl_layouts import BYTES, COMM, RANK, RANKS
-from tests.build.tools import codes, run_of
+from tests.build.tools import codes, problem_of, run_of
 from tests.build.trace import TraceBuilder
 
 MIB = 2**20
@@ -85,6 +85,40 @@ def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):
     run = run_of(tmp_path, *(grid_rank(rank, has_payloads=False) for rank in range(4)))
     named = [(row["communicator"], row["role"], row["ranks"], row["bytes_per_step"]) for row in rows_of(run, None)]
     assert named == [("all_reduce/0", "tensor", "0,1,2,3", None), ("all_reduce/1", "data", "0,1,2,3", None)]
+
+
+@pytest.mark.parametrize(("asked", "has_payloads", "tensor", "data"), [
+    ("0-1", True, ((20, 0), MIB / 15e-9), ((None, None), None)),
+    ("0,2", True, ((None, None), None), ((0, 0), 4 * MIB / 60e-9)),
+    # Streams are of all ranks, as far as anybody can tell.
+    ("0-1", False, ((None, None), None), ((None, None), None)),
+])  # fmt: skip
+def test_of_some_ranks_only_communicators_that_are_read_whole_say_who_waits(
+    tmp_path, asked, has_payloads, tensor, data
+):
+    for rank in range(4):
+        grid_rank(rank, has_payloads=has_payloads).write(tmp_path / f"x_{rank}.sqlite")
+    run, whole = nsyspipe.load(tmp_path, ranks=asked), nsyspipe.load(tmp_path)
+    first, second = (rows_of(run, rank) for rank in run.ranks["rank"].to_pylist())
+    for place, (waits, bandwidth) in enumerate((tensor, data)):
+        rows = first[place], second[place]
+        assert tuple(row["wait_ns_per_step"] for row in rows) == waits
+        assert [row["algbw_bytes_per_s"] for row in rows] == pytest.approx([bandwidth] * 2)
+        # What a rank did itself it did, whoever else is read.
+        own = "calls_per_step", "bytes_per_step", "comm_ns_per_step", "exposed_ns_per_step", "role"
+        assert all(row[name] == rows_of(whole, row["rank"])[place][name] for row in rows for name in own)
+    # A step has one of either, and who is late may be so for one that was not read.
+    unknown = run.steps()["wait_ns"], run.steps()["transfer_ns"], *run.stragglers().drop_columns("rank").columns
+    assert all(column.null_count == len(column) for column in unknown)
+    row = problem_of(run, "ranks-not-read")
+    assert (row["severity"], row["fix"]) == ("info", "leave out --ranks")
+    assert "unmatched-collectives" not in codes(run)
+
+
+def test_thousands_of_rows_list_the_ranks_of_a_communicator_in_one_text(tmp_path):
+    run = run_of(tmp_path, *(grid_rank(rank, 2, 4, has_payloads=False) for rank in range(4)))
+    listed = run.traffic()["ranks"]
+    assert len({chunk.buffers()[2].address for chunk in listed.chunks}) == 1 < listed.num_chunks
 
 
 def test_rows_of_a_rank_without_overlap_sum_to_its_communication(tmp_path):
