@@ -413,6 +413,10 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
 {_SUMMARY}
     link_kind               text?       kind of the slowest link, as in `links`; null when not known <- NCCL log, topology
     nccl_version            text?       of NCCL; null without its log <- NCCL log
+    n_findings              count?      rules that fired; null where the run was saved before there was this column <- `findings`
+    first_finding           text?       identifier of the first of them; null without any, and so are the two that follow <- `findings`
+    first_action            text?       what it says to change, in a few words <- `findings`
+    first_saving_ns_per_step  float:ns?  its upper bound on the step time that this could give back; null where it has none <- `findings`
     tool_version            text        nsyspipe that wrote the run
     schema_version          count       version of this dataset's columns
     details                 json        lists and verdicts of the run, for nsyspipe's own use

@@ -17,20 +17,18 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded
-from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
+from nsyspipe.store.layout import file_name, find_saved, partition, published
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
     RunFiles,
     check_ranks,
     check_steps_known,
-    nulls_first,
     parsed_object,
     read_run_files,
 )
@@ -150,79 +148,6 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
     """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
     return SavedRun(store, *find_saved(store, run_id), label)
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A run of a store, or one table of it, that cannot be read."""
-
-    run_id: str
-    table: str  # `runs` when all of it is missing from the answer, `findings` when only those are
-    message: str  # what is wrong with the table's file
-    fix: str | None
-
-
-@dataclass(frozen=True)
-class StoredRuns:
-    """The runs of a store, each in one version of it."""
-
-    # `schema.RUNS`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.
-    runs: pa.Table
-    # `schema.FINDINGS` after the run id: the finding of each run that could bring most, in order of the run ids.
-    findings: pa.Table
-    unreadable: tuple[Unreadable, ...]  # in order of run id
-
-
-def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
-    """Read what identifies each run of a store, its figures, and its first finding; a `DatasetError` if none can be read.
-
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
-    `on_progress` is called with (runs read, runs in all).
-    """
-    ids = sorted(run_ids(store))
-    if not ids:
-        if store.is_file():
-            raise DatasetError(str(store), "is no directory", fix=f"nsyspipe analyze {store} --out runs")
-        what = "holds no saved run" if store.is_dir() else "is no directory"
-        place = store / "runs" if store.is_dir() and any(store.iterdir()) else store
-        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {place}")
-    rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
-    unreadable: list[Unreadable] = []
-    for n_done, run_id in enumerate(ids, start=1):
-        files = read_run_files(store, run_id, ("findings",))
-        for name, found in rows.items():
-            row = _first_row(files, name)
-            if isinstance(row, Unreadable):
-                unreadable.append(row)
-                break
-            found.append(row)
-        if on_progress:
-            on_progress(n_done, len(ids))
-    if not rows["runs"]:
-        first = unreadable[0]
-        what = f"none of its {len(ids)} saved runs can be read"
-        raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
-    runs = pa.concat_tables(rows["runs"]).combine_chunks()
-    runs = conform(nulls_first(runs, ["captured_at_utc", "run_id"]), schema.RUNS)
-    found, wanted = rows["findings"], DATASET["findings"]
-    findings = conform(pa.concat_tables(found).combine_chunks(), wanted) if found else wanted.empty()
-    return StoredRuns(runs, findings, tuple(unreadable))
-
-
-def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
-    """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
-    shown = decoded(files.run_id)
-    if name == "runs" and not has_run(files.store, files.run_id):  # removed since it was listed
-        return Unreadable(shown, name, "is gone", None)
-    try:
-        table = files.table(name)
-        table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
-        ids = pa.array([files.run_id] * table.num_rows, pa.string())
-    except DatasetError as error:
-        return Unreadable(shown, name, error.problem, error.fix)
-    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
-        return Unreadable(shown, name, "is not what nsyspipe writes", AGAIN)
-    return table.add_column(0, "run_id", ids)
 
 
 # --- what no column of a run holds, as JSON in its row ---

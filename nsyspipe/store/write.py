@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict
@@ -19,8 +20,9 @@ from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
-from nsyspipe.store.read import digest_of, nulls_first
+from nsyspipe.store.index import index_row, read_index
+from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
+from nsyspipe.store.read import digest_of, nulls_first, row_content
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
 
@@ -61,6 +63,8 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "files": dict(sorted(files.items())),
     }
     known = run.link.slowest if run.link else None
+    findings = run.findings()
+    first = (findings.slice(0, 1).to_pylist() or [dict.fromkeys(findings.column_names)])[0]
     row = {
         **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
@@ -68,6 +72,10 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         **run.summary().to_pylist()[0],
         "link_kind": known.kind if known else None,
         "nccl_version": run.nccl.version if run.nccl else None,
+        "n_findings": findings.num_rows,
+        "first_finding": first["id"],
+        "first_action": first["action"],
+        "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
         "details": json.dumps(details),
@@ -135,6 +143,7 @@ def save(
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)
+            _update_index(store, opened, staged)
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
@@ -186,7 +195,32 @@ def check_store(run: Run, store: Path) -> None:
 
 
 def _write(table: pa.Table, staged: Staged, name: str) -> str:
-    """Write one file, small times by their differences, texts by dictionary, the rest as it is; return its digest."""
+    content = _encoded(table)
+    with staged.tables.create(name) as file:
+        file.write(content)
+    return digest_of(content)
+
+
+# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
+_MOST_ADDED = 100
+
+
+def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
+    """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
+    with contextlib.suppress(OSError):
+        ids, known = {*run_ids(store)} - {staged.run_id}, read_index(store)
+        lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
+        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
+        for run_id in lacking:
+            with contextlib.suppress(DatasetError):
+                rows.append(index_row(store, run_id, row_content(store, run_id)))
+        with staged.own.create(INDEX_FILE) as file:
+            file.write(_encoded(pa.concat_tables(rows)))
+        os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)
+
+
+def _encoded(table: pa.Table) -> pa.Buffer:
+    """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
     kinds = {field.name: field.type for field in table.schema}
     texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
     times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
@@ -201,7 +235,4 @@ def _write(table: pa.Table, staged: Staged, name: str) -> str:
         column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
     )
-    content = written.getvalue()
-    with staged.tables.create(name) as file:
-        file.write(content)
-    return digest_of(content)
+    return written.getvalue()

@@ -19,14 +19,15 @@ from nsyspipe.report.files import check_directory, check_target, identity_of_pag
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
+from nsyspipe.store.index import Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
-from nsyspipe.store.saved_run import Unreadable, open_saved, stored_runs
+from nsyspipe.store.saved_run import open_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsyspipe.model.figures import Figure
-    from nsyspipe.store.saved_run import StoredRuns
+    from nsyspipe.store.index import StoredRuns
 
 NOT_RECORDED = "not recorded"
 _LINKS = {
@@ -112,14 +113,12 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the runs by time of capture, as the store gives them.
 
-    Each has its ``row`` of `schema.RUNS`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
+    Each has its ``row`` of `store.index.INDEX`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
     not recorded), what to change first (``finding``), the ``most`` that it could bring, how (``hint``), and the URL of
     its own ``page``, relative to the dashboard.
     """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
-    rows = stored.runs.drop_columns(["captured_at_utc", "details"]).to_pylist()
-    firsts = {row["run_id"]: row for row in stored.findings.to_pylist()}
-    unknown = {damaged.run_id for damaged in stored.unreadable}
+    rows = stored.runs.drop_columns(["captured_at_utc"]).to_pylist()
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
@@ -127,12 +126,11 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
             at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=captured_us)
             captured_ms = captured_us // 1000
             captured = f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"  # whatever the locale
-        none = {"id": NOT_RECORDED if row["run_id"] in unknown else "none", "saving_ns_per_step": None, "action": None}
-        first, page = firsts.get(row["run_id"], none), pages.get(row["run_id"])
-        saving = first["saving_ns_per_step"]
-        most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
-        told = {"captured": captured, "captured_ms": captured_ms, "finding": first["id"], "most": most}
-        runs.append({"row": row, "group": group_name(row), **told, "hint": first["action"], "page": page})
+        finding = row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED)
+        saving, page = row["first_saving_ns_per_step"], pages.get(row["run_id"])
+        most = f"up to {ms_text(saving)}" if saving else None
+        told = {"captured": captured, "captured_ms": captured_ms, "finding": finding, "most": most}
+        runs.append({"row": row, "group": group_name(row), **told, "hint": row["first_action"], "page": page})
     return runs
 
 
