@@ -92,9 +92,9 @@ FOLLOWED = shown("dashboard")
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
-    """Return a figure of a row of `schema.RUNS`; a damaged one, which no page can carry, is null."""
+    """Return a figure of a row of `schema.RUNS` to nine digits; a damaged one, which no page can carry, is null."""
     value = run[figure.column]
-    return float(value) if value is not None and math.isfinite(value) else None
+    return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
 def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
@@ -140,6 +140,7 @@ STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
 _SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
 _STYLES = ("dashboard.css", "dashboard_table.css")
+_ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
 def dashboard_page(
@@ -150,7 +151,6 @@ def dashboard_page(
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
     sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
-    texts = [[(_text(run["row"], one), value_of(run["row"], one) is None) for one in FOLLOWED] for run in runs]
     context = {
         "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
         "store": title,
@@ -159,7 +159,8 @@ def dashboard_page(
         # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
         "n_few": 6,
         "n_most": 40,
-        "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
+        "n_runs": len(runs),
+        "rows": [(at, runs[at], _texts(runs[at]["row"])) for at in range(len(runs))[-_ROWS:]][::-1],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
@@ -167,6 +168,10 @@ def dashboard_page(
     data = {"dashboard": _data(runs, choices)}
     title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
     return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
+
+
+def _texts(row: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    return [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]
 
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
@@ -183,6 +188,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
     better = {"lower": -1, "higher": 1, "neither": 0}
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
+    hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
         "figures": [
             {"name": figure.column, "kind": figure.unit, "better": better[figure.better], "category": figure.category}
@@ -198,9 +204,12 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
             "time": [run["captured_ms"] for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [", ".join(filter(None, (run["finding"], run["most"]))) for run in runs],
+            "finding": [run["finding"] for run in runs],
+            "most": [run["most"] for run in runs],
+            "hint": [hints[run["hint"]] for run in runs],
             "page": [run["page"] for run in runs],
         },
+        "hints": [*hints],
         "values": values,
         "missing": {
             one.column: {
