@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -152,8 +153,7 @@ def open_saved(store: Path, run_id: str | None = None, label: str | None = None)
 
 # --- what no column of a run holds, as JSON in its row ---
 
-_LONGEST_TEXT = _MOST = 1_000_000
-_DEEPEST, _MISSING = 8, object()
+_DEEPEST = 8
 
 
 @dataclass(frozen=True)
@@ -164,27 +164,20 @@ class Details:
     skipped_steps: list[int]
     nccl: NcclFacts | None
     link: LinkVerdict | None
-    n_host_steps: int | None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+    n_host_steps: int | None = None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
 
 
 def parse_details(text: str) -> Details:
     """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
-    found = parsed_object(text)
-    header = _value("RunHeader", found.get("header"), "header")
-    capture = header.capture
+    details: Details = _value("Details", parsed_object(text), "")
+    header, capture = details.header, details.header.capture
     _check_moment(header.captured_at_utc, "header")
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         environment = recorded_environment(capture.environment, Mask())
         capture = replace(capture, command=command, environment=environment)
-    return Details(
-        header=replace(header, capture=capture),
-        skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
-        nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
-        link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
-        n_host_steps=_value("int | None", found.get("n_host_steps"), "n_host_steps"),
-    )
+    return replace(details, header=replace(header, capture=capture))
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
@@ -201,39 +194,40 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
-            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
+            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}".lstrip("."))
         elif one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{where} lacks {one.name}")
+            raise ValueError(f"{where or 'it'} lacks {one.name}")
     return _OBJECTS[needed](**values)
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+    return isinstance(value, str)
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
 
 
-def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and len(value) <= _MOST and all(map(of, value))
+def _is_list(value: object, of: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
 
 
 def _is_evidence(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         held = value.values() if isinstance(value, dict) else value
         return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
-    return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
+    return value is None or isinstance(value, bool | str) or _is_number(value)
 
 
-_OBJECTS: dict[str, Any] = {one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)}
+_DECLARED = (Details, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+_OBJECTS: dict[str, Any] = {one.__name__: one for one in _DECLARED}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
     "float": _is_number,
     "bool": lambda value: isinstance(value, bool),
-    "list[str]": _is_list(_is_text),
-    "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= LARGEST),
+    "list[str]": lambda value: _is_list(value, _is_text),
+    "list[int]": lambda value: _is_list(value, _IS["int"]),
     "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "tuple[str, str]": lambda value: isinstance(value, list) and [*map(_is_text, value)] == [True] * 2,
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
@@ -241,9 +235,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 
 def _check_moment(text: str | None, where: str) -> None:
-    try:
-        is_utc = text is None or datetime.fromisoformat(text).tzinfo is not None
-    except ValueError as error:
-        raise ValueError(f"{where}.captured_at_utc is no time") from error
+    is_utc = text is None
+    with contextlib.suppress(ValueError):
+        is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
     if not is_utc:
         raise ValueError(f"{where}.captured_at_utc is no time of UTC")
