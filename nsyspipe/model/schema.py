@@ -267,9 +267,6 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
     device_end_ns    ns?     last end of those, aligned time; null without any <- KERNEL.end, MEMCPY.end
 """)
 
-# Lanes of a rank in a timeline, from top to bottom.
-LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
-
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
         median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
         Neighbouring ones of a lane are joined, those with the smallest gaps first, until few enough are left.
@@ -446,8 +443,7 @@ _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FIN
 EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)
 DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 
-# The tables of a run by name; those that its JSON document has row by row, by their key there; and all that a user gets, as
-# ``nsyspipe schema`` prints them.
+# Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe schema`` prints.
 RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
 DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, TRAFFIC, LINKS)}
 DOCUMENTED[PHASES.name] = PHASE_SUMMARY

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nsyspipe.errors import DatasetError
+from nsyspipe.model.names import printable
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.store import layout
@@ -85,7 +86,7 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     if found.unreadable:
         first, n_runs = found.unreadable[0], len(found.unreadable)
         what = f"none of its {n_runs} saved runs can be read"
-        raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
+        raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
     if store.is_file():
         raise DatasetError(str(store), "is no directory", fix=f"nsyspipe analyze {store} --out runs")
     what = "holds no saved run" if store.is_dir() else "is no directory"

@@ -22,7 +22,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index
-from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
+from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, is_run_id, run_ids, table_of_file
 from nsyspipe.store.read import digest_of, nulls_first, row_content
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
@@ -208,8 +208,8 @@ _MOST_ADDED = 100
 
 def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
-    with contextlib.suppress(OSError):
-        ids, known = {*run_ids(store)} - {staged.run_id}, read_index(store)
+    with contextlib.suppress(OSError, ValueError, DatasetError):
+        ids, known = {*filter(is_run_id, run_ids(store))} - {staged.run_id}, read_index(store)
         lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
         rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
         for run_id in lacking:
@@ -244,9 +244,9 @@ def _encoded(table: pa.Table) -> pa.Buffer:
 def _cuts(table: pa.Table) -> list[int]:
     """Return where row groups begin, of tables by rank between ranks if they can: who asks for one rank reads one group."""
     n_rows, cuts = table.num_rows, [0]
-    borders = np.empty(0, np.int64)
-    if n_rows > _ROWS_PER_GROUP and DATASET[table.schema.metadata[b"table"].decode()].key[1:2] == ("rank",):
-        borders = np.flatnonzero(np.diff(pc.fill_null(table["rank"], -1).to_numpy())) + 1
+    has_ranks = n_rows > _ROWS_PER_GROUP and "rank" in table.column_names
+    steps = np.diff(pc.fill_null(table["rank"], -1).to_numpy()) if has_ranks else np.empty(0)
+    borders = np.flatnonzero(steps) + 1 if (steps >= 0).all() else np.empty(0, np.int64)
     while (latest := cuts[-1] + _ROWS_PER_GROUP) < n_rows:
         border = int(borders[: np.searchsorted(borders, latest, "right")].max(initial=0))
         cuts.append(border if border > cuts[-1] else latest)
