@@ -107,8 +107,9 @@ def remembered_size():
     sizes = {}
 
     def size_of(file):
-        if os.fstat(file.fileno()).st_size > 2**20:
+        if file.seek(0, os.SEEK_END) > 2**20:
             return check_size(file)
+        file.seek(0)
         content = hashlib.blake2b(file.read()).digest()
         if content not in sizes:
             sizes[content] = check_size(file)

@@ -11,6 +11,7 @@ from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.store.layout import partition
 
 FILE = "part-0.parquet"
+_FIRST = {"finding": "id", "action": "action", "saving_ns_per_step": "saving_ns_per_step"}
 START = datetime(2026, 3, 1, 4, 30, tzinfo=UTC)
 
 
@@ -21,7 +22,7 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
         "nsys_versions": "2026.1", "export_schema_versions": "3.20", "captured_at_utc": START,
         "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": 100e6,
         "throughput_steps_per_s": 10.0, "comm_share": 0.2, "exposed_comm_share": 0.1, "backward_overlap_ratio": 0.5,
-        "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "tool_version": "0.1.0",
+        "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "n_findings": 0, "tool_version": "0.1.0",
         "schema_version": SCHEMA_VERSION, "details": "{}",
     } | changes  # fmt: skip
 
@@ -36,7 +37,8 @@ def finding_row(**changes: Any) -> dict[str, Any]:
 
 def add_run(store: Path, run_id: str, *, findings: Any = (), **changes: Any) -> str:
     """Write a run into a store; `changes` are of its row of `runs`. Return its id."""
-    write(store, "runs", run_id, [run_row(run_id, **changes)])
+    first = {f"first_{name}": findings[0][of] for name, of in _FIRST.items()} if findings else {}
+    write(store, "runs", run_id, [run_row(run_id, **{"n_findings": len(findings), **first, **changes})])
     write(store, "findings", run_id, [{"run_id": run_id, **row} for row in findings])
     return run_id
 

@@ -267,9 +267,6 @@ PHASE_RANGES = table(f"""phase_ranges by rank, start_ns, phase: One row per host
     device_end_ns    ns?     last end of those, aligned time; null without any <- KERNEL.end, MEMCPY.end
 """)
 
-# Lanes of a rank in a timeline, from top to bottom.
-LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
-
 TIMELINE = table(f"""timeline by rank, lane, start_ns: One row per bar of the representative step: the step of the figures whose step time is closest to the
         median. Operations that overlap are one bar, but of communication each time belongs to the operation that began first; bars of phases may overlap.
         Neighbouring ones of a lane are joined, those with the smallest gaps first, until few enough are left.
@@ -413,6 +410,10 @@ RUNS = table(f"""runs by run_id: One row per run: what identifies it, and its fi
 {_SUMMARY}
     link_kind               text?       kind of the slowest link, as in `links`; null when not known <- NCCL log, topology
     nccl_version            text?       of NCCL; null without its log <- NCCL log
+    n_findings              count?      rules that fired; null where the run was saved before there was this column <- `findings`
+    first_finding           text?       identifier of the first of them; null without any, and so are the two that follow <- `findings`
+    first_action            text?       what it says to change, in a few words <- `findings`
+    first_saving_ns_per_step  float:ns?  its upper bound on the step time that this could give back; null where it has none <- `findings`
     tool_version            text        nsyspipe that wrote the run
     schema_version          count       version of this dataset's columns
     details                 json        lists and verdicts of the run, for nsyspipe's own use
@@ -442,8 +443,7 @@ _SUMMARIES = (RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS, TIMELINE, HOST_STEPS, FIN
 EVENT_TABLES = _saved(EVENTS, PHASE_RANGES)
 DATASET = {RUNS.name: RUNS} | _saved(*_RESULTS, *_SUMMARIES, METRICS) | EVENT_TABLES
 
-# The tables of a run by name; those that its JSON document has row by row, by their key there; and all that a user gets, as
-# ``nsyspipe schema`` prints them.
+# Tables of a run by name; those of its JSON document, by their key there; and all that ``nsyspipe schema`` prints.
 RUN_TABLES = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
 DOCUMENTED = {one.name: one for one in (RANKS, STEPS, PHASES, IDLE_CALLS, HOST_STEPS, STRAGGLERS, TRAFFIC, LINKS)}
 DOCUMENTED[PHASES.name] = PHASE_SUMMARY

@@ -7,6 +7,7 @@
     STORE/.nsyspipe/staging/UNIQUE.ID/...          what a writer has not committed yet
     STORE/.nsyspipe/switch/ID/steps.parquet, ...   committed, and not in place yet
     STORE/.nsyspipe/switch/ID/files                the names of all files that the run then has
+    STORE/.nsyspipe/index                          rows of `runs` of all runs, with digests of what they were read from
     STORE/.nsyspipe/lock
 
 A run has a file in many tables, and no single rename can publish them together. So a writer puts all of
@@ -37,7 +38,7 @@ from nsyspipe.errors import DatasetError, OptionError, nearest_name
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {
@@ -150,7 +151,7 @@ def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
-HIDDEN, SWITCH = ".nsyspipe", "switch"
+HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
 
 _RUN, _SUFFIX = "run_id", ".parquet"
@@ -277,25 +278,24 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     wanted = named if run_id is None else run_id
     if wanted is not None and named in (None, wanted) and has_run(store, wanted):
         return store, wanted
-    ids = [named] if named is not None and has_run(store, named) else ids_by_time(store)
+    labels = labels_by_time(store)
+    if named is not None and has_run(store, named):
+        labels = {named: labels.get(named, "")}
+    ids = [*labels]
     if wanted is None and len(ids) == 1:
         return store, ids[0]
-    shown, listing = _shown(store, ids), f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
+    shown, listing = _shown(labels), f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
     if wanted is None:
-        problem, fix = (
-            f"holds {len(ids)} runs, where one is meant",
-            f"{argument_of(store, ids[-1])}, or {listing}" if ids else None,
-        )
-        raise OptionError(str(path), problem, found=shown, fix=fix)
+        fix = f"{argument_of(store, ids[-1])}, or {listing}" if ids else None
+        raise OptionError(str(path), f"holds {len(ids)} runs, where one is meant", found=shown, fix=fix)
     # A label is no value of --run-id, but its latest run's id is.
-    labels = {label: one for one, label in labels_by_time(store).items() if label and one in ids}
-    nearest = nearest_name(wanted, labels.keys() | {*ids})
+    named_by = {label: one for one, label in labels.items() if label}
+    nearest = nearest_name(wanted, named_by.keys() | {*ids})
     if run_id is not None:
-        fix = f"--run-id {nearest if nearest in ids else labels[nearest]}" if nearest else listing
+        fix = f"--run-id {nearest if nearest in labels else named_by[nearest]}" if nearest else listing
         raise OptionError(f"--run-id {run_id}", f"{path} has no such run", found=shown, fix=fix)
-    raise OptionError(
-        str(path), "has no such run", found=shown, fix=argument_of(store, nearest) if nearest else listing
-    )
+    fix = argument_of(store, nearest) if nearest else listing
+    raise OptionError(str(path), "has no such run", found=shown, fix=fix)
 
 
 def argument_of(store: Path, name: str) -> str:
@@ -305,8 +305,15 @@ def argument_of(store: Path, name: str) -> str:
 
 def labels_by_time(store: Path) -> dict[str, str]:
     """Return the label of each run of a store, by the time of capture, equal times by id; of one that cannot be read ``""``."""
-    told = {run_id: _told(store, run_id) for run_id in run_ids(store)}
-    return {run_id: told[run_id][1] for run_id in sorted(told, key=lambda one: (told[one][0], one))}
+    if not any(run_ids(store)):
+        return {}
+    from nsyspipe.store.index import listed_runs  # noqa: PLC0415 - it takes long
+
+    found = listed_runs(store)
+    labels = dict.fromkeys((one.run_id for one in found.unreadable), "")
+    return labels | {
+        row["run_id"]: printable(row["label"]) for row in found.runs.select(["run_id", "label"]).to_pylist()
+    }
 
 
 def ids_by_time(store: Path, label: str | None = None) -> list[str]:
@@ -349,22 +356,10 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in ids[name]] for name in (label, *candidates)}
 
 
-def _shown(store: Path, ids: list[str]) -> str:
+def _shown(labels: Mapping[str, str]) -> str:
     """List the last runs, each with its label, which tells more than an id."""
-    labelled = [(one, _told(store, one)[1]) for one in ids[-_SHOWN:]]
-    shown = [one if label in ("", one) else f"{one} ({label})" for one, label in labelled]
-    return ", ".join(shown) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
-
-
-def _told(store: Path, run_id: str) -> tuple[str, str]:
-    """Return when a saved run was captured, sortable, and its label; nothing of what cannot be read, which was not asked."""
-    from nsyspipe.store.read import read_run_files  # noqa: PLC0415 - it takes long
-
-    try:
-        (row,) = read_run_files(store, run_id, ()).table("runs").select(["captured_at_utc", "label"]).to_pylist()
-    except (DatasetError, KeyError, ValueError):
-        return "", ""
-    return str(row["captured_at_utc"] or ""), printable(row["label"] or "")
+    shown = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
+    return ", ".join(shown) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
 
 
 def _name_in_store(path: Path) -> tuple[Path, str] | None:

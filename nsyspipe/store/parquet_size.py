@@ -37,7 +37,7 @@ def check_size(file: BinaryIO) -> int:
     Arrow ends the process at some, and takes of a field that comes twice, or of another type, what others do not. A
     ValueError if it claims more than a file of its size has, or says anything in a way that no writer of ours would.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
     if size < n_tail + len(_MAGIC):
         raise ValueError(f"{size} bytes are no Parquet file")

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -14,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
-from nsyspipe.model.schema import DATASET, EVENT_TABLES
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION
+from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
@@ -33,6 +34,7 @@ AGAIN = "analyze the reports again with --out"
 _ATTEMPTS = 20
 # Not read by nsyspipe itself, or so large that they are read rank by rank.
 _LATER = (*EVENT_TABLES, "metrics")
+_OF_RUNS = (RUNS.name, "index")  # small, with a row per run
 _DIGEST_BYTES = 16
 # Smaller files are read sooner without threads.
 _LARGEST_ROW = 64 * 2**20
@@ -58,7 +60,9 @@ class RunFiles:
         path = self.store / layout.published(file, self.run_id)
         found = self.runs if name == "runs" else None
         if found is None:
-            found = table_of(_bytes(self.contents[file] if file in self.contents else self._later(file)), name, path)
+            found = table_of(
+                _bytes(self.contents[file] if file in self.contents else self._later(file)), DATASET[name], path
+            )
         if name == "runs" and found.num_rows != 1:
             raise DatasetError(str(path), f"holds {found.num_rows} rows of the run, not 1", fix=AGAIN)
         return found
@@ -144,7 +148,7 @@ def _not_of_this_save(path: Path) -> DatasetError:
 def _parsed(runs: _Content, path: Path) -> pa.Table | None:
     """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
     with contextlib.suppress(DatasetError):
-        return table_of(_bytes(runs), "runs", path)
+        return table_of(_bytes(runs), RUNS, path)
     return None
 
 
@@ -157,6 +161,11 @@ def _listed(runs: pa.Table | None) -> dict[str, str] | None:
         if isinstance(found, dict) and all(layout.is_file_name(n) and isinstance(d, str) for n, d in found.items()):
             return found
     return None
+
+
+def row_content(store: Path, run_id: str) -> pa.Buffer:
+    """Return the bytes of a run's file of ``runs``, which nobody looked at yet; a `DatasetError` if it cannot be read."""
+    return _bytes(_content_or_error(store, run_id, layout.RUNS_FILE))
 
 
 def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
@@ -194,33 +203,44 @@ def files_in_row(top: Directory, run_id: str) -> set[str] | None:
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
     with _opened(top, run_id, name) as file:
-        size = check_size(file)
-        if name == layout.RUNS_FILE and size > _LARGEST_ROW:
-            raise ValueError(f"{size} bytes are more than the row of a run has")
-        content = pa.allocate_buffer(size)
-        if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]
-            raise OSError("it became shorter while it was read")
-        return content
+        return small_content(file) if name == layout.RUNS_FILE else _whole(file, check_size(file))
 
 
-def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
+def small_content(file: BinaryIO) -> pa.Buffer:
+    """Return a file's bytes, not yet checked by `check_size`, which takes longer; a ValueError if it is no small one."""
+    size = os.fstat(file.fileno()).st_size
+    if size > _LARGEST_ROW:
+        raise ValueError(f"{size} bytes are more than rows of runs have")
+    return _whole(file, size)
+
+
+def _whole(file: BinaryIO, size: int) -> pa.Buffer:
+    content = pa.allocate_buffer(size)
+    if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]
+        raise OSError("it became shorter while it was read")
+    return content
+
+
+def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
     """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
-    wanted = DATASET[name]
+    is_of_runs = wanted.name in _OF_RUNS
     is_text = (pa.types.is_string, pa.types.is_dictionary)
     texts = {one.name for one in wanted.columns if any(check(one.type) for check in is_text)}
     try:
         source = pa.BufferReader(content)
+        if is_of_runs:
+            check_size(source)
         with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=[*texts]) as file:
             _check_schema(path, file, {*wanted.names} - texts)
             check_rows(file.metadata.num_rows, len(wanted.columns), content.size)
             found = file.read(wanted.names, use_threads=content.size > _SMALL)
-        found = _conformed(path, found, name, content.size)
+        found = _conformed(path, found, wanted, content.size)
         found.validate(full=content.size < _SMALL)
-        _check_values(found, name)
+        _check_values(found, wanted)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow has all of these for a file that is not what its footer says.
         raise DatasetError(str(path), f"cannot be read ({' '.join(str(error).split())})", fix=AGAIN) from error
-    return found if name == "runs" else found.drop_columns(["run_id"])
+    return found if is_of_runs else found.drop_columns(["run_id"])
 
 
 def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
@@ -256,14 +276,14 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
             raise ValueError(f"{column.name} is no number")
 
 
-def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
-    wanted, there = DATASET[name], found.column_names
+def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
+    there = found.column_names
     if lacking := [one.name for one in wanted.columns if not (one.nullable or one.name in there)]:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)
     columns = []
     for one in wanted.columns:
         column = found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
-        if pa.types.is_dictionary(column.type) and one.name != "run_id":
+        if pa.types.is_dictionary(column.type) and one.type == TEXT:
             column = as_plain_text(column, n_file)
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
@@ -278,9 +298,9 @@ _NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
-def _check_values(table: pa.Table, name: str) -> None:
+def _check_values(table: pa.Table, wanted: TableSchema) -> None:
     """Raise a ValueError if a column has what its declared unit never has, a span ends before it starts, a row is twice."""
-    for column in DATASET[name].columns:
+    for column in wanted.columns:
         values = table[column.name]
         if values.null_count and not column.nullable:
             raise ValueError(f"{column.name} has nulls")
@@ -290,15 +310,16 @@ def _check_values(table: pa.Table, name: str) -> None:
             low, span = (0 if column.unit in _NEVER_NEGATIVE else -LARGEST, pc.min_max(values).as_py())
             if span["min"] is not None and not low <= span["min"] <= span["max"] <= LARGEST:
                 raise ValueError(f"{column.name} has values beyond what a run has")
-        elif column.unit == "json" and name != "runs":  # whose details are checked field by field
+        elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)
-    _check_rows(table, name)
+    _check_rows(table, wanted)
 
 
-def _check_rows(table: pa.Table, name: str) -> None:
+def _check_rows(table: pa.Table, wanted: TableSchema) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
-    key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]
+    name = wanted.name
+    key = ["rank", "step"] if name == "steps" else [one for one in wanted.key if one != "run_id"]
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:

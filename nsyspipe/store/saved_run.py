@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
@@ -18,21 +18,18 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded
-from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.schema import EVENT_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
-from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
+from nsyspipe.store.layout import file_name, find_saved, partition, published
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
     RunFiles,
     check_ranks,
     check_steps_known,
-    nulls_first,
     parsed_object,
     read_run_files,
 )
@@ -154,93 +151,9 @@ def open_saved(store: Path, run_id: str | None = None, label: str | None = None)
     return SavedRun(store, *find_saved(store, run_id), label)
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A run of a store, or one table of it, that cannot be read."""
-
-    run_id: str
-    table: str  # `runs` when all of it is missing from the answer, `findings` when only those are
-    message: str  # what is wrong with the table's file
-    fix: str | None
-
-
-@dataclass(frozen=True)
-class StoredRuns:
-    """The runs of a store, each in one version of it."""
-
-    # `schema.RUNS`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.
-    runs: pa.Table
-    # `schema.FINDINGS` after the run id: the finding of each run that could bring most, in order of the run ids.
-    findings: pa.Table
-    unreadable: tuple[Unreadable, ...]  # in order of run id
-
-
-def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
-    """Read what identifies each run of a store, its figures, and its first finding; a `DatasetError` if none can be read.
-
-    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
-    `on_progress` is called with (runs read, runs in all).
-    """
-    ids = sorted(run_ids(store))
-    if not ids:
-        raise _no_store(store)
-    rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
-    unreadable: list[Unreadable] = []
-    for n_done, run_id in enumerate(ids, start=1):
-        files = read_run_files(store, run_id, ("findings",))
-        for name, found in rows.items():
-            row = _first_row(files, name)
-            if isinstance(row, Unreadable):
-                unreadable.append(row)
-                break
-            found.append(row)
-        if on_progress:
-            on_progress(n_done, len(ids))
-    if not rows["runs"]:
-        first = unreadable[0]
-        what = f"none of its {len(ids)} saved runs can be read"
-        raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
-    runs = pa.concat_tables(rows["runs"]).combine_chunks()
-    runs = conform(nulls_first(runs, ["captured_at_utc", "run_id"]), schema.RUNS)
-    found, wanted = rows["findings"], DATASET["findings"]
-    findings = conform(pa.concat_tables(found).combine_chunks(), wanted) if found else wanted.empty()
-    return StoredRuns(runs, findings, tuple(unreadable))
-
-
-def _no_store(path: Path) -> DatasetError:
-    """Return the error for a path where a store was meant: what it is, and what to name or run instead."""
-    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {path}"
-    if path.is_file():
-        what = f"{OUTPUTS.get(path.suffix, 'a file')}, where a store was needed"
-        fix = "the DIR of analyze --out" if path.suffix in OUTPUTS else f"nsyspipe analyze {path} --out runs"
-    elif path.is_dir():
-        there = [one.name for one in path.iterdir()]
-        what, fix = "holds no saved run", f"nsyspipe analyze REPORTS --out {path / 'runs' if there else path}"
-        if any(name.startswith("run_id=") for name in there):
-            what, fix = "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
-    return DatasetError(str(path), what, fix=fix)
-
-
-def _first_row(files: RunFiles, name: str) -> pa.Table | Unreadable:
-    """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
-    shown = decoded(files.run_id)
-    if name == "runs" and not has_run(files.store, files.run_id):  # removed since it was listed
-        return Unreadable(shown, name, "is gone", None)
-    try:
-        table = files.table(name)
-        table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
-        ids = pa.array([files.run_id] * table.num_rows, pa.string())
-    except DatasetError as error:
-        return Unreadable(shown, name, error.problem, error.fix)
-    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
-        return Unreadable(shown, name, "is not what nsyspipe writes", AGAIN)
-    return table.add_column(0, "run_id", ids)
-
-
 # --- what no column of a run holds, as JSON in its row ---
 
-_LONGEST_TEXT = _MOST = 1_000_000
-_DEEPEST, _MISSING = 8, object()
+_DEEPEST = 8
 
 
 @dataclass(frozen=True)
@@ -251,27 +164,20 @@ class Details:
     skipped_steps: list[int]
     nccl: NcclFacts | None
     link: LinkVerdict | None
-    n_host_steps: int | None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+    n_host_steps: int | None = None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
 
 
 def parse_details(text: str) -> Details:
     """Read what `write.runs_table` wrote, less what no nsyspipe or only a later one should; a ValueError names a bad field."""
-    found = parsed_object(text)
-    header = _value("RunHeader", found.get("header"), "header")
-    capture = header.capture
+    details: Details = _value("Details", parsed_object(text), "")
+    header, capture = details.header, details.header.capture
     _check_moment(header.captured_at_utc, "header")
     if capture is not None:
         _check_moment(capture.captured_at_utc, "header.capture")
         command = None if capture.command is None else recorded_command(capture.command, Mask())
         environment = recorded_environment(capture.environment, Mask())
         capture = replace(capture, command=command, environment=environment)
-    return Details(
-        header=replace(header, capture=capture),
-        skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
-        nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
-        link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
-        n_host_steps=_value("int | None", found.get("n_host_steps"), "n_host_steps"),
-    )
+    return replace(details, header=replace(header, capture=capture))
 
 
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
@@ -288,39 +194,40 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
-            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
+            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}".lstrip("."))
         elif one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{where} lacks {one.name}")
+            raise ValueError(f"{where or 'it'} lacks {one.name}")
     return _OBJECTS[needed](**values)
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+    return isinstance(value, str)
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
 
 
-def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and len(value) <= _MOST and all(map(of, value))
+def _is_list(value: object, of: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
 
 
 def _is_evidence(value: object, depth: int = 0) -> bool:
     if isinstance(value, dict | list):
         held = value.values() if isinstance(value, dict) else value
         return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
-    return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
+    return value is None or isinstance(value, bool | str) or _is_number(value)
 
 
-_OBJECTS: dict[str, Any] = {one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)}
+_DECLARED = (Details, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+_OBJECTS: dict[str, Any] = {one.__name__: one for one in _DECLARED}
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
     "float": _is_number,
     "bool": lambda value: isinstance(value, bool),
-    "list[str]": _is_list(_is_text),
-    "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= LARGEST),
+    "list[str]": lambda value: _is_list(value, _is_text),
+    "list[int]": lambda value: _is_list(value, _IS["int"]),
     "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "tuple[str, str]": lambda value: isinstance(value, list) and [*map(_is_text, value)] == [True] * 2,
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
@@ -328,9 +235,8 @@ _IS: dict[str, Callable[[object], bool]] = {
 
 
 def _check_moment(text: str | None, where: str) -> None:
-    try:
-        is_utc = text is None or datetime.fromisoformat(text).tzinfo is not None
-    except ValueError as error:
-        raise ValueError(f"{where}.captured_at_utc is no time") from error
+    is_utc = text is None
+    with contextlib.suppress(ValueError):
+        is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
     if not is_utc:
         raise ValueError(f"{where}.captured_at_utc is no time of UTC")

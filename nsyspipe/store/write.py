@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,9 @@ from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
-from nsyspipe.store.read import digest_of, nulls_first
+from nsyspipe.store.index import index_row, read_index
+from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, is_run_id, run_ids, table_of_file
+from nsyspipe.store.read import digest_of, nulls_first, row_content
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
 
@@ -61,6 +64,8 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "files": dict(sorted(files.items())),
     }
     known = run.link.slowest if run.link else None
+    findings = run.findings()
+    first = (findings.slice(0, 1).to_pylist() or [dict.fromkeys(findings.column_names)])[0]
     row = {
         **{name: ", ".join(value) if isinstance(value, list) else value for name, value in header.items()},
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
@@ -68,6 +73,10 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         **run.summary().to_pylist()[0],
         "link_kind": known.kind if known else None,
         "nccl_version": run.nccl.version if run.nccl else None,
+        "n_findings": findings.num_rows,
+        "first_finding": first["id"],
+        "first_action": first["action"],
+        "first_saving_ns_per_step": first["saving_ns_per_step"],
         "tool_version": __version__,
         "schema_version": SCHEMA_VERSION,
         "details": json.dumps(details),
@@ -135,6 +144,7 @@ def save(
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)
+            _update_index(store, opened, staged)
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
@@ -186,22 +196,58 @@ def check_store(run: Run, store: Path) -> None:
 
 
 def _write(table: pa.Table, staged: Staged, name: str) -> str:
-    """Write one file, small times by their differences, texts by dictionary, the rest as it is; return its digest."""
+    content = _encoded(table)
+    with staged.tables.create(name) as file:
+        file.write(content)
+    return digest_of(content)
+
+
+# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
+_MOST_ADDED = 100
+
+
+def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
+    """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
+    with contextlib.suppress(OSError, ValueError, DatasetError):
+        ids, known = {*filter(is_run_id, run_ids(store))} - {staged.run_id}, read_index(store)
+        lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
+        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
+        for run_id in lacking:
+            with contextlib.suppress(DatasetError):
+                rows.append(index_row(store, run_id, row_content(store, run_id)))
+        with staged.own.create(INDEX_FILE) as file:
+            file.write(_encoded(pa.concat_tables(rows)))
+        os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)
+
+
+def _encoded(table: pa.Table) -> pa.Buffer:
+    """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
     kinds = {field.name: field.type for field in table.schema}
     texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
     times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
     written = pa.BufferOutputStream()
-    pq.write_table(
-        table,
+    with pq.ParquetWriter(
         written,
+        table.schema,
         compression="zstd",
         compression_level=1,
-        row_group_size=_ROWS_PER_GROUP,
         use_dictionary=texts,
         column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
-    )
-    content = written.getvalue()
-    with staged.tables.create(name) as file:
-        file.write(content)
-    return digest_of(content)
+    ) as writer:
+        cuts = _cuts(table)
+        for start, end in pairwise([*cuts, table.num_rows]):
+            writer.write_table(table.slice(start, end - start), _ROWS_PER_GROUP)
+    return written.getvalue()
+
+
+def _cuts(table: pa.Table) -> list[int]:
+    """Return where row groups begin, of tables by rank between ranks if they can: who asks for one rank reads one group."""
+    n_rows, cuts = table.num_rows, [0]
+    has_ranks = n_rows > _ROWS_PER_GROUP and "rank" in table.column_names
+    steps = np.diff(pc.fill_null(table["rank"], -1).to_numpy()) if has_ranks else np.empty(0)
+    borders = np.flatnonzero(steps) + 1 if (steps >= 0).all() else np.empty(0, np.int64)
+    while (latest := cuts[-1] + _ROWS_PER_GROUP) < n_rows:
+        border = int(borders[: np.searchsorted(borders, latest, "right")].max(initial=0))
+        cuts.append(border if border > cuts[-1] else latest)
+    return cuts

@@ -6,12 +6,11 @@ from nsyspipe import load
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
-from nsyspipe.model.schema import DATASET
 from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.scoreboard import scoreboard_page
-from nsyspipe.store.saved_run import StoredRuns, stored_runs
+from nsyspipe.store.index import INDEX, StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run, scoreboard_runs
@@ -127,7 +126,7 @@ def many():
         times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
         rows += [run_row(f"{label}-{day:03}", label=label, **series_day(day, time)) for day, time in enumerate(times)]
     rows.sort(key=lambda row: (row["captured_at_utc"], row["run_id"]))
-    return StoredRuns(DATASET["runs"].from_rows(rows), DATASET["findings"].empty(), ())
+    return StoredRuns(INDEX.from_rows([{"digest": "", **row} for row in rows]), ())
 
 
 def real_run(real, name):

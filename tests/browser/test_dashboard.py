@@ -211,6 +211,13 @@ def test_500_runs_load_and_can_be_cut_to_the_newest(written, open_page, screensh
     page.locator("[data-newest='30']").click()
     assert words(page, "#n-shown") == "30 of 500 runs"
     assert words(page, "#level").startswith("No lasting change over 15 runs")
+    # Older than the rows of the page: made of its data, with the same words.
+    page.locator("#clear").click()
+    page.fill("#find", "gpt-000")
+    assert [text.strip() for text in page.locator("#table tbody td").all_inner_texts()] == [
+        "1 Mar 2026 04:30", "gpt\ngpt-000", "4 × H200", "10", "600.0 ms", "-", "1.667 steps/s", "20.0 %", "10.0 %",
+        "not recorded", "50.0 %", "5.0 %", "2.0 %", "none",
+    ]  # fmt: skip
 
 
 def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, screenshot):

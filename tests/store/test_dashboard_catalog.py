@@ -1,13 +1,16 @@
 """All runs of a store: in order, with what each found first; one that cannot be read hides no other."""
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import DatasetError
-from nsyspipe.model.schema import DATASET, RUNS
-from nsyspipe.store.saved_run import stored_runs
+from nsyspipe.model.schema import DATASET
+from nsyspipe.store.index import INDEX, read_index, stored_runs
+from nsyspipe.store.layout import labels_by_time
 from nsyspipe.store.write import save
 from tests.dashboard_store import add_run, days, file_of, finding_row, run_row, write
 
@@ -28,9 +31,10 @@ def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, c
     seen = []
     found = stored_runs(store, on_progress=lambda *counts: seen.append(counts))
     assert found.runs["run_id"].to_pylist() == [*order]
-    assert found.runs.schema.equals(RUNS.arrow, check_metadata=True)
+    assert found.runs.schema.equals(INDEX.arrow, check_metadata=True)
     assert found.unreadable == ()
-    assert [(row["run_id"], row["id"]) for row in found.findings.to_pylist()] == [("a", "comm-bound")]
+    firsts = {row["run_id"]: (row["n_findings"], row["first_finding"]) for row in found.runs.to_pylist()}
+    assert firsts == dict.fromkeys(captured, (0, None)) | {"a": (2, "comm-bound")}
     assert seen == [(at, len(order)) for at in range(1, len(order) + 1)]
 
 
@@ -66,18 +70,57 @@ def test_a_damaged_run_is_told_and_hides_no_other(store, damage):
     DAMAGE[damage](file_of(store, "runs", "bad"))
     found = stored_runs(store)
     assert found.runs["run_id"].to_pylist() == ["good"]
-    assert found.findings["run_id"].to_pylist() == ["good"]
     (told,) = found.unreadable
     assert (told.run_id, told.table, bool(told.message), bool(told.fix)) == ("bad", "runs", True, True)
     if damage == "later version":
         assert ("99" in told.message, told.fix) == (True, "a newer nsyspipe")
 
 
-def test_the_directory_says_which_run_it_is_and_one_without_its_findings_keeps_its_figures(store):
+def test_the_directory_says_which_run_it_is(store):
     write(store, "runs", "here", [run_row("elsewhere")])
-    found = stored_runs(store)
-    assert found.runs["run_id"].to_pylist() == ["here"]
-    assert [(one.run_id, one.table) for one in found.unreadable] == [("here", "findings")]
+    assert stored_runs(store).runs["run_id"].to_pylist() == ["here"]
+
+
+@pytest.fixture
+def indexed(steady, store):
+    """Return a store of three runs, all of them in its index, which calls each otherwise than its file."""
+    for run_id in "abc":
+        save(nsyspipe.load(steady, run_id=run_id, label="of the file"), store)
+    found = read_index(store)
+    assert found["run_id"].to_pylist() == [*"abc"]
+    labels = pa.array(["of the index"] * 3)
+    pq.write_table(found.set_column(2, INDEX.arrow.field("label"), labels), store / ".nsyspipe" / "index")
+    return store
+
+
+def test_the_index_is_believed_of_no_file_but_the_one_it_was_made_of(indexed):
+    assert [*labels_by_time(indexed).values()] == ["of the index"] * 3
+    write(indexed, "runs", "a", [run_row("a", label="replaced")])
+    file_of(indexed, "runs", "b").rename(file_of(indexed, "runs", "c"))
+    assert labels_by_time(indexed) == {"a": "replaced", "c": "of the file"}
+
+
+@pytest.mark.parametrize("damage", [
+    lambda index: index.unlink(), lambda index: index.write_bytes(b""),
+    lambda index: index.write_bytes(index.read_bytes()[:-9]), later_version,
+    rewritten(lambda table: table.set_column(2, "label", pa.nulls(3, pa.string()))),
+    lambda index: index.rename(index.with_name("other")) and index.symlink_to("other"),
+    lambda index: index.unlink() or index.mkdir(),
+])  # fmt: skip
+def test_a_store_reads_the_same_without_an_index_that_can_be_used(indexed, damage):
+    damage(indexed / ".nsyspipe" / "index")
+    assert [*labels_by_time(indexed).values()] == ["of the file"] * 3
+
+
+def test_who_saves_brings_the_index_up_to_date(steady, indexed, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(indexed / "runs", copy / "runs")
+    shutil.rmtree(copy / "runs" / "run_id=b")
+    save(nsyspipe.load(steady, run_id="d"), copy)
+    assert sorted(read_index(copy)["run_id"].to_pylist()) == [*"acd"]
+    shutil.rmtree(copy / "runs" / "run_id=c")
+    save(nsyspipe.load(steady, run_id="a"), copy)
+    assert sorted(read_index(copy)["run_id"].to_pylist()) == [*"ad"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "a file"])

@@ -87,13 +87,13 @@ def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch):
     found = content(table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"])
     assert check_size_of(found) == found.size < 5_000
     with pytest.raises(DatasetError, match="rows of 7 columns are more than a file"):
-        table_of(found, "stragglers", Path("it"))
+        table_of(found, DATASET["stragglers"], Path("it"))
 
 
 def test_a_text_in_place_of_a_number_is_refused_before_it_is_read():
     found = content(stragglers(2, wait_ns=pa.array(["1", "2"])))
     with pytest.raises(DatasetError, match="wait_ns is no number"):
-        table_of(found, "stragglers", Path("it"))
+        table_of(found, DATASET["stragglers"], Path("it"))
 
 
 def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monkeypatch):
@@ -106,7 +106,7 @@ def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monke
     monkeypatch.setattr(pq.ParquetFile, "read", read_and_tell)
     ids = pa.array(["r", "r"])
     table = stragglers(2, others=pa.array(["a", "b"]), run_id=ids)
-    assert table_of(content(table), "stragglers", Path("it")).num_rows == 2
+    assert table_of(content(table), DATASET["stragglers"], Path("it")).num_rows == 2
     ((columns, found),) = asked
     assert "others" not in columns
     assert pa.types.is_dictionary(found["run_id"].type)

@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import export
-from nsyspipe.store import layout
+from nsyspipe.store import layout, write
 from nsyspipe.store.layout import check_run_id, file_name, has_run, is_file_name, published, run_ids
 from tests.build.trace import steady_rank
 
@@ -231,3 +232,26 @@ def test_a_column_that_an_older_run_lacks_is_null_in_the_union(store, tmp_path):
     files = f"read_parquet('{tmp_path}/*/*.parquet', union_by_name = true)"
     [(n_rows, n_values)] = duckdb.sql(f"SELECT count(*), count(transfer_ns) FROM {files}").fetchall()
     assert n_rows > n_values
+
+
+@pytest.mark.parametrize(("table", "n_rows", "ranks"), [
+    ("steps", 15, [(0, 1), (2, 3), (4, 5)]),  # 6 steps a rank: two ranks are 12 rows
+    ("steps", 4, [(rank, rank) for rank in range(6) for _ in range(2)]),  # a rank is more than a group
+    ("metrics", 700, None), ("phases", 40, None), ("timeline", 20, None),
+])  # fmt: skip
+def test_row_groups_of_tables_by_rank_hold_whole_ranks_so_that_duckdb_passes_over_the_others(
+    tmp_path, monkeypatch, table, n_rows, ranks
+):
+    for rank in range(6):
+        steady_rank(rank, 6, world_size=6).write(tmp_path / f"r_{rank}.sqlite")
+    monkeypatch.setattr(write, "_ROWS_PER_GROUP", n_rows)
+    write.save(nsyspipe.load(tmp_path, run_id="a"), tmp_path / "store")
+    path = tmp_path / "store" / table / "run_id=a" / "part-0.parquet"
+    found = duckdb.sql(
+        "SELECT stats_min_value::INT, stats_max_value::INT, row_group_num_rows FROM parquet_metadata"
+        f"('{path}') WHERE path_in_schema = 'rank' ORDER BY row_group_id"
+    ).fetchall()
+    assert max(size for *_, size in found) <= n_rows
+    spans = [(low, high) for low, high, _ in found]
+    assert spans == ranks or (ranks is None and len(spans) > 1)
+    assert ranks or all(last < first for (_, last), (first, _) in pairwise(spans))

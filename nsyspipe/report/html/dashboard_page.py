@@ -19,14 +19,15 @@ from nsyspipe.report.files import check_directory, check_target, identity_of_pag
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
+from nsyspipe.store.index import Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
-from nsyspipe.store.saved_run import Unreadable, open_saved, stored_runs
+from nsyspipe.store.saved_run import open_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsyspipe.model.figures import Figure
-    from nsyspipe.store.saved_run import StoredRuns
+    from nsyspipe.store.index import StoredRuns
 
 NOT_RECORDED = "not recorded"
 _LINKS = {
@@ -91,9 +92,9 @@ FOLLOWED = shown("dashboard")
 
 
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
-    """Return a figure of a row of `schema.RUNS`; a damaged one, which no page can carry, is null."""
+    """Return a figure of a row of `schema.RUNS` to nine digits; a damaged one, which no page can carry, is null."""
     value = run[figure.column]
-    return float(value) if value is not None and math.isfinite(value) else None
+    return float(f"{value:.9g}") if value is not None and math.isfinite(value) else None
 
 
 def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
@@ -112,14 +113,12 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the runs by time of capture, as the store gives them.
 
-    Each has its ``row`` of `schema.RUNS`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
+    Each has its ``row`` of `store.index.INDEX`, ``group``, ``captured`` in words and ``captured_ms`` since 1970 (UTC; None when
     not recorded), what to change first (``finding``), the ``most`` that it could bring, how (``hint``), and the URL of
     its own ``page``, relative to the dashboard.
     """
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
-    rows = stored.runs.drop_columns(["captured_at_utc", "details"]).to_pylist()
-    firsts = {row["run_id"]: row for row in stored.findings.to_pylist()}
-    unknown = {damaged.run_id for damaged in stored.unreadable}
+    rows = stored.runs.drop_columns(["captured_at_utc"]).to_pylist()
     runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
@@ -127,12 +126,11 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
             at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=captured_us)
             captured_ms = captured_us // 1000
             captured = f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"  # whatever the locale
-        none = {"id": NOT_RECORDED if row["run_id"] in unknown else "none", "saving_ns_per_step": None, "action": None}
-        first, page = firsts.get(row["run_id"], none), pages.get(row["run_id"])
-        saving = first["saving_ns_per_step"]
-        most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
-        told = {"captured": captured, "captured_ms": captured_ms, "finding": first["id"], "most": most}
-        runs.append({"row": row, "group": group_name(row), **told, "hint": first["action"], "page": page})
+        finding = row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED)
+        saving, page = row["first_saving_ns_per_step"], pages.get(row["run_id"])
+        most = f"up to {ms_text(saving)}" if saving else None
+        told = {"captured": captured, "captured_ms": captured_ms, "finding": finding, "most": most}
+        runs.append({"row": row, "group": group_name(row), **told, "hint": row["first_action"], "page": page})
     return runs
 
 
@@ -142,6 +140,7 @@ STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
 _SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
 _STYLES = ("dashboard.css", "dashboard_table.css")
+_ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
 def dashboard_page(
@@ -152,7 +151,6 @@ def dashboard_page(
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
     sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
-    texts = [[(_text(run["row"], one), value_of(run["row"], one) is None) for one in FOLLOWED] for run in runs]
     context = {
         "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
         "store": title,
@@ -161,7 +159,8 @@ def dashboard_page(
         # Buttons of a facet that are there from the start; and in all, since more are no choice any more.
         "n_few": 6,
         "n_most": 40,
-        "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
+        "n_runs": len(runs),
+        "rows": [(at, runs[at], _texts(runs[at]["row"])) for at in range(len(runs))[-_ROWS:]][::-1],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
@@ -169,6 +168,10 @@ def dashboard_page(
     data = {"dashboard": _data(runs, choices)}
     title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
     return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
+
+
+def _texts(row: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    return [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]
 
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
@@ -185,6 +188,7 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
     better = {"lower": -1, "higher": 1, "neither": 0}
     values = {figure.column: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
+    hints = {hint: at for at, hint in enumerate(dict.fromkeys(run["hint"] for run in runs))}
     return {
         "figures": [
             {"name": figure.column, "kind": figure.unit, "better": better[figure.better], "category": figure.category}
@@ -200,9 +204,12 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
             "time": [run["captured_ms"] for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [", ".join(filter(None, (run["finding"], run["most"]))) for run in runs],
+            "finding": [run["finding"] for run in runs],
+            "most": [run["most"] for run in runs],
+            "hint": [hints[run["hint"]] for run in runs],
             "page": [run["page"] for run in runs],
         },
+        "hints": [*hints],
         "values": values,
         "missing": {
             one.column: {

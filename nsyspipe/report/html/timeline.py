@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.schema import LANES
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, ms_text
@@ -16,6 +15,8 @@ from nsyspipe.report.units import absent, ms_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+# Of a rank, from top to bottom.
+_LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
@@ -44,7 +45,7 @@ def timeline_data(
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
-    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in LANES}
+    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in _LANES}
 
     def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
         own = {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()}

@@ -1,5 +1,6 @@
 /**
- * The table of runs: those in view, sorted by any column, with each run's change against the one before it.
+ * The table of runs: those in view, sorted by any column, with each run's change against the one before it. The page has
+ * the rows of the newest; others are made of the data when they come into view.
  */
 (() => {
   const { board, words } = nsyspipe;
@@ -8,6 +9,7 @@
   const table = document.getElementById("table");
   const body = table.tBodies[0];
   const rows = new Map([...body.rows].map((row) => [Number(row.dataset.run), row]));
+  const [blank] = body.rows;
   const all = document.getElementById("all-rows");
   let order = { by: "time", isDown: true };
   let isAll = false;
@@ -17,7 +19,7 @@
     label: (run) => data.runs.label[run],
     group: (run) => words.group(run),
     n_steps: (run) => data.runs.n_steps[run],
-    finding: (run) => data.runs.finding[run],
+    finding: words.finding,
     change: (run) => words.against("step_time_ns", run, board.before(run))?.difference ?? null,
   };
   const keyOf = (by) => keys[by] ?? ((run) => board.value(by, run));
@@ -35,6 +37,42 @@
     return [...runs].sort((a, b) => compare(found.get(a), found.get(b), order.isDown) || b - a);
   };
 
+  /** The row of a run that is older than those of the page. */
+  const made = (run) => {
+    const row = blank.cloneNode(true);
+    const { captured, label, id, n_steps: nSteps, finding, most, hint, page } = data.runs;
+    const fill = (selector, text) => { row.querySelector(selector).textContent = text; };
+    row.dataset.run = run;
+    fill(".when", captured[run]);
+    fill(".pick", label[run]);
+    row.querySelector(".pick").title = label[run];
+    fill(".id", id[run]);
+    fill(".group", words.group(run));
+    fill(".n-steps", nSteps[run]);
+    for (const { name } of data.figures) {
+      const cell = row.querySelector(`[data-of="${name}"]`);
+      cell.textContent = words.figure(name, run);
+      cell.classList.toggle("missing", board.value(name, run) === null);
+    }
+    const found = row.querySelector(".finding-cell");
+    const gain = document.createElement("span");
+    gain.className = "most";
+    gain.textContent = most[run];
+    found.title = data.hints[hint[run]] ?? "";
+    found.replaceChildren(finding[run], ...(most[run] === null ? [] : [gain]));
+    const link = document.createElement("a");
+    link.href = page[run] ?? "";
+    link.ariaLabel = `page of ${label[run]}, ${id[run]}`;
+    link.textContent = "page";
+    row.querySelector(".page")?.replaceChildren(...(page[run] === null ? [] : [link]));
+    return row;
+  };
+
+  const rowOf = (run) => {
+    if (!rows.has(run)) rows.set(run, made(run));
+    return rows.get(run);
+  };
+
   const mark = (row, run, bests) => {
     row.classList.toggle("is-shown", run === board.shown());
     row.querySelector(".pick").setAttribute("aria-pressed", String(run === board.shown()));
@@ -48,8 +86,8 @@
     const bests = new Set([...series.keys()].map((of) => board.best(of)));
     const wanted = sorted(runs);
     const shown = isAll ? wanted : wanted.slice(0, MOST_ROWS);
-    for (const run of shown) mark(rows.get(run), run, bests);
-    body.replaceChildren(...shown.map((run) => rows.get(run)));
+    for (const run of shown) mark(rowOf(run), run, bests);
+    body.replaceChildren(...shown.map(rowOf));
     document.getElementById("n-rows").textContent = shown.length < wanted.length ? `${shown.length} of ${wanted.length} runs.` : "";
     all.hidden = shown.length === wanted.length;
     for (const button of table.querySelectorAll("[data-sort]")) {

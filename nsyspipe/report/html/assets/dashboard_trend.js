@@ -23,7 +23,7 @@ nsyspipe.trend = (() => {
       const found = words.against(name, run, before);
       return { label: title, value: words.figure(name, run), exact: found ? found.text : undefined };
     });
-    const { label, id, captured, n_steps: steps, finding } = data.runs;
+    const { label, id, captured, n_steps: steps } = data.runs;
     return nsyspipe.tooltip({
       title: label[run],
       name: id[run],
@@ -31,7 +31,7 @@ nsyspipe.trend = (() => {
         { label: "Captured", value: captured[run] },
         { label: words.group(run), value: `over ${words.plural(steps[run], "step")}` },
         ...rows,
-        { label: "First finding", value: finding[run] },
+        { label: "First finding", value: words.finding(run) },
       ],
     });
   };

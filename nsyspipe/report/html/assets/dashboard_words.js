@@ -85,7 +85,10 @@ nsyspipe.words = (() => {
 
   const when = (run) => (data.runs.time[run] === null ? "time of capture not recorded" : data.runs.captured[run]);
 
+  /** What to change first, and the most that it could bring. */
+  const finding = (run) => [data.runs.finding[run], data.runs.most[run]].filter(Boolean).join(", ");
+
   const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-  return { figure, change, against, relative, group, isOneLabel, name, day, moment, when, plural, figures };
+  return { figure, change, against, relative, group, isOneLabel, name, day, moment, when, finding, plural, figures };
 })();

@@ -1,0 +1,133 @@
+"""What all runs of a store are: their rows of `runs`, which an index holds together, so that thousands are listed in a second.
+
+The index is believed only of a file whose bytes have the digest that it names; the row of any other is read from the
+file itself. So a store reads the same without it, as a copy may be, only slower. Who saves a run brings it up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nsyspipe.errors import DatasetError
+from nsyspipe.model.names import printable
+from nsyspipe.model.schema import RUNS
+from nsyspipe.model.table import TEXT, Column, TableSchema
+from nsyspipe.nsys.files import OUTPUTS
+from nsyspipe.store import layout
+from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
+from nsyspipe.store.read import AGAIN, digest_of, nulls_first, row_content, small_content, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
+# `RUNS` less what only the run itself is asked for.
+INDEX = TableSchema("index", "One row per run.", RUNS.key, (*_TEXTS, *RUNS.columns[1:-1]))
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A run of a store that cannot be read, or of which there is no page."""
+
+    run_id: str
+    table: str  # `runs`, or `page`
+    message: str  # what is wrong with the table's file
+    fix: str | None
+
+
+@dataclass(frozen=True)
+class StoredRuns:
+    """The runs of a store, each in one version of it."""
+
+    # `INDEX`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.
+    runs: pa.Table
+    unreadable: tuple[Unreadable, ...]  # in order of run id
+
+
+def listed_runs(store: Path, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
+    """Read what identifies each run of a store, its figures, and its first finding; nothing where there is no store.
+
+    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
+    `on_progress` is called with (runs read, runs in all).
+    """
+    ids = sorted(run_ids(store))
+    index = read_index(store) if ids else INDEX.empty()
+    places = {pair: at for at, pair in enumerate(zip(*(index[one.name].to_pylist() for one in _TEXTS), strict=True))}
+    known: list[int] = []
+    others: list[pa.Table] = []
+    unreadable: list[Unreadable] = []
+    for n_done, run_id in enumerate(ids, start=1):
+        try:
+            content = row_content(store, run_id)
+            at = places.get((run_id, digest_of(content)))
+            if at is None:
+                others.append(index_row(store, run_id, content))
+            else:
+                known.append(at)
+        except DatasetError as error:
+            is_there = has_run(store, run_id)  # else removed since it was listed
+            told = (error.problem, error.fix) if is_there else ("is gone", None)
+            unreadable.append(Unreadable(run_id, "runs", *told))
+        if on_progress:
+            on_progress(n_done, len(ids))
+    rows = pa.concat_tables([index.take(pa.array(known, pa.int64())), *others]).combine_chunks()
+    return StoredRuns(nulls_first(rows, ["captured_at_utc", "run_id"]), tuple(unreadable))
+
+
+def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
+    """Return `listed_runs` of a store; a `DatasetError` if it has none, or none that can be read."""
+    found = listed_runs(store, on_progress)
+    if found.runs.num_rows:
+        return found
+    if found.unreadable:
+        first, n_runs = found.unreadable[0], len(found.unreadable)
+        what = f"none of its {n_runs} saved runs can be read"
+        raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
+    raise _no_store(store)
+
+
+def _no_store(path: Path) -> DatasetError:
+    """Return the error for a path where a store was meant: what it is, and what to name or run instead."""
+    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {path}"
+    if path.is_file():
+        what = f"{OUTPUTS.get(path.suffix, 'a file')}, where a store was needed"
+        fix = "the DIR of analyze --out" if path.suffix in OUTPUTS else f"nsyspipe analyze {path} --out runs"
+    elif path.is_dir():
+        there = [one.name for one in path.iterdir()]
+        what, fix = "holds no saved run", f"nsyspipe analyze REPORTS --out {path / 'runs' if there else path}"
+        if any(name.startswith("run_id=") for name in there):
+            what, fix = "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
+    return DatasetError(str(path), what, fix=fix)
+
+
+def read_index(store: Path) -> pa.Table:
+    """Return the `INDEX` of a store; no rows where there is none that can be used."""
+    with contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError):
+        with (
+            Directory.at(store) as top,
+            top.within(layout.HIDDEN) as hidden,
+            hidden.open_file(layout.INDEX_FILE) as file,
+        ):
+            content = small_content(file)
+        return table_of(content, INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
+    return INDEX.empty()
+
+
+def index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
+    """Return the row of `INDEX` of a run from the bytes of its file; its id is its address, whatever they say."""
+    path = store / layout.published(layout.RUNS_FILE, run_id)
+    row = table_of(content, RUNS, path)
+    if row.num_rows != 1:
+        raise DatasetError(str(path), f"holds {row.num_rows} rows of the run, not 1", fix=AGAIN)
+    try:
+        return INDEX.table(
+            {one: row[one] for one in row.column_names} | {"run_id": [run_id], "digest": [digest_of(content)]}
+        )
+    except ValueError as error:  # a directory's name that is no text
+        raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
