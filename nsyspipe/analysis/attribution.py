@@ -112,8 +112,8 @@ def distinct(column: pa.ChunkedArray) -> Int64:
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
     owner = table["process_id"].to_numpy()
-    order = np.argsort(owner, kind="stable")
-    if (order[1:] < order[:-1]).any():
+    if not is_sorted(owner):
+        order = np.argsort(owner, kind="stable")
         table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
     edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]

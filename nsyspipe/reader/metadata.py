@@ -19,7 +19,6 @@ from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, machine_memory, open_report
-from nsyspipe.reader.tables import release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -169,13 +168,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)
-        release_memory()
         operations = read_operations(report, strings, comm_kernel)
-        release_memory()
         overhead = read_overhead(report, facts)
         ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
-        release_memory()
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)

@@ -105,7 +105,6 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
     capture = capture.without_calls()
-    release_memory()
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
     digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]
