@@ -53,12 +53,6 @@ class ProcessOperations:
         return values if self.kernel_order is None else values[self.kernel_order[first:last]]
 
     @property
-    def sampled(self) -> tuple[int, int]:
-        """First kernel whose grid is known, and the one after the last."""
-        known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
-        return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
-
-    @property
     def n_without_launch(self) -> int:
         """Operations of any kind without the launch that they must have had: unified memory moves without any."""
         n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))

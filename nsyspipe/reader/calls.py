@@ -215,11 +215,6 @@ class Strings:
             hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
         return self._ids[hits]
 
-    def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some ids whose text a regular expression matches anywhere."""
-        hits = [text is not None and pattern.search(text) is not None for _, text in self.pairs(among)]
-        return among[np.asarray(hits, np.bool_)]
-
 
 def read_strings(report: Report) -> Strings:
     """Read the report's string table; a report without one has no names."""

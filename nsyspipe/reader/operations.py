@@ -73,13 +73,10 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
-    for table in (versions.RUNTIME, versions.NVTX):
-        if report.has(table, "globalTid"):
-            threads = pc.unique(report.select(table, {"globalTid": "int"})["globalTid"]).drop_null()
-            processes = np.unique(process_of(threads.to_numpy()))
-            if processes.size == 1:
-                return int(processes[0])
-    return 0
+    of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
+    tables = (one for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
+    threads = (report.number(table, of_one) for table in tables)
+    return next((process_of(thread) for thread in threads if thread is not None), 0)
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
@@ -146,7 +143,8 @@ def _kernels(
     of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
     comm_ids = [strings.ids_beginning(_COMM_PREFIX, ignore_case=True)]
     if comm_pattern is not None:
-        comm_ids += [strings.ids_matching(comm_pattern, pc.unique(one).drop_null().to_numpy()) for one in of_kernels]
+        texts = [item for one in of_kernels for item in _texts(one, strings).items()]
+        comm_ids += [np.array([number for number, text in texts if comm_pattern.search(text)], np.int64)]
     value_set = pa.array(np.concatenate(comm_ids))
     is_comm = functools.reduce(pc.or_, [pc.is_in(one, value_set=value_set) for one in of_kernels])
     return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
