@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ def main() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # Typer reads options with pydantic, which else looks through all that is installed for plugins, and runs them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # What is imported stays: to look through it for garbage, again and again, is a tenth of a small run. As in workers.
+    gc.set_threshold(200_000)
     try:
         _catch_signals()
         from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with

@@ -53,12 +53,6 @@ class ProcessOperations:
         return values if self.kernel_order is None else values[self.kernel_order[first:last]]
 
     @property
-    def sampled(self) -> tuple[int, int]:
-        """First kernel whose grid is known, and the one after the last."""
-        known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
-        return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
-
-    @property
     def n_without_launch(self) -> int:
         """Operations of any kind without the launch that they must have had: unified memory moves without any."""
         n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))
@@ -112,8 +106,8 @@ def distinct(column: pa.ChunkedArray) -> Int64:
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
     owner = table["process_id"].to_numpy()
-    order = np.argsort(owner, kind="stable")
-    if (order[1:] < order[:-1]).any():
+    if not is_sorted(owner):
+        order = np.argsort(owner, kind="stable")
         table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
     edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]

@@ -185,8 +185,12 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
     """
     order = np.lexsort((-ends, starts))
     # A zero-length pick hides nothing: the next one follows.
-    following = np.maximum(np.searchsorted(starts[order], ends[order]), np.arange(1, order.size + 1)).tolist()
+    after = np.arange(1, order.size + 1)
+    following = np.maximum(np.searchsorted(starts[order], ends[order]), after)
     picks, at = [], 0
+    if (following == after).all():
+        return order  # none hides another
+    following = following.tolist()
     while at < order.size:
         picks.append(at)
         at = following[at]

@@ -14,14 +14,14 @@ from nsyspipe.analysis.alignment import runs_of_codes
 from nsyspipe.analysis.attribution import UNKNOWN
 from nsyspipe.analysis.breakdown import started_in
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
-from nsyspipe.analysis.summary import divided
+from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -125,7 +125,8 @@ def kernels_table(
 
 def _slowed(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64, Int64]:
     """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
-    first, last = operations.sampled
+    known = np.flatnonzero(operations.kernel_column("grid") != UNKNOWN)
+    first, last = (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
     own = np.flatnonzero(~operations.is_comm[first:last])
     starts, ends = operations.kernel_start[own + first], operations.kernel_end[own + first]
     name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
@@ -292,7 +293,7 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
 
 def compared_share(kernels: pa.Table) -> float:
     """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`, maybe a sample; 1 at most."""
-    rows = _sums(kernels, ["rank"], ["slowed_ns", "overlapped_ns", "n_kernels"])
+    rows = sums_by(kernels, ["rank"], ["slowed_ns", "overlapped_ns", "n_kernels"])
     beside = sum(row["overlapped_ns"] for row in rows)
     compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
     return min(compared / beside, 1.0) if beside else 0.0
@@ -327,16 +328,8 @@ def costs(
     return schema.COSTS.from_rows(sorted([*rows, *of_traffic], key=lambda row: TABLES.index(row["table"])))
 
 
-def _sums(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[Row]:
-    """Sum columns by keys, null where a part is, and count rows (``n``); sorted by keys."""
-    strict = pc.ScalarAggregateOptions(skip_nulls=False)
-    columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
-    sums = table.group_by(keys, use_threads=False).aggregate(columns).rename_columns([*keys, *names, "n"])
-    return sums.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
-
-
 def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
-    for row in _sums(kernels, ("name", "phase"), _OF_KERNELS):
+    for row in sums_by(kernels, ("name", "phase"), _OF_KERNELS):
         has_beside = is_comm_known and not row["name"].lower().startswith("nccl")
         yield {
             "table": KERNELS, "name": row["name"], "phase": row["phase"],
@@ -352,7 +345,7 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
     waited = pc.min_element_wise(chosen["wait_ns"], own, skip_nulls=False)
     columns = {"total_ns": own, "waited_ns": waited} | {name: chosen[name] for name in _SUMMED}
     kinds = {"name": chosen["collective"].cast(pa.string()), "size": chosen["message_bytes"]}
-    for row in _sums(pa.table(kinds | columns), [*kinds], [*columns]):
+    for row in sums_by(pa.table(kinds | columns), [*kinds], [*columns]):
         exposed, transfer = row["exposed_ns"], row["transfer_ns"]
         yield {
             "table": COLLECTIVES, "name": row["name"], "message_bytes": row["size"], "n_calls": row["n"],

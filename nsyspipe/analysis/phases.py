@@ -118,10 +118,6 @@ class BetweenSteps:
     data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
     quiet: IntervalSet  # the longest stretch between each two in which that thread is in no range and no CUDA call
 
-    def with_data(self, phase: PhaseRanges) -> IntervalSet:
-        """Return when the host is in the data phase, between steps and inside."""
-        return union_of(union(phase.starts, phase.ends), self.data)
-
 
 def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> BetweenSteps:
     """Find what the host does between the steps of one rank; without `canonical.HOST_CALLS` nothing is known to be quiet.

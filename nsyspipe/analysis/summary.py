@@ -67,7 +67,8 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
 def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
     chosen = steps.filter(steps["in_summary"]).sort_by("rank")
-    sums, of_collectives = _sums_by_rank(chosen, _SUMMED), _sums_by_rank(_transferring(collectives), _TRANSFERRED)
+    tables = (chosen, _SUMMED), (_transferring(collectives), _TRANSFERRED)
+    sums, of_collectives = ({row["rank"]: row for row in sums_by(table, ["rank"], names)} for table, names in tables)
     begins = run_starts(chosen["rank"].to_numpy())
     numbers, walls = chosen["rank"].to_numpy()[begins].tolist(), np.split(chosen["wall_ns"].to_numpy(), begins[1:])
     wall_of, rows = dict(zip(numbers, walls, strict=False)), []
@@ -121,12 +122,12 @@ def _sums(table: pa.Table, names: Sequence[str]) -> _Sums:
     return {name: _sum(table[name]) for name in names}
 
 
-def _sums_by_rank(table: pa.Table, names: Sequence[str]) -> dict[int, _Sums]:
-    """Return the same of the rows of each rank that has any."""
-    of_all = pc.ScalarAggregateOptions(skip_nulls=False)
-    sums = table.group_by("rank", use_threads=False).aggregate([(name, "sum", of_all) for name in names])
-    rows = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names]).to_pylist()
-    return {row["rank"]: row for row in rows}
+def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Sum columns by keys, null where a part is, and count rows (``n``); sorted by keys."""
+    strict = pc.ScalarAggregateOptions(skip_nulls=False)
+    columns: list[Any] = [*((name, "sum", strict) for name in names), ([], "count_all")]
+    sums = table.group_by(keys, use_threads=False).aggregate(columns).rename_columns([*keys, *names, "n"])
+    return sums.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:

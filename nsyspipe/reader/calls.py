@@ -15,7 +15,7 @@ from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import process_of
+from nsyspipe.reader.report import process_of, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     calls = None
     if report.has(versions.RUNTIME, "correlationId"):
         known = _known(found, *_CALL[:3])
-        process = pc.bit_wise_and(known["globalTid"], process_of(-1))
+        process = processes_of(known["globalTid"])
         end = pc.coalesce(known["end"], known["start"])
         columns = {"process_id": process, "thread_id": known["globalTid"], "start_ns": known["start"], "end_ns": end}
         calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
@@ -105,7 +105,7 @@ def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: objec
 
 
 def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
-    calls = _timed(found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))).drop_null()
+    calls = _timed(found, "nameId", strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)).drop_null()
     if not calls.num_rows:
         return canonical.HOST_WAITS.empty()
     whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
@@ -129,7 +129,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
     copies = _known(copies, *names)
     copies = copies.sort_by("end")  # a call waited for the last of its copies
-    calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
+    calls = _timed(found, "correlationId", copies["correlationId"].to_numpy()).drop_null()
     process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
     rows = _rows_of(process, correlation, copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
@@ -160,7 +160,7 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = {number: _API_VERSION.sub("", name) for number, name in strings.pairs(ids) if name and _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
-    found = _timed(found, "nameId", numbers)
+    found = _timed(found, "nameId", numbers.to_numpy())
     found = found.filter(pc.is_valid(found["globalTid"]))
     texts = pa.array(names.values(), pa.string())
     calls = texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks())
@@ -169,9 +169,11 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     return canonical.BLOCKING_CALLS.table(columns).sort_by([(name, "ascending") for name in times])
 
 
-def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
+def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls with one of some values that took time."""
-    found = found.filter(pc.is_in(found[column], value_set=values))
+    found = found.filter(
+        pa.array(np.isin(filled(found[column]), values))
+    )  # by a table of the values, where they are close
     return found.filter(pc.greater(found["end"], found["start"]))
 
 
@@ -212,11 +214,6 @@ class Strings:
         for prefix in prefixes:
             hits |= pc.starts_with(self._values, prefix, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
         return self._ids[hits]
-
-    def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return those of some ids whose text a regular expression matches anywhere."""
-        hits = [text is not None and pattern.search(text) is not None for _, text in self.pairs(among)]
-        return among[np.asarray(hits, np.bool_)]
 
 
 def read_strings(report: Report) -> Strings:

@@ -291,15 +291,13 @@ def _fits(member: Membership, said: Ring | Trees | Connected) -> bool:
     own = said.to_rank if said.is_receive else said.from_rank
     ends = ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu))
     is_ours = own == member.init.rank and said.from_rank != said.to_rank
-    return is_ours and all(rank < n_ranks and _is_on(member.group, rank, gpu) for rank, gpu in ends)
-
-
-def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
-    """Tell whether a rank may be on the GPU with this label: PCI address, NVML index or CUDA index by release."""
-    known = group.by_rank.get(rank) if group else None
-    of_rank = (known.init.nvml_device, known.init.cuda_device, known.init.bus_id) if known and gpu else ()
-    labels = {str(label) for label in of_rank if label is not None}
-    return not labels or gpu in labels
+    known = member.group.by_rank if member.group else {}
+    for rank, gpu in ends:
+        # By release a GPU's label is its PCI address, NVML index or CUDA index.
+        init = known[rank].init if gpu and rank in known else None
+        labels = {init.nvml_device, init.cuda_device, init.bus_id} - {None} if init else set()
+        is_ours = is_ours and rank < n_ranks and (not labels or gpu in {str(one) for one in labels})
+    return is_ours
 
 
 def _communicator(of: Group) -> Communicator:

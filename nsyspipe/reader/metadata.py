@@ -19,7 +19,6 @@ from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, machine_memory, open_report
-from nsyspipe.reader.tables import release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -60,11 +59,6 @@ class ReportFacts:
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export, by how it was made, leaves a table out exactly when it has no rows."""
         return self.is_lazy and (not self.exported_tables or table in self.exported_tables)
-
-    def holds_all(self, table: str, *, is_there: bool) -> bool:
-        """Tell whether the export surely holds all that nsys recorded for a table, which it has or not."""
-        is_limited = bool(self.exported_tables) and table not in self.exported_tables
-        return self.tells_export and not is_limited and (self.is_lazy or is_there)
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
@@ -157,10 +151,6 @@ class Capture:
         empty = replace(self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
         return replace(self, operations=empty)
 
-    def without_calls(self) -> Capture:
-        """Return the same without launches, which hold most of what is left."""
-        return replace(self, calls=replace(self.calls, all=None))
-
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs."""
@@ -169,13 +159,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)
-        release_memory()
         operations = read_operations(report, strings, comm_kernel)
-        release_memory()
         overhead = read_overhead(report, facts)
         ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
-        release_memory()
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
@@ -217,7 +204,9 @@ def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: 
 
 
 def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
-    return facts.holds_all(versions.MEMSET, is_there=report.has(versions.MEMSET))
+    """Tell whether the export surely holds all memsets that nsys recorded, if any."""
+    is_limited = bool(facts.exported_tables) and versions.MEMSET not in facts.exported_tables
+    return facts.tells_export and not is_limited and (facts.is_lazy or report.has(versions.MEMSET))
 
 
 def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:

@@ -14,7 +14,7 @@ from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, open_report, process_of
+from nsyspipe.reader.report import TIME_LIMIT, open_report, process_of, repeated
 
 if TYPE_CHECKING:
     import re
@@ -37,7 +37,6 @@ _SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (
 _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # So are device and stream of many kernels.
 _PLACE = {"place": "(deviceId << 32) | streamId"}
-_CHUNK_ROWS = 65_536
 # Dimensions only serve to compare equal kernels, for which this many are enough.
 _MOST_SHAPES = 50_000
 
@@ -74,31 +73,20 @@ def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
 
 def _only_process(report: Report) -> int:
     """Return the process whose threads called CUDA or NVTX, if there is just one; else 0."""
-    for table in (versions.RUNTIME, versions.NVTX):
-        if report.has(table, "globalTid"):
-            threads = pc.unique(report.select(table, {"globalTid": "int"})["globalTid"]).drop_null()
-            processes = np.unique(process_of(threads.to_numpy()))
-            if processes.size == 1:
-                return int(processes[0])
-    return 0
+    of_one = "iif(min(globalTid >> 24) = max(globalTid >> 24), min(globalTid), NULL)"
+    tables = (one for one in (versions.RUNTIME, versions.NVTX) if report.has(one, "globalTid"))
+    threads = (report.number(table, of_one) for table in tables)
+    return next((process_of(thread) for thread in threads if thread is not None), 0)
 
 
 def _with(rows: pa.Table, **columns: object) -> pa.Table:
     """Return a table with some columns more, or other ones; a number or None stands in every row."""
     n_rows = rows.num_rows
     for name, values in columns.items():
-        column = _repeated(values, n_rows) if values is None or isinstance(values, int) else values
+        column = repeated(values, n_rows) if values is None or isinstance(values, int) else values
         rows = rows.drop_columns([name] if name in rows.column_names else [])
         rows = rows.append_column(name, column)
     return rows
-
-
-def _repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
-    """Return a column of one value, whose chunks are one and the same array."""
-    kind = pa.bool_() if isinstance(value, bool) else pa.int64()
-    chunk = pa.repeat(pa.scalar(value, kind), min(n_rows, _CHUNK_ROWS))
-    whole, rest = divmod(n_rows, _CHUNK_ROWS)
-    return pa.chunked_array([*[chunk] * whole, chunk[:rest]], kind)
 
 
 def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
@@ -129,7 +117,7 @@ def _with_sample(report: Report, found: pa.Table) -> pa.Table:
     # Row numbers count the rows from 1, unless some were deleted.
     if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
         return _with(found, grid=None, block=None)
-    before, behind = (_repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES))
+    before, behind = (repeated(None, n).chunks for n in (first, found.num_rows - first - _MOST_SHAPES))
     shapes = {name: pa.chunked_array([*before, *sample[name].chunks, *behind]) for name in _SHAPES}
     return _with(found, **shapes)
 
@@ -155,7 +143,8 @@ def _kernels(
     of_kernels = [rows[name] for name in _NAMES if name in rows.column_names]
     comm_ids = [strings.ids_beginning(_COMM_PREFIX, ignore_case=True)]
     if comm_pattern is not None:
-        comm_ids += [strings.ids_matching(comm_pattern, pc.unique(one).drop_null().to_numpy()) for one in of_kernels]
+        texts = [item for one in of_kernels for item in _texts(one, strings).items()]
+        comm_ids += [np.array([number for number, text in texts if comm_pattern.search(text)], np.int64)]
     value_set = pa.array(np.concatenate(comm_ids))
     is_comm = functools.reduce(pc.or_, [pc.is_in(one, value_set=value_set) for one in of_kernels])
     return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import adbc_driver_manager
 import pyarrow as pa
+import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from nsyspipe.errors import (
@@ -260,6 +261,7 @@ def machine_memory() -> int:
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
+_CHUNK_ROWS = 65_536
 _Ids = TypeVar("_Ids", int, "Int64")
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
@@ -269,6 +271,20 @@ TIME_LIMIT = 2**61
 def process_of(global_tid: _Ids) -> _Ids:
     """Return the globalPid of each globalTid, or of one; exact for negative ids too."""
     return global_tid & ~_THREAD_BITS
+
+
+def processes_of(threads: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the globalPid of each globalTid of a column."""
+    first, last = (process_of(one or 0) for one in pc.min_max(threads).as_py().values())
+    return repeated(first, len(threads)) if first == last else pc.bit_wise_and(threads, ~_THREAD_BITS)
+
+
+def repeated(value: int | None, n_rows: int) -> pa.ChunkedArray:
+    """Return a column of one value, whose chunks are one and the same array."""
+    kind = pa.bool_() if isinstance(value, bool) else pa.int64()
+    chunk = pa.repeat(pa.scalar(value, kind), min(n_rows, _CHUNK_ROWS))
+    whole, rest = divmod(n_rows, _CHUNK_ROWS)
+    return pa.chunked_array([*[chunk] * whole, chunk[:rest]], kind)
 
 
 def pid_of(global_pid: int) -> int:

@@ -104,8 +104,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
             family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
-    capture = capture.without_calls()
-    release_memory()
+    capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
     overhead = None if capture.overhead is None else union(*capture.overhead)
     context = ReportContext(codes, names, capture.recorded, overhead, family)
     digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]

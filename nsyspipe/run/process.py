@@ -13,7 +13,7 @@ from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinc
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union
+from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
@@ -257,7 +257,8 @@ def _measured(
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
-    loading, quiet = between.with_data(phases["data"]).shifted(offset), between.quiet.shifted(offset)
+    data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
+    loading, quiet = data.shifted(offset), between.quiet.shifted(offset)
     blocking = events.blocking_calls
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):

@@ -9,6 +9,7 @@ directory, and they end when the process that started them is gone, whatever end
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+OBJECTS = 200_000  # so many new ones, before garbage is looked for: what is imported stays, and would be looked through each time
 
 # The package is found by its place: the directory around it is not searched for anything else.
 _START = """\
@@ -195,6 +198,7 @@ def serve(parent: int) -> None:
         os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
     without_other_frames()
+    gc.set_threshold(OBJECTS)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
