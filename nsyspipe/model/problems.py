@@ -96,10 +96,10 @@ _KINDS = """
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
-    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present, and waiting for the others counts
-        as transfer -> pass the reports of all ranks
-    ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present, and waiting
-        for the others counts as transfer
+    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present: who waits for whom is
+        told among them, and waiting for the others counts as transfer -> pass the reports of all ranks
+    ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present: who
+        waits for whom is told among them, and waiting for the others counts as transfer
     capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
     unusable-sidecar (warning): {file} cannot be used ({reason}): what it says of the capture is not known -> remove it, or capture again
     stale-sidecar (warning): {file} is of another capture of that name ({reason}): not used -> keep the sidecar with the reports that it was written for
