@@ -87,9 +87,8 @@ class Extent:
     n_ranks: int
     n_findings: int | None
     n_problems: int | None = None
-    is_brief: bool = False  # of findings what to change, in a few words
-    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing
-    has_phases: bool = False
+    is_brief: bool = False  # of findings what to change, in a few words, and no phases
+    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing, and no phases
     n_top: int | None = None  # of kernels, collectives and communicators the costliest; None for none
 
 
@@ -100,10 +99,9 @@ def summary_text(
     run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
-    is_whole = n_findings is None
     figures = (*_STEPS, *SHARES, *_SIZES)
     n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
-    extent = Extent(figures, n_ranks, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
+    extent = Extent(figures, n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -129,14 +127,15 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
-    if extent.has_phases and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
+    is_whole = not (extent.is_brief or extent.is_comment)
+    if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
         yield phases
     is_told = extent.is_comment and is_more_than_data(run.traffic())
     of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
     if shown := (extent.n_top,) if extent.n_top else of_comment:
         yield from cost_tables(run, *shown).values()
     if extent.n_findings != 0:
-        yield from _changes(findings_of(run), extent, words.mean_step_ns(summary))
+        yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
         yield from () if extent.is_brief else of_capture(run)
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
@@ -145,41 +144,37 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
 
 def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
-    summary = run.summary().to_pylist()[0]
-    n_steps = summary["n_summary_steps"]
-    whole, breakdown = "of the capture" if run.is_capture else f"of {words.mean_step_words(run)}", run.breakdown()
-    of_all = whole if run.is_capture else f"{whole}, {ms_text(words.rank_step_ns(run))}"
+    summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
     dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
-    dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
-    meanings = {
-        "step_time_ns": f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step",
-        "throughput_steps_per_s": "1 / mean step time",
-        "comm_share": of_all,
-        "exposed_comm_share": f"{whole}, beside no compute",
-        "overlap_ratio": "of communication",
-        "backward_overlap_ratio": "; ".join(["of communication", *words.backward_source(run)]),
-        "wait_share": f"{whole}, for late ranks",
-        "idle_share": of_all,
-        "exposed_memory_share": f"{whole}; DtoD, exposed or not: {ms_text(dtod)}",
-    }
     texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
-    texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
+    if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
+        dtod = summary["dtod_ns_per_step"]
+        texts["dtod_ns_per_step"] = (
+            f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
+        )
+    more = {
+        "backward_overlap_ratio": words.backward_source(run),
+        "exposed_memory_share": [f"DtoD, exposed or not: {ms_text(dtod)}"],
+    }
     tiles = []
     for name in names:
         is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
         if (run.is_capture and is_of_steps) or (is_of_messages and not summary["message_bytes_per_step"]):
             continue
         figure = FIGURES.get(name)
-        label, category = (figure.short, figure.category) if figure else ("gradient copies", None)
-        meaning, missing, time = meanings.get(name, ""), None, ""
-        if name in meanings and summary[name] is None:
+        label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
+        meaning = "; ".join(
+            [meaning.replace("step time,", "the capture,") if run.is_capture else meaning, *more.get(name, ())]
+        )
+        missing, time = None, ""
+        if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
         elif name in RATIOS:
             time = ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())
             meaning = f"{time} {meaning}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(Tile(label, value, unit, meaning, missing, category, time))
+        tiles.append(Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
     return tiles
 
 
@@ -411,7 +406,7 @@ def _words(key: str, value: object) -> tuple[str, str]:
     return f"{label}{f', {name}' if colon else ''}", text
 
 
-def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
+def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
     """Yield what to change first, each with the most that it could bring."""
     if not (shown := findings[: extent.n_findings]):
         return

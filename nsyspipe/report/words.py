@@ -195,18 +195,14 @@ def shares_text(run: Run, median: float | None) -> str | None:
     mean = rank_step_ns(run)
     if not mean or not median or abs(mean / median - 1) < _SEEN:
         return None
-    return f"shares are of {mean_step_words(run)}, {ms_text(mean)}"
+    whose = "a rank's" if run.header.n_ranks > 1 else "the"
+    return f"shares are of {whose} mean step, {ms_text(mean)}"
 
 
 def rank_step_ns(run: Run) -> float | None:
     """Return the mean over ranks and steps, which shares are of: shorter than the mean step time, the slowest ranks'."""
     mean: float | None = pc.mean(run.breakdown()["wall_ns"]).as_py()
     return mean
-
-
-def mean_step_words(run: Run) -> str:
-    """Return what that is called."""
-    return "a rank's mean step" if run.header.n_ranks > 1 else "the mean step"
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:

@@ -16,7 +16,7 @@ from nsyspipe.report import difference as of_difference, run as of_run, scoreboa
 from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
-from nsyspipe.report.words import subject_parts, verdict
+from nsyspipe.report.words import mean_step_ns, subject_parts, verdict
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
@@ -129,21 +129,12 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         for name, wall, row in drawn
     ])  # fmt: skip
     yield of_run.rank_table(run, _MOST_RANKS)
-    findings = of_run.findings_of(run)
-    is_replayed = any(one.expected for one in findings)
-    yield from (Heading(_finding_text(one, is_replayed=is_replayed)) for one in findings[:_MOST_LINES])
+    findings, extent = of_run.findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
+    step_ns = mean_step_ns(run.summary().to_pylist()[0])
+    yield from (one for one in of_run.change_blocks(findings, extent, step_ns) if isinstance(one, Table))
     if len(findings) > _MOST_LINES:
         yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
     yield from _problems(run.problems.to_pylist())
-
-
-def _finding_text(one: of_run.Finding, *, is_replayed: bool) -> str:
-    """Return a finding in a line: the most and what is likely, as far as either is known, and what to do."""
-    gains = [f"up to {one.share_text} ({one.saving})"] if one.share else []
-    if one.expected or (one.share and is_replayed):
-        ms = f" ({one.expected[1]})" if one.expected else ""
-        gains.append(f"{'likely ' if one.expected and one.is_clear else ''}{one.likely}{ms}")
-    return ": ".join(filter(None, [", ".join(gains), one.headline]))
 
 
 def _assumptions(answers: Sequence[Scenario]) -> str:

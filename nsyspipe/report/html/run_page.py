@@ -176,7 +176,8 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
+    """Yield what stands behind the verdict: what shares are of, the link, whose traffic, why devices idle, and that one step is not much."""
+    yield words.shares_text(run, summary["step_time_ns"])
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
