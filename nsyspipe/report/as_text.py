@@ -130,7 +130,9 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
     gone = dict.fromkeys(heading.replace("\n", " ") for heading in hidden)
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
     if gone:
-        below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")
+        has_all = len(_fitting(block.columns, widths, MAX_WIDTH)[0]) == len(block.columns)
+        how = f"COLUMNS={MAX_WIDTH}" if has_all else "--markdown -"
+        below.append(f"Left out at {width} columns ({how} has all): {', '.join(filter(None, gone))}.")
     lines = [line for line in below if line]
     return Group(table, _dim(lines)) if lines else table
 

@@ -135,7 +135,8 @@ def is_more_than_data(traffic: pa.Table) -> bool:
 def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str | None:
     """Return what communication serves, over how many ranks, whose most of the exposed is, and the pipeline's bubble.
 
-    None where there is none or nobody knows what it serves, and of gradients alone where nobody knows how many ranks share them.
+    None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
+    many share them.
     """
     there = parallelism(traffic)
     groups = dimensions(traffic)
@@ -144,10 +145,13 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
     if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
         degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
-    if not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
+    is_part = world_size not in (None, n_ranks)
+    if not is_part and not is_more_than_data(traffic) and degrees[0] in {DATA, f"{DATA} 1"}:
         return None
     is_grid = math.prod(one.size or 0 for one in groups) == world_size
     text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
+    if is_part and None in [one.size for one in groups]:
+        text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
     key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
     exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
     if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):

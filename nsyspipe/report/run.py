@@ -56,6 +56,7 @@ _UNITS = (
     ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
 )  # fmt: skip
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_OF_CAPTURE = "profiler-overhead"
 _NOT_REPLAYED, _CONDITIONAL = "not replayed", "conditional"  # stand for what is likely beside a bound
 # Which problems explain that a figure is null, the most telling first.
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
@@ -86,9 +87,8 @@ class Extent:
     n_ranks: int
     n_findings: int | None
     n_problems: int | None = None
-    is_brief: bool = False  # of findings what to change, in a few words
-    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing
-    has_phases: bool = False
+    is_brief: bool = False  # of findings what to change, in a few words, and no phases
+    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing, and no phases
     n_top: int | None = None  # of kernels, collectives and communicators the costliest; None for none
 
 
@@ -99,10 +99,9 @@ def summary_text(
     run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
-    is_whole = n_findings is None
     figures = (*_STEPS, *SHARES, *_SIZES)
     n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
-    extent = Extent(figures, n_ranks, n_findings, is_brief=not is_whole, has_phases=is_whole, n_top=n_top)
+    extent = Extent(figures, n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 
@@ -128,14 +127,16 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
-    if extent.has_phases and (phases := phase_table(run.phase_summary())):
+    is_whole = not (extent.is_brief or extent.is_comment)
+    if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
         yield phases
     is_told = extent.is_comment and is_more_than_data(run.traffic())
     of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
     if shown := (extent.n_top,) if extent.n_top else of_comment:
         yield from cost_tables(run, *shown).values()
-    if extent.n_findings != 0 and (findings := findings_of(run)):
-        yield from _changes(findings, extent, words.mean_step_ns(summary))
+    if extent.n_findings != 0:
+        yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
+        yield from () if extent.is_brief else of_capture(run)
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
         yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
@@ -143,43 +144,37 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
 
 def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
-    summary = run.summary().to_pylist()[0]
-    n_steps = summary["n_summary_steps"]
-    whole = "of the capture" if run.is_capture else "of the mean step"
-    breakdown = run.breakdown()
-    length = "" if run.is_capture else f", {ms_text(pc.mean(breakdown['wall_ns']).as_py())}"
-    of_all = f"{whole}{length}{', all ranks pooled' if run.header.n_ranks > 1 else ''}"
+    summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
     dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
-    dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
-    meanings = {
-        "step_time_ns": f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step",
-        "throughput_steps_per_s": "1 / mean step time",
-        "comm_share": of_all,
-        "exposed_comm_share": f"{whole}, beside no compute",
-        "overlap_ratio": "of communication",
-        "backward_overlap_ratio": "; ".join(["of communication", *words.backward_source(run)]),
-        "wait_share": f"{whole}, for late ranks",
-        "idle_share": of_all,
-        "exposed_memory_share": f"{whole}; DtoD, exposed or not: {ms_text(dtod)}",
-    }
     texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
-    texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
+    if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
+        dtod = summary["dtod_ns_per_step"]
+        texts["dtod_ns_per_step"] = (
+            f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
+        )
+    more = {
+        "backward_overlap_ratio": words.backward_source(run),
+        "exposed_memory_share": [f"DtoD, exposed or not: {ms_text(dtod)}"],
+    }
     tiles = []
     for name in names:
         is_of_steps, is_of_messages = not name.endswith(("_share", "_ratio")), name in _SIZES[2:]
         if (run.is_capture and is_of_steps) or (is_of_messages and not summary["message_bytes_per_step"]):
             continue
         figure = FIGURES.get(name)
-        label, category = (figure.short, figure.category) if figure else ("gradient copies", None)
-        meaning, missing, time = meanings.get(name, ""), None, ""
-        if name in meanings and summary[name] is None:
+        label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
+        meaning = "; ".join(
+            [meaning.replace("step time,", "the capture,") if run.is_capture else meaning, *more.get(name, ())]
+        )
+        missing, time = None, ""
+        if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
         elif name in RATIOS:
             time = ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())
             meaning = f"{time} {meaning}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(Tile(label, value, unit, meaning, missing, category, time))
+        tiles.append(Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
     return tiles
 
 
@@ -266,8 +261,8 @@ def table_note(n_shown: int, n_all: int) -> str | None:
     return f"{which} --json has all." if (which := left_out_note(n_shown, n_all)) else None
 
 
-def phase_table(phase_summary: pa.Table) -> Table | None:
-    """Return what each phase takes per step, in the order of a training loop; None without phases."""
+def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> Table | None:
+    """Return what each phase takes of a step of that length, in the order of a training loop; None without phases."""
     rows = sorted(phase_summary.to_pylist(), key=lambda row: LOOP.index(row["phase"]))
     fields = [
         Field("phase", of("phase"), "word"),
@@ -278,7 +273,13 @@ def phase_table(phase_summary: pa.Table) -> Table | None:
         barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
         barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
     ]  # fmt: skip
-    return table_of("Phases, mean per step", rows, fields) if rows else None
+    in_host, note = sum(row["host_ns_per_step"] or 0 for row in rows), None
+    if in_host > (step_ns or in_host):
+        note = (
+            "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
+            "other steps; a phase inside of another counts in both."
+        )
+    return table_of("Phases, mean per step", rows, fields, note) if rows else None
 
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
@@ -344,7 +345,7 @@ class Finding:
 
 
 def findings_of(run: Run) -> list[Finding]:
-    """Return the findings as `run.findings` ranks them; shares are of the mean step time, which none can exceed."""
+    """Return what to change, as `run.findings` ranks it; shares are of the mean step time, which none can exceed."""
     summary = run.summary().to_pylist()[0]
     step_time = words.mean_step_ns(summary)
 
@@ -353,6 +354,8 @@ def findings_of(run: Run) -> list[Finding]:
 
     findings = []
     for row in run.findings().to_pylist():
+        if _is_of_capture(row):
+            continue
         saving = row["saving_ns_per_step"] or None
         possible, expected = share(saving), share(row["expected_ns_per_step"])
         if expected is not None and abs(expected) < _NOTHING:
@@ -366,6 +369,15 @@ def findings_of(run: Run) -> list[Finding]:
         certain = is_clear, is_conditional(row), assumed
         findings.append(Finding(*what, *most, in_replay, *certain, [*evidence_rows(evidence)]))
     return findings
+
+
+def of_capture(run: Run) -> Iterator[Sentence]:
+    """Yield what distorted the capture and costs no step of the figures: that is to be known, and nothing to change."""
+    yield from (Sentence(f"{_sentence(row['title'])}.") for row in run.findings().to_pylist() if _is_of_capture(row))
+
+
+def _is_of_capture(row: Mapping[str, Any]) -> bool:
+    return row["id"] == _OF_CAPTURE and not row["saving_ns_per_step"]
 
 
 def _sentence(text: str) -> str:
@@ -396,9 +408,10 @@ def _words(key: str, value: object) -> tuple[str, str]:
     return f"{label}{f', {name}' if colon else ''}", text
 
 
-def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
+def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
     """Yield what to change first, each with the most that it could bring."""
-    shown = findings[: extent.n_findings]
+    if not (shown := findings[: extent.n_findings]):
+        return
     is_replayed = any(one.expected for one in shown)
 
     def what(one: Finding) -> str:
@@ -417,7 +430,7 @@ def _changes(findings: Sequence[Finding], extent: Extent, step_ns: float | None)
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []
-    notes = [f"of the mean step, {ms_text(step_ns)}"] if step_ns else []
+    notes = [f"of the mean step time, {ms_text(step_ns)}"] if step_ns else []
     if assuming := [one for one in shown if one.assumed]:
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     notes += ["likely: by a replay"] if is_replayed else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import words
-from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Troubles, table_of
+from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Table, Track, Troubles, table_of, with_column
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsyspipe.replay.answer import Scenario, WhatIf
-    from nsyspipe.report.blocks import Block, Table
+    from nsyspipe.report.blocks import Block
     from nsyspipe.report.files import Format
     from nsyspipe.report.words import Trouble
     from nsyspipe.run.run import Run
 
+_META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
@@ -115,8 +116,9 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield menu(found, answered)
     bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
-        of_what = "of the mean step; gains above: of the median"
-        yield from (Heading(f"What findings of analyze promise, and the replay ({of_what})", "dim"), Items(bounds))
+        yield Heading("What findings promise, and the replay", "dim")
+        yield Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
+        yield Items(bounds)
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     if reasons := refusals(found):
@@ -158,6 +160,20 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
         Field("throughput", lambda one: rate_text(one.throughput_steps_per_s), from_width=_WIDE),
     ]
     return table_of("What each change would bring", rows, fields)
+
+
+def _page(found: WhatIf, run: Run) -> str:
+    """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
+    blocks, step = [*whatif_blocks(found, run)], found.step_time_ns
+    rows = [one for one in found.scenarios if one.refused is None]
+    # how much less, at most, by the estimate, at least
+    gains = [[step and ns and step - ns for ns in (one.low_ns, one.step_time_ns, one.high_ns)] for one in rows]
+    largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
+    tracks = [Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
+    for place, block in enumerate(blocks):
+        if isinstance(block, Table):
+            blocks[place] = with_column(block, 2, Field("loss or gain", kind="track"), tracks)
+    return blocks_page(blocks, f"{found.label}: nsyspipe whatif", (_META, found.run_id), brand=found.label)
 
 
 def _row_label(one: Scenario) -> str:
@@ -203,12 +219,10 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
 
 def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
     """Return how the answer is written in each format, and how a file of it says which run it is for."""
-    meta, title = "nsyspipe-whatif", f"{found.label}: nsyspipe whatif"
-    blocks = partial(whatif_blocks, found, run)
     return formats_of(
         "whatif", found.run_id, document=partial(whatif_document, found),
         # A document of `analyze` has no scenarios.
         identity_in=lambda one: str(one["run"]["run_id"]) if isinstance(one["scenarios"], list) else None,
-        blocks=blocks, usage="nsyspipe whatif RUN", page=lambda: blocks_page(blocks(), title, (meta, found.run_id)),
-        meta=meta, key="run_id",
+        blocks=partial(whatif_blocks, found, run), usage="nsyspipe whatif RUN", page=partial(_page, found, run),
+        meta=_META, key="run_id",
     )  # fmt: skip

@@ -198,10 +198,17 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
 
 def shares_text(run: Run, median: float | None) -> str | None:
     """Return what the shares are of where one would see that it is not the step time printed beside them."""
-    mean = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    mean = rank_step_ns(run)
     if not mean or not median or abs(mean / median - 1) < _SEEN:
         return None
-    return f"shares are of the mean step of {'all ranks' if run.header.n_ranks > 1 else 'the rank'}, {ms_text(mean)}"
+    whose = "a rank's" if run.header.n_ranks > 1 else "the"
+    return f"shares are of {whose} mean step, {ms_text(mean)}"
+
+
+def rank_step_ns(run: Run) -> float | None:
+    """Return the mean over ranks and steps, which shares are of: shorter than the mean step time, the slowest ranks'."""
+    mean: float | None = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    return mean
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
@@ -361,10 +368,10 @@ def verdict(run: Run) -> str:
     (summary,) = run.summary().to_pylist()
     severities = {row["code"]: row["severity"] for row in run.problems.to_pylist()}
     of_what = "the capture" if run.is_capture else "step time"
-    wall = pc.mean(run.breakdown()["wall_ns"]).as_py() or 0.0
+    wall = rank_step_ns(run) or 0.0
 
-    def amount(share: float) -> str:
-        return f"{ms_text(share * wall)} ({_percent(share)})"
+    def amount(share: float, of: str = "") -> str:
+        return f"{ms_text(share * wall)} ({_percent(share)}{of})"
 
     if not run.header.n_ranks:
         lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
@@ -377,7 +384,7 @@ def verdict(run: Run) -> str:
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]
     else:
-        lines = [_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount)]
+        lines = [" ".join(_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount))]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
         lines += [
             f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
@@ -407,13 +414,14 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
 
 def _bubble_share(run: Run) -> float:
     """Return the share of step time that ranks wait for other stages of a pipeline; 0 where that is not known."""
-    wall = pc.mean(run.breakdown()["wall_ns"]).as_py()
+    wall = rank_step_ns(run)
     return (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
 
 
 def _with_comm(
-    summary: Mapping[str, Any], of_what: str, codes: Set[str], bubble: float, amount: Callable[[float], str]
-) -> str:
+    summary: Mapping[str, Any], of_what: str, codes: Set[str], bubble: float, amount: Callable[..., str]
+) -> Iterator[str]:
+    """Yield how much communication there is, exposed or hidden; and how much of it, in another split, is waiting."""
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
@@ -421,16 +429,17 @@ def _with_comm(
         hidden, where = summary["overlap_ratio"], f"compute ({why})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
         hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} by backward"
-    share = f"{amount(summary['comm_share'])} of {of_what}"
-    least = "at least " if _MISSING & codes else ""
-    waits = {"for other stages": bubble, "for other ranks": (summary["wait_share"] or 0.0) - bubble}
-    said = [f"{amount(of)} waiting {what}" for what, of in waits.items() if of >= _MUCH_WAITING * summary["comm_share"]]
-    share = f"{share}, of it {least}{', '.join(said)}" if said else share
-    exposed = amount(summary["exposed_comm_share"])
-    return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} hidden by {where}."
+    exposed = f"{amount(summary['exposed_comm_share'])} exposed; {_percent(hidden)} hidden by {where}"
+    yield f"Communication is {amount(summary['comm_share'])} of {of_what}, {exposed}."
+    waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
+    much = {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}
+    if much:
+        least = "at least " if _MISSING & codes else ""
+        said = (f"for other {who} takes {least}{amount(share, f' of {of_what}')}" for who, share in much.items())
+        yield f"Of communication, waiting {' and '.join(said)}."
 
 
-def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[[float], str], *, hides_idle: bool) -> str:
+def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[..., str], *, hides_idle: bool) -> str:
     parts = [f"compute is {amount(summary['compute_share'])} of {of_what}"]
     if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
         parts.append(f"copies {amount(summary['exposed_memory_share'])}")

@@ -153,6 +153,13 @@ class ShownInNotebooks:
         frame: pd.DataFrame = self._named_table(table).to_pandas(types_mapper=pd.ArrowDtype)
         return frame
 
+    @property
+    def verdict(self) -> str:
+        """What the figures come down to, in words: the headline of the page. Of a difference it is one word."""
+        from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
+
+        return headline(self)
+
     def _repr_html_(self) -> str:
         from nsyspipe.report.html.notebook import notebook_html  # noqa: PLC0415
 
@@ -362,13 +369,6 @@ class Run(ShownInNotebooks, ABC):
             found, fix = f"ranks {', '.join(ranges(there))}", f"--perfetto-ranks {there[0]}" if there else None
             raise OptionError(f"ranks {', '.join(ranges(unknown))}", "are not in this run", found=found, fix=fix)
         return sorted(wanted)
-
-    @property
-    def verdict(self) -> str:
-        """What the figures come down to, in words: the headline of the run's page. Of a difference it is one word."""
-        from nsyspipe.report.html.notebook import headline  # noqa: PLC0415 - words are made there, and for few
-
-        return headline(self)
 
     def __repr__(self) -> str:
         figures = self.summary().to_pylist()[0]

@@ -73,7 +73,7 @@ def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(summary, steady
     rows = [line.split() for line in lines if RANK_ROW.match(line)]
     assert {len(row) for row in rows} == {3 + 2 * (9 - n_left_out)}  # rank, step time; the shares
     assert {float(row[-2]) for row in rows} == {0}  # waits for others
-    assert any(line.startswith("Left out, for want of width: ") for line in lines) == (n_left_out > 0)
+    assert any(line.startswith(f"Left out at {columns} columns ") for line in lines) == (n_left_out > 0)
     assert max(map(len, lines)) <= columns
 
 

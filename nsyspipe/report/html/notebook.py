@@ -16,7 +16,7 @@ from nsyspipe.report import difference as of_difference, run as of_run, scoreboa
 from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
-from nsyspipe.report.words import subject_parts, verdict
+from nsyspipe.report.words import mean_step_ns, subject_parts, verdict
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
@@ -36,9 +36,18 @@ class Bars(NamedTuple):
     legend: Sequence[tuple[str, str]]
 
 
-def headline(run: Run) -> str:
-    """Return the verdict of a run in one line, as its page has it."""
-    return in_python(verdict(run).replace("\n", " "))
+def headline(shown: ShownInNotebooks) -> str:
+    """Return the verdict of a run or an answer in one line, as its page has it."""
+    match shown:
+        case Run():
+            text = verdict(shown)
+        case WhatIf():
+            text = of_whatif.headline(shown)
+        case Scoreboard():
+            text = "\n".join(of_scoreboard.headlines(shown))
+        case RunDifference():
+            text = of_difference.verdict_text(shown)
+    return in_python(text.replace("\n", " "))
 
 
 def notebook_html(shown: ShownInNotebooks) -> str:
@@ -65,12 +74,12 @@ def _colours() -> dict[str, str]:
 
 
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
+    yield Sentence(headline(shown))
     match shown:
         case RunDifference():
             yield from _change_blocks(shown)
         case Scoreboard():
             rows = shown.table.to_pylist()
-            yield from map(Sentence, of_scoreboard.headlines(shown))
             yield from _drawn([
                 (row["label"], row["mean_step_time_ns"], [row[one.column] for one in STEP_PARTS]) for row in rows
             ])  # fmt: skip
@@ -82,7 +91,6 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
         case WhatIf():
             answers = [one for one in shown.scenarios if one.refused is None]
             times = [("as captured", shown.step_time_ns), *((one.label, one.step_time_ns) for one in answers)]
-            yield Sentence(of_whatif.headline(shown))
             if answers:
                 yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
                 yield of_whatif.menu(shown, answers)
@@ -99,7 +107,6 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
     rows = [row for row in of_difference.part_rows(change)[:-1] if "part" in row]
     sides = zip(of_difference.SIDES, (change.baseline, change.candidate), change.mean_step_time, strict=False)
     blocks = of_difference.difference_blocks(change)
-    yield Sentence(of_difference.verdict_text(change))
     yield from _drawn([(side.name, wall, [row[f"{name}_ns"] for row in rows]) for name, side, wall in sides])
     for one in blocks:
         if isinstance(one, Troubles):
@@ -109,7 +116,6 @@ def _change_blocks(change: RunDifference) -> Iterator[Block | Bars]:
 
 
 def _run_blocks(run: Run) -> Iterator[Block | Bars]:
-    yield Sentence(headline(run))
     yield Heading(", ".join(map(printable, subject_parts(run, run.summary().to_pylist()[0]))))
     if not run.breakdown().num_rows:
         yield from of_run.host_blocks(run.host_steps(), _MOST_RANKS)
@@ -123,21 +129,12 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         for name, wall, row in drawn
     ])  # fmt: skip
     yield of_run.rank_table(run, _MOST_RANKS)
-    findings = of_run.findings_of(run)
-    is_replayed = any(one.expected for one in findings)
-    yield from (Heading(_finding_text(one, is_replayed=is_replayed)) for one in findings[:_MOST_LINES])
+    findings, extent = of_run.findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
+    step_ns = mean_step_ns(run.summary().to_pylist()[0])
+    yield from (one for one in of_run.change_blocks(findings, extent, step_ns) if isinstance(one, Table))
     if len(findings) > _MOST_LINES:
         yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
     yield from _problems(run.problems.to_pylist())
-
-
-def _finding_text(one: of_run.Finding, *, is_replayed: bool) -> str:
-    """Return a finding in a line: the most and what is likely, as far as either is known, and what to do."""
-    gains = [f"up to {one.share_text} ({one.saving})"] if one.share else []
-    if one.expected or (one.share and is_replayed):
-        ms = f" ({one.expected[1]})" if one.expected else ""
-        gains.append(f"{'likely ' if one.expected and one.is_clear else ''}{one.likely}{ms}")
-    return ": ".join(filter(None, [", ".join(gains), one.headline]))
 
 
 def _assumptions(answers: Sequence[Scenario]) -> str:

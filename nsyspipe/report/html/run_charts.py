@@ -101,17 +101,8 @@ def rank_chart(
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
     thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
     colours = [*legend(has_comm=has_comm), *thin]
-    height = 36 + 46 * len(drawn)
-    return Chart(
-        "step-bars",
-        "Time",
-        label,
-        height,
-        data,
-        table_of(label, rows, fields, table_note(len(rows), n_ranks)),
-        caption,
-        colours,
-    )
+    height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
+    return Chart("step-bars", "Time", label, height, data, table, caption, colours)
 
 
 # More columns than that are narrower than a pixel or two.

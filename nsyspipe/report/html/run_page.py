@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 
 class Findings(NamedTuple):
-    """What to change by cause, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
+    """What to change by cause, each with its bound and its evidence."""
 
     by_cause: Sequence[tuple[str, Sequence[Finding]]]
-    step_time: str
 
 
 class MoreRanks(NamedTuple):
@@ -101,7 +100,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         else "Not known: no collective could be matched across ranks, or there is none."
     )  # fmt: skip
     yield Heading("Phases")
-    if phases := run_report.phase_table(run.phase_summary()):
+    if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
@@ -138,7 +137,7 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
     gain = words.gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
     lines = words.verdict(run).split("\n")  # of which one may say the same
-    new = [one for one in lines[1:] if gain is None or one.rpartition(": ")[0].lower() not in gain.lower()]
+    new = [one for one in lines[1:] if gain is None or one.partition(": up to")[0].lower() not in gain.lower()]
     yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
         yield Sentence(gain, verdict="gain")
@@ -151,13 +150,16 @@ def _what_to_change(run: Run, summary: Mapping[str, Any]) -> Iterator[Block | Fi
     yield Heading("What to change first")
     if findings := findings_of(run):
         symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
-        if len(findings) > 1:
-            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
-        yield Findings(by_cause(findings), ms_text(words.mean_step_ns(summary) or 0.0))
+        order = f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up. "
+        slowest = " (slowest rank of each)" if run.header.n_ranks > 1 else ""
+        mean = f"Mean step time{slowest}: {ms_text(words.mean_step_ns(summary))}."
+        yield Sentence(f"{order if len(findings) > 1 else ''}{mean}")
+        yield Findings(by_cause(findings))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
-        nothing = unjudged if run.is_capture else "Nothing found to change: no rule fired."
+        nothing = unjudged if run.is_capture else "Nothing found to change."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
+    yield from run_report.of_capture(run)
 
 
 def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -174,7 +176,8 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
+    """Yield what stands behind the verdict: what shares are of, the link, whose traffic, why devices idle, and that one step is not much."""
+    yield words.shares_text(run, summary["step_time_ns"])
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
