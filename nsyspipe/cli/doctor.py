@@ -49,7 +49,7 @@ def doctor(
     reports, logs = split_logs(reports or [], reading.nccl_log)
     if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
         from nsyspipe.report.doctor import store_blocks, store_document
-        from nsyspipe.store.saved_run import stored_runs
+        from nsyspipe.store.index import stored_runs
 
         stored = stored_runs(store_of(reports))
         inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))

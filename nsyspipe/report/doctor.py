@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsyspipe.nsys.machine import Check
     from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.doctor import Examination
-    from nsyspipe.store.saved_run import StoredRuns
+    from nsyspipe.store.index import StoredRuns
 
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.

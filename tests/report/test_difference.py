@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
