@@ -1,4 +1,4 @@
-"""``nsyspipe doctor``: what this machine or some reports can and cannot answer."""
+"""``nsyspipe doctor``: what this machine or some reports can and cannot answer, and which runs a store has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``nsyspipe doctor`` found: what a machine has, or what reports can answer, and what would add the rest."""
+"""What ``nsyspipe doctor`` found: what a machine has, what reports can answer, or which runs a store has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import listed
 from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, ms_text
+from nsyspipe.report.units import bytes_text, count_text, figure_text
 from nsyspipe.report.words import few
 from nsyspipe.version import __version__
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.doctor import Examination
     from nsyspipe.store.index import StoredRuns
 
+_STEP_TIME = METRICS["step_time"]
 _HEAD = {"schema_version": 1, "tool_version": __version__}
 # A narrower terminal gets fewer columns.
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
@@ -83,7 +85,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
         Field("ranks", lambda run: count_text(run["n_ranks"])),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
-        Field("step time", lambda run: ms_text(run["step_time_ns"])),
+        Field(_STEP_TIME.short, lambda run: figure_text(_STEP_TIME, run[_STEP_TIME.column])),
     ]  # fmt: skip
     yield table_of("Saved runs", runs, columns)
     if found.unreadable:
@@ -96,7 +98,7 @@ def store_document(found: StoredRuns) -> dict[str, Any]:
 
 
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
-    names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", "step_time_ns"]
+    names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", _STEP_TIME.column]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
     rows: list[dict[str, Any]] = found.runs.select(names).set_column(2, names[2], times).to_pylist()
     return rows

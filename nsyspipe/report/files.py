@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import claimed_file, make_readable
+from nsyspipe.store.layout import run_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -103,7 +104,8 @@ def check_directory(given: str, name: str) -> None:
             raise NotADirectoryError(20, os.strerror(20))
         if not os.access(parent, os.W_OK):
             raise PermissionError(13, os.strerror(13))
-        if any(one.name.startswith("run_id=") for one in (parent, *parent.iterdir())):
+        table = parent.parent if parent.name.startswith("run_id=") else parent
+        if any(one.name.startswith("run_id=") for one in table.iterdir()) and any(run_ids(table.parent)):
             problem = "lies among the files of a dataset, where readers take all for Parquet"
             raise OutputError(given, problem, fix="another directory")
     except OSError as error:

@@ -167,7 +167,7 @@ def test_a_log_and_a_file_of_a_dataset_are_never_outputs(sick, made, tmp_path, c
     (target,) = (made / "slow").glob("steps/run_id=*/part-0.parquet")
     before = target.read_bytes()
     for option in ("--json", "--perfetto"):
-        refused(call("analyze", made / "slow", option, target, "--force"), "is a file of a dataset")
+        refused(call("analyze", made / "slow", option, target, "--force"), "of a dataset")
     assert target.read_bytes() == before
 
 
