@@ -392,7 +392,7 @@ def verdict(run: Run) -> str:
         ]
     if (evenness := run.evenness()) is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
-    if summary["n_summary_steps"] == 1 and run.findings().num_rows:
+    if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
         lines.append(_ONE_STEP)
     if _MIXED & severities.keys():
         lines.append(_CAUTION)
