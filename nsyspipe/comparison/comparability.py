@@ -73,7 +73,8 @@ PROBLEMS_OF_RUNS = table(f"""
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
-_FAR_APART = 3.0  # compute of a step that is so many times as long may be of another model, batch or precision
+# Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
+_FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
 OTHER_WORK = "other-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
@@ -216,20 +217,21 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that seem to do other work: compute far apart, or other kernels in steps of another name."""
+    """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name."""
     times = [
         mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides
     ]
     before, now = (time or 0.0 for time in times)
     families = [{run.step_family for run in side.runs} for side in sides]
-    is_far = max(before, now) >= _FAR_APART * min(before, now)
-    is_doubtful = before and now and (is_far or families[0].isdisjoint(families[1]))
+    ratio = max(before, now) / min(before, now) if before and now else 0.0
+    is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
     kernels = [_kernel_times(side) for side in sides] if is_doubtful else [{}]
     if not all(kernels):
         return
     both = kernels[0].keys() & kernels[1].keys()
     shares = [sum(of[name] for name in both) / sum(of.values()) for of in kernels]
-    if is_far or max(shares) < _FEW_SHARED:
+    is_same = max(shares) >= _FEW_SHARED
+    if ratio >= (_FAR_APART_OF_SAME if is_same else _FAR_APART) or not (is_same or families[0] & families[1]):
         pairs = zip((before, now), shares, strict=True)
         texts = [
             f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels that both run"

@@ -73,13 +73,11 @@ SORTS = {
     "rank_steps": ("rank_steps_per_s", True),
     "speedup": ("speedup", True),
 }
-_WITHOUT_FIGURES: dict[str, Any] = {
-    "code": "no-figures",
-    "severity": "warning",
-    "message": "no step has a window on every rank: the run has no figures to compare",
-    "fix": "see the other problems of this run",
-}
-_NO_STEP_TIME = "a capture without steps: there is no step time to compare"
+_NO_STEP_TIME = "a capture without steps: there is no step time to compare", "name the steps with --step REGEX"
+_NO_FIGURES = (
+    "no step has a window on every rank: the run has no figures to compare",
+    "see the other problems of this run",
+)
 
 
 def check_sort(name: str, option: str = "sort") -> str:
@@ -192,12 +190,12 @@ class Scoreboard(ShownInNotebooks):
     def problems(self) -> pa.Table:
         """`PROBLEMS_OF_RUNS`: the problems of each run's captures, and one of each without figures."""
         rows = []
-        capture = {"message": _NO_STEP_TIME, "fix": "name the steps with --step REGEX"}
         for label, tables in self._tables.items():
             for side in tables:
                 where = {"label": label, "run_id": side.run.header.run_id}
                 if not side.n_steps:
-                    rows.append(where | _WITHOUT_FIGURES | (capture if side.run.is_capture else {}))
+                    message, fix = _NO_STEP_TIME if side.run.is_capture else _NO_FIGURES
+                    rows.append(where | {"code": "no-figures", "severity": "warning", "message": message, "fix": fix})
                 rows += [where | row for row in side.run.problems.to_pylist()]
         return PROBLEMS_OF_RUNS.from_rows(rows)
 

@@ -334,7 +334,7 @@ def _beside_text(difference: RunDifference) -> str | None:
     if compute["verdict"] != REGRESSION or any(row[side] is None for row in parts for side in SIDES):
         return None
     before, after = (parts[0][side] - parts[1][side] for side in SIDES)
-    if after - before < compute["min_effect"]:
+    if after - before < max(compute["min_effect"], compute["delta"]):
         return None
     return (
         f"Compute takes {delta_text('ns', compute['delta'])}, while communication beside it went from {ms_text(before)} to "

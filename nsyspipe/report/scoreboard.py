@@ -126,7 +126,7 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
     texts = [_kind_text(of[0]) for of in of_kind]
     names = (
-        f"{text}, steps like {kind.peer}'s" if texts.count(text) > 1 else text
+        f"{text}, with steps like {kind.peer}'s" if texts.count(text) > 1 else text
         for kind, text in zip(board.kinds, texts, strict=True)
     )
     return list(zip(board.kinds, of_kind, names, strict=True))
@@ -155,7 +155,7 @@ def headlines(board: Scoreboard) -> list[str]:
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" on {kind_text}{',' * ('like' in kind_text)}" if of_kind else ""
+    among = f" on {kind_text}" if of_kind else ""
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
     if kind.best is None:  # nobody can be measured against the first

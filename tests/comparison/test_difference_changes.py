@@ -203,13 +203,14 @@ def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert (found.check, found.blocks) == ("same-capture", False)
     assert found.message == f"the same capture is on both sides: {run.header.label}"
     # A capture of the same program whose kernels last longer is another one.
-    slower = made(*[[(2000, 100, 40, 60)] * 3] * 2)
+    slower = made(*[[(1900, 100, 40, 60)] * 3] * 2)
     assert check_comparable(side, Side("y", (slower,))) == []
 
 
 # Compute of 0.001 ms of a kernel "gemm". Kernels of other names alone may be of another precision.
 @pytest.mark.parametrize(("compute", "kernel", "family", "shared"), [
-    (2_999, "gemm", "step #", None), (3_000, "gemm", "step #", 100), (333, "gemm", "step #", 100), (3_000, "conv", "step #", 0),
+    (1_999, "gemm", "step #", None), (2_000, "gemm", "step #", 100), (500, "gemm", "step #", 100), (2_999, "conv", "step #", None),
+    (3_000, "conv", "step #", 0),
     (1_000, "gemm", "Batch #", None), (1_000, "conv", "step #", None), (1_000, "conv", "Batch #", 0),
 ])  # fmt: skip
 def test_steps_of_other_work_are_told_by_compute_or_by_kernels_and_names(run, made, compute, kernel, family, shared):

@@ -51,7 +51,7 @@ def test_a_path_that_is_none_a_side_without_runs_and_one_with_a_capture_twice_ar
 
 
 @pytest.mark.parametrize("options", [
-    *({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
+    *({"min_effect_pct": value} for value in (-0.1, float("nan"), float("inf"))),
     *({"confidence": value} for value in (0.5, 1.0)), {"metrics": ["speed"]},
 ])  # fmt: skip
 def test_options_out_of_range_are_refused(run, options):
