@@ -430,7 +430,7 @@ _OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_n
 
 
 def stragglers_table(
-    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool, is_whole: bool
+    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool, is_whole: bool = True
 ) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps; null where nothing could be matched or ranks are missing, lateness without steps."""
     chosen = collectives.select(_OF_STRAGGLERS).filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
