@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
+from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsyspipe.model.table import Int64
-
-NO_SEQ = -1
 
 
 @dataclass(frozen=True)

@@ -66,14 +66,14 @@ _READ = {
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
 # Some exporters append a version to a table's name.
-_VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
+VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
 NEWEST_TESTED = (3, 25)
 
 
 def is_read(table: str) -> bool:
     """Tell whether a table of this name, in any case and of any version, is one that is read."""
-    found = _VERSIONED.match(table.upper())
+    found = VERSIONED.match(table.upper())
     return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
 
 
@@ -142,7 +142,7 @@ class Report:
         """Return the name under which a table exists (``_V3`` suffixes included), or None."""
         if table in self.tables:
             return table
-        matches = [m for m in map(_VERSIONED.match, self.tables) if m and m["table"] == table]
+        matches = [m for m in map(VERSIONED.match, self.tables) if m and m["table"] == table]
         return max(matches, key=lambda m: int(m["version"])).group() if matches else None
 
     def has(self, table: str, *columns: str) -> bool:

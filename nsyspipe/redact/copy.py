@@ -6,7 +6,6 @@ The list of tables and columns was compiled from 22 real exports of 2020 to 2026
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
+from nsyspipe.reader.report import VERSIONED
 from nsyspipe.reader.tables import quoted
 
 if TYPE_CHECKING:
@@ -109,14 +109,12 @@ CHECKED = {table: columns[1] for table, columns in _COLUMNS.items() if columns[1
 # All columns that are copied, or are known and stay behind.
 KNOWN = {table: {name for part in columns for name in part} for table, columns in _COLUMNS.items()}
 _CLASSES = {table: kind for kind, tables in _entries(_DROPPED).items() for table in tables.split()}
-# Some exporters append a version to a table's name.
-_VERSIONED = re.compile(r"(.+)_V[0-9]{1,6}")
 
 
 def base_name(table: str) -> str:
     """Return a table's name without the version that some exporters append."""
-    found = None if is_known(table) else _VERSIONED.fullmatch(table)
-    return found[1] if found else table
+    found = None if is_known(table) else VERSIONED.match(table)
+    return found["table"] if found else table
 
 
 def is_known(table: str) -> bool:

@@ -103,7 +103,12 @@ def redact(
             name = None if host is None else hosts.get(host, "")
             with open_report(place.report) as report, opened(place.report, file) as connection:
                 on_rows = partial(lambda copy: show(copy.stat().st_size), file)
-                _copy(Copying(report, connection, on_rows, removed), name)
+                copying = Copying(report, connection, on_rows, removed)
+                for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
+                    copying.copy(table)
+                copy_facts(copying, name)  # by which its host is called
+                for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
+                    copy_part(copying)
             n_done += place.report.stat().st_size
             show(0)
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
@@ -121,15 +126,6 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
                 raise in_place_of_a_table(path, table, "view")
         unknown = [table for table in report.tables if not is_known(base_name(table))]
         return host_of(report), {table: n for table in unknown if (n := report.count(table))}
-
-
-def _copy(copying: Copying, host: str | None) -> None:
-    """Fill the copy of a report, in which its host is called so."""
-    for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
-        copying.copy(table)
-    copy_facts(copying, host)
-    for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
-        copy_part(copying)
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:
