@@ -154,6 +154,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
         )
     more = {
+        "throughput_steps_per_s": [f"that is {ms_text(words.mean_step_ns(summary))}"],
         "backward_overlap_ratio": words.backward_source(run),
         "exposed_memory_share": [f"DtoD, exposed or not: {ms_text(dtod)}"],
     }
