@@ -150,10 +150,9 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
         dtod = summary["dtod_ns_per_step"]
-        texts["dtod_ns_per_step"] = (
-            f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
-        )
+        texts["dtod_ns_per_step"] = f"{ms_text(dtod)}, {bytes_text(summary['dtod_bytes_per_step'])}"
     more = {
+        "throughput_steps_per_s": [f"that is {ms_text(words.mean_step_ns(summary))}"],
         "backward_overlap_ratio": words.backward_source(run),
         "exposed_memory_share": [f"DtoD, exposed or not: {ms_text(dtod)}"],
     }
@@ -164,9 +163,8 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             continue
         figure = FIGURES.get(name)
         label, meaning = (figure.short, figure.meaning) if figure else ("gradient copies", "")
-        meaning = "; ".join(
-            [meaning.replace("step time,", "the capture,") if run.is_capture else meaning, *more.get(name, ())]
-        )
+        meaning = meaning.replace("step time,", "the capture,") if run.is_capture else meaning
+        meaning = "; ".join([meaning, *more.get(name, ())])
         missing, time = None, ""
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
@@ -273,12 +271,8 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> Table 
         barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
         barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
     ]  # fmt: skip
-    in_host, note = sum(row["host_ns_per_step"] or 0 for row in rows), None
-    if in_host > (step_ns or in_host):
-        note = (
-            "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
-            "other steps; a phase inside of another counts in both."
-        )
+    in_host = sum(row["host_ns_per_step"] or 0 for row in rows)
+    note = words.HOST_AHEAD if in_host > (step_ns or in_host) else None
     return table_of("Phases, mean per step", rows, fields, note) if rows else None
 
 

@@ -42,6 +42,10 @@ _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and 
 _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
+HOST_AHEAD = (
+    "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
+    "other steps; a phase inside of another counts in both."
+)
 _percent = partial(percent_text, digits=0)
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05

@@ -91,7 +91,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
             "figures of the device are not recorded."
         )
         yield from host_blocks(run.host_steps(), _LISTED)
-    yield from _what_to_change(run, summary)
+    yield from _what_to_change(run)
     listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
     yield from _charts(run, whole, costs, of_ranks, listed)
     yield Heading("Stragglers")
@@ -146,14 +146,12 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     yield Tiles(tiles)
 
 
-def _what_to_change(run: Run, summary: Mapping[str, Any]) -> Iterator[Block | Findings]:
+def _what_to_change(run: Run) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
-        order = f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up. "
-        slowest = " (slowest rank of each)" if run.header.n_ranks > 1 else ""
-        mean = f"Mean step time{slowest}: {ms_text(words.mean_step_ns(summary))}."
-        yield Sentence(f"{order if len(findings) > 1 else ''}{mean}")
+        if len(findings) > 1:
+            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
@@ -176,8 +174,7 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: what shares are of, the link, whose traffic, why devices idle, and that one step is not much."""
-    yield words.shares_text(run, summary["step_time_ns"])
+    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
@@ -190,7 +187,8 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run this is, on what, captured when, and which steps count."""
     captured = run.header.captured_at_utc
     more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more]
+    shares = words.shares_text(run, summary["step_time_ns"])
+    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more, *([shares] if shares else [])]
 
 
 def _charts(
