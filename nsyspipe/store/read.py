@@ -230,7 +230,10 @@ def table_of(content: pa.Buffer, wanted: TableSchema, path: Path) -> pa.Table:
         source = pa.BufferReader(content)
         if is_of_runs:
             check_size(source)
-        with pq.ParquetFile(source, page_checksum_verification=True, read_dictionary=[*texts]) as file:
+        footer = pq.read_metadata(source)
+        there = texts.intersection(footer.schema.names)  # a former version may lack some
+        source.seek(0)
+        with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True, read_dictionary=[*there]) as file:
             _check_schema(path, file, {*wanted.names} - texts)
             check_rows(file.metadata.num_rows, len(wanted.columns), content.size)
             found = file.read(wanted.names, use_threads=content.size > _SMALL)

@@ -1,4 +1,4 @@
-"""Runs read back from a store: one, with the same tables and operations, or what tells all of them apart."""
+"""A run read back from a store, with the same tables and operations."""
 
 from __future__ import annotations
 

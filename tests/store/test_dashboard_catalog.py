@@ -139,3 +139,10 @@ def test_a_store_of_damaged_runs_only_is_an_error_that_says_why(store):
         stored_runs(store)
     assert "99" in refused.value.found
     assert refused.value.fix == "a newer nsyspipe"
+
+
+def test_a_run_of_a_former_version_is_listed_without_what_was_not_known_then(store):
+    path = write(store, "runs", "old", [run_row("old")])
+    rewritten(lambda table: table.drop_columns(["n_findings", "first_finding", "first_action"]))(path)
+    (row,) = stored_runs(store).runs.to_pylist()
+    assert (row["label"], row["n_findings"], row["first_finding"]) == ("nightly", None, None)
