@@ -1,16 +1,11 @@
 """``python -m nsyspipe``, and the console script's entry: what is asked of this process before anything is imported."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING
+from types import FrameType
 
 from nsyspipe.nsys.programs import import_path
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 INTERRUPTED = 130
 _SIGNALLED = 128

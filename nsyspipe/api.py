@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
@@ -18,11 +21,6 @@ from nsyspipe.run.run import Run
 from nsyspipe.store.layout import ids_by_time, is_saved, runs_by_label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Executor
-
-    import pyarrow as pa
-
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
 

@@ -1,15 +1,11 @@
 """Every error a user can cause: exit code 2 without a traceback. Anything else that escapes is a bug and ends with 1."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os
 import re
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Self
 
 # Options that the Python API has as parameters: with a value, where a text may have it after the option, and alone.
 _VALUED = (

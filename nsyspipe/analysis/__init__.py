@@ -1,3 +1,1 @@
 """From operations to figures: pure functions of tables and arrays."""
-
-from __future__ import annotations

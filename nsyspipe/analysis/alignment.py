@@ -1,13 +1,10 @@
 """How alike sequences are: what two hold in the same order, the block that only one of them has, and equal runs of codes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Int64
 
 _ROWS: Final = 2048  # that are aligned at once
 _MOST_APART: Final = 2048  # items that are one: so that time grows with the length alone

@@ -1,9 +1,7 @@
 """The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int64
 
 NEVER = np.iinfo(np.int64).max  # the launch time of an operation without a launch: after all others
 UNKNOWN = np.iinfo(np.int64).min  # null in `ProcessOperations.kernel_column`; no id and no packed shape is that low

@@ -1,27 +1,20 @@
 """Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, nonempty, run_starts, union, union_of
+from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
+from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.table import Flags, Int64
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.steps import Windows
-    from nsyspipe.model.problems import Recorded
-    from nsyspipe.model.table import Flags, Int64
-
-    Phases = NDArray[np.int8] | NDArray[np.int32]
+Phases = NDArray[np.int8] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)

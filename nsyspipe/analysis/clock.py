@@ -4,24 +4,16 @@ Ranks are aligned by collectives, which end on all of them at once. A device's c
 its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are deep.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.analysis.intervals import least_of, run_starts, union
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no rank leaves before all have arrived
 _ENOUGH = 3  # one bad correlation decides nothing

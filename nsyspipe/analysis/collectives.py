@@ -6,31 +6,24 @@ are grouped, in the ``ncclGroupEnd`` behind them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, filled
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
 from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
-from nsyspipe.analysis.phases import launching_passes
+from nsyspipe.analysis.phases import PhaseRanges, launching_passes
+from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
-from nsyspipe.model.table import conform, narrowed
+from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.phases import PhaseRanges
-    from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.table import Flags, Float64, Int32, Int64
-
-    Messages = NDArray[np.void]
+Messages = NDArray[np.void]
 
 UNGROUPED = -1
 

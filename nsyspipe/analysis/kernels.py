@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.alignment import runs_of_codes
-from nsyspipe.analysis.attribution import UNKNOWN
+from nsyspipe.analysis.attribution import UNKNOWN, ProcessOperations
 from nsyspipe.analysis.breakdown import started_in
-from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.intervals import IntervalSet, least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.steps import Windows
 from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.analysis.steps import Windows
-    from nsyspipe.model.table import Flags, Int32, Int64
+from nsyspipe.model.table import Flags, Int32, Int64
 
 # Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8

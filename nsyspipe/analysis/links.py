@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
 
 from nsyspipe.model.schema import LINK_KINDS, LINKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
+from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topology
 
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"

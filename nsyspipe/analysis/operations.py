@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +12,12 @@ import pyarrow as pa
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.collectives import NO_MEMBER, members_holding
 from nsyspipe.analysis.kernels import kernel_labels
-from nsyspipe.analysis.phases import launched_in, phases_of_launches
+from nsyspipe.analysis.phases import PhaseRanges, launched_in, phases_of_launches
+from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.errors import DamagedReportError
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES, PHASES, collective_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nsyspipe.analysis.phases import PhaseRanges
-    from nsyspipe.analysis.steps import Members, Windows
-    from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int64
 
 CATEGORIES = ("comm", "compute", "memory")  # in order of the alphabet
 COMM, _COMPUTE, _MEMORY = range(3)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.breakdown import exposed_comm
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations
+from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, sums_of, union, union_of
+from nsyspipe.analysis.steps import Members, TextFamilies, Windows
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, phase_of
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.breakdown import DeviceTime
-    from nsyspipe.analysis.steps import Members, TextFamilies, Windows
-    from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int64
 
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:

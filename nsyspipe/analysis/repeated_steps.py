@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import COLLECTIVES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsyspipe.analysis.collectives import CommOperations
-    from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Int64
 
 # What `torch.autograd.profiler.emit_nvtx` calls the ranges of autograd's engine.
 _OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*(,|$)")

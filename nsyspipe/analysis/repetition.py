@@ -1,23 +1,16 @@
 """Steps of a program that names none: the smallest stretch of launches that repeats, and the backward pass in it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
 from nsyspipe.model.names import is_matrix_product, is_optimizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int64
 
 # Which of a launch's properties repeat, in the order in which they are tried, and how alike units have to be.
 SHAPES: Final = "names and grids"

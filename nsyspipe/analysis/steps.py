@@ -6,25 +6,20 @@ threads wins. Never steps: ranges of libraries and of operators, and the layers 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, least_of, outermost, sums_of
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator, is_part_of_step
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable, Sequence
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Flags, Int64
 
 # Name of the family that --step makes of all ranges that match it. It holds a digit, as no normalised text does.
 STEP_OPTION = "--step 1"

@@ -1,13 +1,11 @@
 """A run's figures and each rank's, whether one number can stand for its steps, and what steps cost on their hosts."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +16,7 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model import schema
 from nsyspipe.model.figures import MEANS, RATES, RATIOS
 from nsyspipe.model.names import PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 
 _NS_PER_S = 1e9
 _NOTHING = np.empty(0, np.int64)

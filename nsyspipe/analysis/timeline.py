@@ -1,9 +1,8 @@
 """The step that stands for the others, and its operations reduced to few bars that can be drawn."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +13,7 @@ from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, sums_of, union
 from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Int64
 
 
 @dataclass(frozen=True)

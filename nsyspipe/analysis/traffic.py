@@ -1,19 +1,15 @@
 """What kind of parallelism a communicator serves: gradients, shards of parameters, layers, stages, experts."""
 
-from __future__ import annotations
-
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import least_of, sums_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DATA: Final = "data"
 SHARDED: Final = "sharded"

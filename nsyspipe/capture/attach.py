@@ -4,8 +4,6 @@ Steps are counted by torch's hook behind every optimizer's step. Ranks do not wa
 that nobody knows does between its steps might need them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import weakref

@@ -11,7 +11,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.capture import supervision
@@ -23,8 +25,6 @@ from nsyspipe.errors import CaptureError, NsyspipeError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0

@@ -1,7 +1,5 @@
 """A callback of Lightning's Trainer: ranges of its steps and phases, and a capture of some (extra ``nsyspipe[lightning]``)."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

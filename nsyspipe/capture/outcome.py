@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import shlex
 import signal
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +19,6 @@ from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nsyspipe.capture.plan import Job
     from nsyspipe.capture.status import Program, RankRecord
 

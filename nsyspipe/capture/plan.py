@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +26,6 @@ from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.programs import ask, installed, ranges_reach, torch_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from nsyspipe.nsys.programs import Nsys
 
 _ANSWER_S = 30.0

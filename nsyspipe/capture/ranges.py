@@ -13,13 +13,11 @@ import functools
 import importlib
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 
 class Backend(NamedTuple):

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +26,6 @@ from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
 
 NOTHING = "nothing was captured"
 

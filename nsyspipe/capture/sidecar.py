@@ -3,18 +3,17 @@
 Of the command line and the environment it holds what `command_words` lets stand, and hashes of the rest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import platform
 import re
 import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsyspipe.capture.rank import NOTHING
 from nsyspipe.capture.status import Program
@@ -27,9 +26,6 @@ from nsyspipe.nsys.machine import Gpu, gpus, topology
 from nsyspipe.nsys.programs import ROOT, Patience, ask, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _TOTAL_S, _LONGEST_NAME = 12.0, 100
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")

@@ -1,7 +1,5 @@
 """A callback of Hugging Face's Trainer: ranges of its steps, and a capture of some (extra ``nsyspipe[transformers]``)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import TrainerCallback

@@ -1,7 +1,5 @@
 """``nsyspipe analyze``: the main job."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

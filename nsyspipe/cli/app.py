@@ -1,7 +1,5 @@
 """The program: its commands, and what becomes of an error."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn

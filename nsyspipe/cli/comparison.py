@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.inputs import ONE_RUN, labelled_runs, names_in, opened_runs, parse_runs
+from nsyspipe.cli.inputs import ONE_RUN, NamedRuns, labelled_runs, names_in, opened_runs, parse_runs
 from nsyspipe.cli.options import INPUT, OUTPUT, RunningOptions, SeveralRunsOptions, option, with_options
 from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
@@ -17,9 +18,6 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nsyspipe.cli.inputs import NamedRuns
     from nsyspipe.comparison.difference import Side
 
 _AGAINST = (

@@ -1,12 +1,12 @@
 """``nsyspipe convert`` and ``nsyspipe redact``: reports as SQLite, and copies that can be shown to others."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,10 +15,6 @@ from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, wit
 from nsyspipe.cli.outputs import print_error, progress, write_stdout
 from nsyspipe.errors import NsysNotFoundError, NsyspipeError, OptionError
 from nsyspipe.model.names import listed, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Executor
 
 _IN = "Reports (.sqlite), best all of a run at once: files, directories, globs; and last OUT."
 _OUT = "OUT: the copy of one report; for several a directory, in which they keep their names."

@@ -1,7 +1,5 @@
 """``nsyspipe dashboard``: one page over all runs of a store."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from pathlib import Path

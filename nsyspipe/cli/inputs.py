@@ -6,11 +6,13 @@ import contextlib
 import glob
 import os
 import shlex
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.cli.outputs import progress
+from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions
+from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
 from nsyspipe.store.layout import (
@@ -24,10 +26,6 @@ from nsyspipe.store.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions
-    from nsyspipe.cli.outputs import Stage
     from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
 

@@ -1,15 +1,16 @@
 """The options that several commands share: how reports are read, and what is said meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
 import os
 import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -17,12 +18,6 @@ from typer.core import TyperCommand
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
-
 
 # The sections of a command's help, in the order of work.
 _SECTION_NAMES = ("Input", "Steps and phases", "What to change", "What counts", "Output", "Running")

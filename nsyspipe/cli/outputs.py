@@ -7,7 +7,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -20,13 +21,10 @@ from nsyspipe.model.names import listed, printable
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import FORMATS
+from nsyspipe.report.files import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from nsyspipe.report.blocks import Block
-    from nsyspipe.report.files import Format
     from nsyspipe.run.run import Run
 
 # Called with (done, in all); and what starts a stage by its name.

@@ -1,7 +1,5 @@
 """``nsyspipe schema``: what every table and column means."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

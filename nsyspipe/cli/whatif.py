@@ -1,7 +1,5 @@
 """``nsyspipe whatif``: what a change of the communication would bring."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Annotated
 

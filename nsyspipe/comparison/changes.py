@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -14,14 +15,11 @@ import pyarrow.compute as pc
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import IDLE_CAUSES
-from nsyspipe.model.table import table
+from nsyspipe.model.table import Float64, Int64, table
+from nsyspipe.run.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from nsyspipe.comparison.difference import RunDifference
-    from nsyspipe.model.table import Float64, Int64
-    from nsyspipe.run.run import Run
 
 
 STEP_TIME_PARTS = table("""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +13,10 @@ from nsyspipe.comparison.changes import mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.table import table
+from nsyspipe.run.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from nsyspipe.comparison.difference import Side
-    from nsyspipe.run.run import Run
 
     Sides = tuple[Side, Side]
     Test = Callable[[Sides], Iterator["Check"]]

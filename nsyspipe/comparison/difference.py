@@ -1,17 +1,18 @@
 """Before and after: the two sides, everything that differs between them, and whether it is noise."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import (
     MEAN_MESSAGE,
     NOBODY,
@@ -47,18 +48,9 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import table
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
-from nsyspipe.run.run import ShownInNotebooks
+from nsyspipe.run.run import Run, ShownInNotebooks
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.summary import Evenness
-    from nsyspipe.run.run import Run
-
-    # Topic, what, unit.
-    Fact = tuple[str, str, str]
+Fact = tuple[str, str, str]
 
 
 CHANGES = table("""

@@ -7,17 +7,16 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.model.figures import Better
 

@@ -1,27 +1,17 @@
 """A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from nsyspipe.analysis.summary import evenness
+from nsyspipe.analysis.summary import Evenness, evenness
+from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.series import MIN_STEPS, Series
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
-from nsyspipe.model.figures import METRICS, NEITHER
-from nsyspipe.model.table import table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.summary import Evenness
-    from nsyspipe.comparison.changes import StepTable
-    from nsyspipe.model.figures import Figure
-    from nsyspipe.model.table import Float64
-
+from nsyspipe.model.figures import METRICS, NEITHER, Figure
+from nsyspipe.model.table import Float64, table
 
 METRIC_ROWS = table("""
     difference_metrics by metric: One row per figure: medians or means over summary steps of both sides, and what their difference may be.

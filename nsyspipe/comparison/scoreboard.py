@@ -1,32 +1,23 @@
 """Which of N runs is best: each with its figures, how it stands against the first and its peer, and which can be compared."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
+from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
-from nsyspipe.comparison.statistics import ratio_of_means
+from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS, shown
-from nsyspipe.model.table import table
+from nsyspipe.model.table import Float64, table
 from nsyspipe.run.run import ShownInNotebooks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.comparison.comparability import Check
-    from nsyspipe.comparison.difference import Side
-    from nsyspipe.comparison.statistics import Judgement
-    from nsyspipe.model.table import Float64
-
 
 _FIGURES = "\n".join(f"    {one.column} float:{one.unit}? {one.meaning}" for one in shown("scoreboard table"))
 

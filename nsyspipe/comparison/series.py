@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsyspipe.analysis.summary import levels_of, period_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsyspipe.model.table import Flags, Float64
-
+from nsyspipe.model.table import Flags, Float64
 
 MIN_STEPS = 3  # a variance of two values is no estimate; definitions.md, section 7
 # Steps further out than so many standard deviations count as that far: a stall says nothing about where the median is.

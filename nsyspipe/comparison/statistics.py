@@ -5,23 +5,18 @@ called different in 1.2 % at most; others are more often: tests/comparison/test_
 One capture against several that spread less is not bounded by anything (`Interval.is_borrowed`).
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from nsyspipe.comparison.series import Captures, MeanSeries, Series, critical_value, half_width, of_means, why_undecided
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsyspipe.model.figures import Better
-    from nsyspipe.model.table import Float64
+from nsyspipe.model.figures import Better
+from nsyspipe.model.table import Float64
 
 MEDIAN, MEAN = "median", "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]

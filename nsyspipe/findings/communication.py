@@ -1,7 +1,5 @@
 """Communication of any kind: what of it no compute hides, and what it does to the compute that hides it."""
 
-from __future__ import annotations
-
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share

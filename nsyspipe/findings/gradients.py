@@ -1,7 +1,5 @@
 """Gradients that data-parallel ranks send: their buckets, copies, bytes, and how often."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pyarrow as pa

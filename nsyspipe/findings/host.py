@@ -1,9 +1,8 @@
 """The host of a rank: the GPU idles while it launches, loads or waits; and what the profiler takes of it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,9 +11,6 @@ from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
 # job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.

@@ -1,22 +1,18 @@
 """Ask every rule, and sort what they say."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from nsyspipe import findings
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.findings.model import Evidence, NotJudged, Rules
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import pyarrow as pa
 
 # What the other files of this package list as their `RULES`, by name.
 _NAMES = sorted({one.name for one in iter_modules(findings.__path__)} - {"judge"})

@@ -1,11 +1,9 @@
 """What a rule looks at, and what it may answer."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +13,7 @@ from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.analysis.traffic import DATA, OTHER, PIPELINE, SHARDED, SMALL_BYTES, bubble_ns_per_step, parallelism
 from nsyspipe.model import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nsyspipe.model.table import Float64, Int64
+from nsyspipe.model.table import Float64, Int64
 
 
 @dataclass(frozen=True)

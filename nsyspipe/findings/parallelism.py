@@ -1,7 +1,5 @@
 """Ranks that hold parts of one model: layers, stages and experts wait for what others hold or compute."""
 
-from __future__ import annotations
-
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.traffic import EXPERT, PIPELINE, SHARDED, TENSOR

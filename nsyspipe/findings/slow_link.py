@@ -1,21 +1,16 @@
 """Rule ``slow-link``: whether ranks are connected by less than they could be, by NCCL's log, topology or the bandwidth reached."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
 from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
 
 _LEAST_SHARE = 0.05
 # What to say when nothing tells.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,7 @@ from nsyspipe.findings.model import (
     Rules,
 )
 from nsyspipe.model.names import listed, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nsyspipe.model.table import Int64
+from nsyspipe.model.table import Int64
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.

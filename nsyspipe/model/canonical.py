@@ -1,7 +1,5 @@
 """Canonical tables between `reader` and the analysis: what a report and NCCL's payloads hold, whatever nsys calls it."""
 
-from __future__ import annotations
-
 from nsyspipe.model.table import table
 
 # Values of COPIES.copy_kind that the analysis asks for.

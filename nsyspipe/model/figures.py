@@ -1,7 +1,5 @@
 """Each figure of a step and of a run once: its name, unit and formula, which way is better, its words, and where it is shown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,14 +1,9 @@
 """What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {

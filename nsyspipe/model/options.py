@@ -9,13 +9,11 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import Any
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS
-
-if TYPE_CHECKING:
-    from types import UnionType
 
 AUTO = "auto"  # --skip-first auto: drop the first complete step when another one remains
 NO_STEPS = "none"  # --step none: the capture as a whole. A range that is really called so: ^none$.

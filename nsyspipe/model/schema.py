@@ -1,7 +1,5 @@
 """All tables of a run by name: which it is saved as, and which a user gets, with every column's unit and formula."""
 
-from __future__ import annotations
-
 from nsyspipe.model.table import TableSchema, table
 
 _RANK = "rank  id  global rank <- the first of rank map, environment, NCCL payload, MPI thread name, file name, order that numbers every rank"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
+from pathlib import Path
 
 CAPTURE_VERSION = 1
 SIDECAR_SUFFIX = ".capture.json"

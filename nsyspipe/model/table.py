@@ -1,17 +1,12 @@
 """What a table is: its grain, its key, and for each column type, unit, formula and source; and how one is written down."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # Arrays by what they hold.
 Int64 = NDArray[np.int64]

@@ -1,3 +1,1 @@
 """Other programs, files and secrets: where nsys is, what it can, exports of it, what may be written down. Only the standard library."""
-
-from __future__ import annotations

@@ -4,14 +4,9 @@ Names of options are; a value only if it is a number, a switch, the name of a Py
 training. Everything else is replaced by a hash, which says that it changed and not what it is.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 MASK = "***"
 # A hashed value, as `secrets.hash_key` writes it.

@@ -3,8 +3,6 @@
 Each goes into a hidden directory beside its target, then is renamed: it is there whole or not at all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -13,11 +11,13 @@ import signal
 import sqlite3
 import sys
 import threading
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from nsyspipe.errors import (
     DamagedReportError,
@@ -30,11 +30,6 @@ from nsyspipe.errors import (
 )
 from nsyspipe.nsys.files import check_file, readable, remove_abandoned, remove_side_files, scratch_directory
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, handling, numbers, printed, telling_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Executor, Future
-    from types import FrameType
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
 

@@ -3,8 +3,6 @@
 What cannot be a closed, whole SQLite file is refused here, before an engine touches it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -14,14 +12,11 @@ import stat
 import struct
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.model.side_files import SIDECAR_SUFFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"

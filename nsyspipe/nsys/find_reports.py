@@ -4,8 +4,6 @@ Reports that are analyzed as they are get exported into it; nothing is written b
 its user can read the cache. A report that changes is another one; what was used longest ago makes room.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import glob
@@ -15,8 +13,8 @@ import re
 import shlex
 import shutil
 import stat
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsyspipe.errors import (
     InputError,
@@ -30,9 +28,6 @@ from nsyspipe.model.names import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 _MAGIC = b"SQLite format 3"
 EXPORT_SUFFIX, RAW_SUFFIXES = ".sqlite", (".nsys-rep", ".qdrep")

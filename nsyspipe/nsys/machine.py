@@ -4,8 +4,6 @@ A laptop without GPU and nsys is a good place to analyze, so nothing here is an 
 but the search path.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

@@ -3,8 +3,6 @@
 Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may import from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os
@@ -15,15 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ROOT = Path("/")
 

@@ -3,8 +3,6 @@
 ``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``; else each capture has a key of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac
@@ -13,14 +11,11 @@ import secrets
 import shlex
 import stat
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _N_BYTES, _N_SHOWN, _FILE = 32, 8, "hash-key"
 _OF_OTHERS, _WRITABLE_BY_OTHERS = 0o077, 0o022

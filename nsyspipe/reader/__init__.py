@@ -1,3 +1,1 @@
 """Reports, logs and sidecars as tables: the only room that knows SQL and the names that nsys gives."""
-
-from __future__ import annotations

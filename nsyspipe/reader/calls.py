@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
+from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import process_of, processes_of
+from nsyspipe.reader.report import Report, process_of, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.table import Int64
     from nsyspipe.reader.metadata import ReportFacts
-    from nsyspipe.reader.report import Report
 
 # What is read of a call; without the first two there are none, without the third it launched nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")

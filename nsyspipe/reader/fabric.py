@@ -11,17 +11,15 @@ import itertools
 import math
 import re
 import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.nsys.files import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.

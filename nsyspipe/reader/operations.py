@@ -1,27 +1,20 @@
 """Device operations of a report: all in a first reading; in a second those of a span, with the calls and ranges around."""
 
-from __future__ import annotations
-
 import functools
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model import canonical
+from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, open_report, process_of, repeated
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Mapping
-
-    from nsyspipe.model.table import Int64
-    from nsyspipe.reader.report import Report
+from nsyspipe.reader.report import TIME_LIMIT, Report, open_report, process_of, repeated
 
 # Canonical column -> nsys's.
 _COLUMNS = {

@@ -5,33 +5,26 @@ constants, and mean what NVTX's header ``nvToolsExtPayload.h`` says. The numbers
 gave them. The blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from schema 3.20.3 on.
 """
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.model.names import bare_name
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.calls import Strings
 from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
-from nsyspipe.reader.report import TIME_LIMIT, process_of
+from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.reader.calls import Strings
-    from nsyspipe.reader.report import Report
-
-    Key = tuple[int, int]
-    Row = Mapping[str, Any]
+Key = tuple[int, int]
+Row = Mapping[str, Any]
 
 # nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
 _NUMBERS = {

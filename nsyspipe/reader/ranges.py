@@ -1,10 +1,8 @@
 """NVTX ranges of a report: texts from two columns, domains per process, ends that were never recorded."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +11,10 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model import canonical
 from nsyspipe.model.names import is_library_domain
+from nsyspipe.model.table import Flags
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import TIME_LIMIT, process_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nsyspipe.model.table import Flags
-    from nsyspipe.reader.calls import Strings
-    from nsyspipe.reader.report import Report
+from nsyspipe.reader.calls import Strings
+from nsyspipe.reader.report import TIME_LIMIT, Report, process_of
 
 # NVTX_EVENTS.eventType
 THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75

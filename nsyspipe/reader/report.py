@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import adbc_driver_manager
 import pyarrow as pa
@@ -23,13 +24,9 @@ from nsyspipe.errors import (
     ReportNotFoundError,
     shortage,
 )
+from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import Pages, connected, fetch_arrow, plain_tables, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nsyspipe.model.table import Int64
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"

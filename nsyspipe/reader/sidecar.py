@@ -3,29 +3,31 @@
 A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made to mislead.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import DIGITS_PATTERN, decoded, printable
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture, Sidecar
+from nsyspipe.model.side_files import (
+    CAPTURE_VERSION,
+    SIDECAR_SUFFIX,
+    CapturedRank,
+    NcclLog,
+    RunCapture,
+    Sidecar,
+    Topology,
+)
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nsyspipe.model.side_files import NcclLog, Topology
 
 _LONGEST_TEXT = 500
 _MOST_RANKS, _MOST_WORDS, _MOST_NAMES = 100_000, 10_000, 4096

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -18,19 +20,13 @@ import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
 from adbc_driver_sqlite import StatementOptions
+from numpy.typing import NDArray
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.nsys.files import EXPORT_AGAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from numpy.typing import NDArray
 
 # Arrow loads pandas on its first conversion, and loses a Ctrl-C that comes meanwhile: now, not while a report is read.
 pa.array(np.empty(0))

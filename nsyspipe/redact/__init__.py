@@ -1,3 +1,1 @@
 """Copies of reports without what analysis does not need: environment, host, user, paths, processes."""
-
-from __future__ import annotations

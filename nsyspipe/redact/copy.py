@@ -3,26 +3,19 @@
 The list of tables and columns was compiled from 22 real exports of 2020 to 2026, up to schema version 3.25.0.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.report import VERSIONED
+from nsyspipe.reader.report import VERSIONED, Report
 from nsyspipe.reader.tables import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from nsyspipe.reader.report import Report
-
 
 # Of each table the columns of whole numbers, which are copied where they are whole numbers; behind the first bar those that
 # are copied value by value, after a look at each; behind the second those that are known and stay behind.

@@ -3,16 +3,15 @@
 Hosts get their new names over all reports.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os
 import shlex
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded, listed
@@ -34,10 +33,6 @@ from nsyspipe.redact.copy import (
     opened,
 )
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 _MOST_NAMED = 5
 _MIB = 2**20

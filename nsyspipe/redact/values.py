@@ -3,14 +3,14 @@
 Each is checked against the form of its place. Of ranges the texts stay, of all other NVTX rows the numbers.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import filled
 from nsyspipe.model.names import bare_name
@@ -19,18 +19,11 @@ from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.metadata import RANK_VARIABLES, host_of, variables_of
 from nsyspipe.reader.payload import HEADER, Layout, decode_fields, names_in, ownership, read_layouts
 from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
+from nsyspipe.reader.report import Report
 from nsyspipe.reader.tables import quoted
-from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.reader.report import Report
-    from nsyspipe.redact.copy import Copying
-
-    Key = tuple[int, int]
+Key = tuple[int, int]
 
 
 _FORM = "values of an unexpected form"

@@ -1,10 +1,9 @@
 """Ask what a change of the communication would bring, what the answer rests on, and what the findings' advice would."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +18,6 @@ from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
 from nsyspipe.run.run import Run, ShownInNotebooks
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
-
 
 _GB = 1e9
 _CUSTOM = "custom"

@@ -1,18 +1,14 @@
 """The gradients of each step: how large, when ready, and which go into one bucket."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from nsyspipe.analysis.intervals import run_starts
 from nsyspipe.model.names import PHASES
+from nsyspipe.model.table import Float64, Int64
 from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
-
-if TYPE_CHECKING:
-    from nsyspipe.model.table import Float64, Int64
 
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")

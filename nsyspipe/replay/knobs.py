@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from numbers import Real
@@ -15,15 +16,13 @@ from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import check_kind
+from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
+from nsyspipe.run.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nsyspipe.model.table import Float64
     from nsyspipe.replay.scenarios import Replay
-    from nsyspipe.run.run import Run
 
 # No link between GPUs is slower.
 _LEAST_BYTES_PER_S = 1e6

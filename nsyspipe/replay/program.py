@@ -1,27 +1,20 @@
 """The captured steps: what each rank did (times aligned, ns), and a `Program` of it, where communication and work wait for each other."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.names import PHASES
+from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, last_start
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.table import Flags, Float64, Int64
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 # The launch of what has none: before everything.
 NEVER = -(2**62)

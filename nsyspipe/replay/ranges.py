@@ -1,10 +1,9 @@
 """What captured steps say of their communication, and of how much it slows the work beside it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,16 +12,11 @@ from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import ENOUGH_GAPS, Slowing, gaps_before
 from nsyspipe.analysis.traffic import OTHER, SHARDED
+from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
-from nsyspipe.replay.program import SIDES
+from nsyspipe.replay.knobs import Knobs
+from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nsyspipe.model.table import Flags, Float64
-    from nsyspipe.replay.knobs import Knobs
-    from nsyspipe.replay.program import Captured
 
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)

@@ -1,22 +1,17 @@
 """Changes of the program: gradients in buckets of another size or sent once, balanced ranks, 16 bits, no copies, prefetch."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.gradients import MIB, Gradients, bucket_ends, bucket_rows, gradient_copies
 from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsyspipe.analysis.kernels import Slowing
-    from nsyspipe.model.table import Flags, Float64, Int64
 
 # Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
 _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06

@@ -1,36 +1,36 @@
 """Answer one combination of knobs: get the run ready, rebuild what changes, replay, say how far it may be off."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from nsyspipe.analysis.kernels import compared_share, operations_per_ns
+from nsyspipe.analysis.kernels import Slowing, compared_share, operations_per_ns
 from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
+from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import SIDES, Uses, captured_program, rank_timelines, summary_windows
+from nsyspipe.replay.program import (
+    SIDES,
+    Collectives,
+    RankTimeline,
+    Uses,
+    captured_program,
+    rank_timelines,
+    summary_windows,
+)
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.kernels import Slowing
-    from nsyspipe.model.table import Flags, Float64, Int64
-    from nsyspipe.replay.program import Collectives, RankTimeline
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
 _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06

@@ -1,18 +1,13 @@
 """The steps as a program of markers, and its run: all ranks, with several settings side by side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import Slowing
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.table import Flags, Float64, Int64
+from nsyspipe.model.table import Flags, Float64, Int64
 
 WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.

@@ -1,9 +1,8 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -13,9 +12,6 @@ from rich.text import Text
 
 from nsyspipe.model.names import printable
 from nsyspipe.report import blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 MAX_WIDTH = 100
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}

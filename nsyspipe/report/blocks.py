@@ -1,14 +1,10 @@
 """What a subject says, as blocks: sentences, tables, lists. Each format writes the same blocks in its own way."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from nsyspipe.report.units import absent, in_one_unit, ms_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 Block: TypeAlias = "Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles"
 Cell: TypeAlias = "str | Bar | Word | Track"

@@ -1,30 +1,31 @@
 """What costs most of a run, as tables and as CSV: kernels, collectives by kind and size, communicators by what they serve."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
-from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
+from nsyspipe.analysis.traffic import (
+    DATA,
+    OTHER,
+    Dimension,
+    bubble_ns_per_step,
+    dimensions,
+    mean_over_ranks,
+    parallelism,
+)
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import listed, printable, ranges
-from nsyspipe.report.blocks import Field, barred, of, table_of
+from nsyspipe.report.blocks import Field, Table, barred, of, table_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.traffic import Dimension
-    from nsyspipe.report.blocks import Table
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 Row = dict[str, Any]
 # How wide a terminal has room for columns that are not needed most.

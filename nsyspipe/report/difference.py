@@ -1,37 +1,28 @@
 """A difference: what it says in words and as blocks, verdict first, then where it comes from; and its documents."""
 
-from __future__ import annotations
-
 import json
 import statistics
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
+from nsyspipe.comparison.changes import Cause, top_kernels
+from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Outlier
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
-from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
+from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.export import formats_of
+from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from nsyspipe.comparison.changes import Cause
-    from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate, GateSettings
-    from nsyspipe.comparison.metrics import Outlier
-    from nsyspipe.report.blocks import Block, Table
-    from nsyspipe.report.files import Format
 
 SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.

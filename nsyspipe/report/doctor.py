@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
@@ -11,21 +12,18 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.figures import METRICS
 from nsyspipe.model.names import listed
-from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
+from nsyspipe.report.blocks import Block, Cell, Facts, Field, Heading, Sentence, Table, Troubles, Word, table_of
 from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text, count_text, figure_text
 from nsyspipe.report.words import few
+from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from nsyspipe.nsys.machine import Check
-    from nsyspipe.report.blocks import Block, Cell
-    from nsyspipe.run.doctor import Examination
     from nsyspipe.store.index import StoredRuns
 
 _STEP_TIME = METRICS["step_time"]

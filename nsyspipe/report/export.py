@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import path_of
@@ -14,10 +16,6 @@ from nsyspipe.report import files
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable
-    from typing import BinaryIO
-
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf

@@ -1,7 +1,5 @@
 """Writing results: whole or not at all, and never over another run's, which a file's beginning tells."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import json
@@ -9,18 +7,15 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.store.layout import run_ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import BinaryIO
 
 
 @dataclass(frozen=True)

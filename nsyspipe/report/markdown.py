@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Tiles, Troubles, left_out, words_of
+from nsyspipe.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Heading,
+    Items,
+    Notes,
+    Sentence,
+    Table,
+    Tiles,
+    Troubles,
+    left_out,
+    words_of,
+)
 from nsyspipe.report.files import head_of
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.run import Run
 
 _LONGEST, _LONGEST_NAME = 300, 80

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -14,16 +16,13 @@ from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.model.names import ranges
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from nsyspipe.model.table import Flags, Int64
     from nsyspipe.report.export import OnProgress, Steps
     from nsyspipe.run.run import Run, RunHeader
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
@@ -13,14 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model.names import printable
+from nsyspipe.model.table import Flags, Int64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import ModuleType
-
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
-
-    from nsyspipe.model.table import Flags, Int64
 
 
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are

@@ -1,19 +1,12 @@
 """What a redaction removed, by class, and what it kept, for a terminal."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from nsyspipe.model.names import decoded, printable
-from nsyspipe.redact.copy import UNKNOWN
+from nsyspipe.redact.copy import UNKNOWN, Amount
+from nsyspipe.redact.redact import Redaction
 from nsyspipe.report.words import few
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from nsyspipe.redact.copy import Amount
-    from nsyspipe.redact.redact import Redaction
 
 _KEPT = (
     "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",

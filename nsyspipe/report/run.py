@@ -1,37 +1,42 @@
 """A run as blocks: verdict first, then what it is, its figures, a row per rank, what to change, and what is missing."""
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, zip_longest
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
-from nsyspipe.analysis.summary import host_figures
+from nsyspipe.analysis.summary import HostFigures, host_figures
 from nsyspipe.findings.judge import EXPOSURE, is_conditional
 from nsyspipe.model.figures import FIGURES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import words
 from nsyspipe.report.as_text import as_text
-from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Heading,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Troubles,
+    barred,
+    of,
+    table_of,
+)
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, figure_text, ms_text, percent_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    from rich.console import Console
-
-    from nsyspipe.analysis.summary import HostFigures
-    from nsyspipe.report.blocks import Block
-    from nsyspipe.run.run import Run
+from nsyspipe.run.run import Run
 
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")

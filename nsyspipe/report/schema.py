@@ -1,19 +1,11 @@
 """The reference of tables and columns, for the terminal and as Markdown that the README can link into."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.blocks import Field, Sentence, Table
+from nsyspipe.model.table import SCHEMA_VERSION, Column, TableSchema
+from nsyspipe.report.blocks import Block, Field, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nsyspipe.model.table import Column, TableSchema
-    from nsyspipe.report.blocks import Block
 
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
 _KINDS = ("word", "word", "word", "long", "prose")

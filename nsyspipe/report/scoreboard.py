@@ -1,24 +1,24 @@
 """A scoreboard: what it says in words and as blocks, who is fastest first; its JSON, CSV and page."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from nsyspipe.comparison.comparability import OTHER_WORK
-from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS
+from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
+from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
@@ -26,13 +26,6 @@ from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
 from nsyspipe.report.words import same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from nsyspipe.comparison.scoreboard import Kind, Scoreboard
-    from nsyspipe.report.blocks import Block
 
 Row = dict[str, Any]
 RESULTS = "Runs and their speed"  # caption of the table that says who is fastest

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
-from nsyspipe.model.figures import METRICS, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from nsyspipe.model.figures import Figure
+from nsyspipe.model.figures import METRICS, Figure, shown
 
 _NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SHORT_NS = 1e4  # from here on a time is in ms: so are most, and those beside it can be compared

@@ -1,29 +1,34 @@
 """The answer of a replay: the largest single change first, then the menu."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report import words
-from nsyspipe.report.blocks import Facts, Field, Heading, Items, Sentence, Table, Track, Troubles, table_of, with_column
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Heading,
+    Items,
+    Sentence,
+    Table,
+    Track,
+    Troubles,
+    table_of,
+    with_column,
+)
 from nsyspipe.report.export import formats_of
+from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
-from nsyspipe.report.words import mean_step_ns, same_problems, sources
+from nsyspipe.report.words import Trouble, mean_step_ns, same_problems, sources
+from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nsyspipe.replay.answer import Scenario, WhatIf
-    from nsyspipe.report.blocks import Block
-    from nsyspipe.report.files import Format
-    from nsyspipe.report.words import Trouble
-    from nsyspipe.run.run import Run
 
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"

@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
+from nsyspipe.analysis.summary import (
+    MUCH_RATIO,
+    Evenness,
+    HostFigures,
+    fastest_and_slowest,
+    longest_between,
+    uneven_backward,
+)
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.side_files import RunCapture
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.side_files import RunCapture
     from nsyspipe.run.run import Run
 
 _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words costs

@@ -1,11 +1,10 @@
 """From the digests of all reports to the tables of one run: what was not seen becomes null, and a problem that says so."""
 
-from __future__ import annotations
-
 import functools
 import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,17 +15,13 @@ from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
+from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, TableSchema, conform
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
+from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from nsyspipe.model.side_files import NcclLog
-    from nsyspipe.run.process import HostDigest, ProcessDigest
-    from nsyspipe.run.sidecars import RunSidecars
+from nsyspipe.run.sidecars import RunSidecars
 
 
 @dataclass(frozen=True)

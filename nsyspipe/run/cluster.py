@@ -4,8 +4,6 @@ What is sent is a pickle whose loading is the call, so that the scheduler, which
 nsyspipe. A worker that is lost has its calls made by another one: that is Dask's part.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -16,16 +14,14 @@ import re
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
 from nsyspipe.model.names import listed
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,9 +1,8 @@
 """The ranks of a run on one clock, their communication side by side, what matched collectives say of steps and ranks; and the tables of it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +16,9 @@ from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nsyspipe.model.table import Flags, Float64, Int32, Int64
-    from nsyspipe.run.gather import Rank
-    from nsyspipe.run.process import ProcessDigest
-
+from nsyspipe.model.table import Flags, Float64, Int32, Int64
+from nsyspipe.run.gather import Rank
+from nsyspipe.run.process import ProcessDigest
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
 ABSENT = np.iinfo(np.int64).min

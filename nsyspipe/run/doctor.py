@@ -1,10 +1,10 @@
 """What a set of reports can answer: one row per question, and the flag that would add what is not there."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.options import Reading
@@ -18,11 +18,6 @@ from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
 from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from concurrent.futures import Executor
-    from pathlib import Path
 
 
 @dataclass(frozen=True)

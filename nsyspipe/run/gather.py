@@ -1,11 +1,11 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
-from __future__ import annotations
-
 import contextlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,13 @@ from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_part_of_step, is_step_name
+from nsyspipe.model.options import Reading
+from nsyspipe.model.problems import Problem
+from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
+from nsyspipe.reader.payload import CommRank
+from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import (
     HostDigest,
@@ -32,16 +37,6 @@ from nsyspipe.run.process import (
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import ProcessSteps, process_steps
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from nsyspipe.model.options import Reading
-    from nsyspipe.model.problems import Problem
-    from nsyspipe.model.table import Int64
-    from nsyspipe.reader.payload import CommRank
-    from nsyspipe.reader.sidecar import FoundSidecars
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
@@ -24,22 +23,16 @@ from nsyspipe.analysis.operations import (
 )
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
+from nsyspipe.model.options import Reading
+from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.operations import Wanted, read_again
+from nsyspipe.run.assemble import RunTables
 from nsyspipe.run.collectives import places_in_steps
 from nsyspipe.run.gather import Rank, text_families
+from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.model.options import Reading
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.process import ProcessDigest
-
-    Result = tuple[int, pa.Table, pa.Table]
+Result = tuple[int, pa.Table, pa.Table]
 
 
 @dataclass(frozen=True)

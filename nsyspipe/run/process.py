@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
@@ -17,6 +19,7 @@ from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_le
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
+    BetweenSteps,
     PhaseRanges,
     launched_in,
     phase_costs,
@@ -24,22 +27,25 @@ from nsyspipe.analysis.phases import (
     phases_of_launches,
     with_copies_behind,
 )
-from nsyspipe.analysis.steps import Candidate, Members, candidates, capture_window, members_of, step_windows
+from nsyspipe.analysis.steps import (
+    Candidate,
+    Members,
+    TextFamilies,
+    Windows,
+    candidates,
+    capture_window,
+    members_of,
+    step_windows,
+)
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, Recorded, problem
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.phases import BetweenSteps
-    from nsyspipe.analysis.steps import TextFamilies, Windows
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.reader.metadata import Capture
     from nsyspipe.run.step_sources import ProcessSteps
 
 # A larger error of figures that compare device and host is told.

@@ -1,10 +1,8 @@
 """What reports can answer: a rule per question, and the flag that would add what is not there."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,19 +12,14 @@ from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
+from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import BACKWARD_SOURCES, CATALOGUE, SIZE_GAPS, TRACE_NVTX
+from nsyspipe.model.side_files import NcclLog, Topology
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.metadata import Counts
 from nsyspipe.run.gather import ReportDigest, ranks_or_hosts
 from nsyspipe.run.ranks import launcher_size, rank_sources, ranks_by_map, shown_ranks, world_size
 from nsyspipe.run.sidecars import RunSidecars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nsyspipe.model.options import Reading
-    from nsyspipe.model.side_files import NcclLog, Topology
-    from nsyspipe.reader.metadata import Counts
-
 
 YES, PARTLY, NO = "yes", "partly", "no"
 _SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.model.names import decoded
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.side_files import NcclLog
 from nsyspipe.nsys.find_reports import (
     EXPORT_SUFFIX,
     RANK_OF_NAME,
@@ -24,17 +27,12 @@ from nsyspipe.nsys.find_reports import (
 )
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
+from nsyspipe.run.gather import Rank, ReportDigest
+from nsyspipe.run.process import HostDigest, ProcessDigest
+from nsyspipe.run.sidecars import RunSidecars
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.model.side_files import NcclLog
     from nsyspipe.run.collectives import CrossRank
-    from nsyspipe.run.gather import Rank, ReportDigest
-    from nsyspipe.run.process import HostDigest, ProcessDigest
-    from nsyspipe.run.sidecars import RunSidecars
 
     Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 

@@ -1,11 +1,12 @@
 """A run read from its reports: lazily, once, and never changed; and what its rules look at."""
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,9 @@ from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
+from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
@@ -27,14 +30,6 @@ from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
 from nsyspipe.run.traffic import traffic_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Executor
-    from pathlib import Path
-
-    from nsyspipe.model.options import Reading
-    from nsyspipe.model.side_files import NcclFacts, NcclLog, Topology
 
 
 @dataclass(frozen=True, repr=False)

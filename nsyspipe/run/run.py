@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -15,25 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe.analysis.kernels import costliest, costs
 from nsyspipe.analysis.steps import REPETITION as BY_REPETITION
 from nsyspipe.analysis.summary import Evenness, evenness, step_times
 from nsyspipe.errors import OptionError, short_repr
+from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
+from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.run.assemble import RunTables
+from nsyspipe.run.gather import Gathered, ReportDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pandas as pd
-    import pyarrow as pa
-
-    from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.side_files import NcclFacts, RunCapture
-    from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.gather import Gathered, ReportDigest
 
 
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,11 +11,9 @@ from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import CapturedRank, RunCapture, Sidecar
 from nsyspipe.nsys.command_words import PER_CAPTURE
+from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest
 
 

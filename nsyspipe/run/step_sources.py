@@ -1,37 +1,24 @@
 """Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from nsyspipe.analysis.attribution import by_process
-from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread, repeated_steps
-from nsyspipe.analysis.repetition import launch_sequence
-from nsyspipe.analysis.steps import REPETITION, candidates, choose
+from nsyspipe.analysis.attribution import ProcessOperations, by_process
+from nsyspipe.analysis.phases import PhaseRanges
+from nsyspipe.analysis.repeated_steps import RepeatedSteps, backward_of_operators, backward_of_thread, repeated_steps
+from nsyspipe.analysis.repetition import LaunchSequence, launch_sequence
+from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
+from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
+from nsyspipe.model.table import Int64
+from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
-from nsyspipe.run.process import step_members
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.phases import PhaseRanges
-    from nsyspipe.analysis.repeated_steps import RepeatedSteps
-    from nsyspipe.analysis.repetition import LaunchSequence
-    from nsyspipe.analysis.steps import Candidate, Members, TextFamilies
-    from nsyspipe.model.options import Reading
-    from nsyspipe.model.table import Int64
-    from nsyspipe.reader.metadata import Capture
-    from nsyspipe.run.process import ProcessEvents
-
+from nsyspipe.run.process import ProcessEvents, step_members
 
 _LEAST_COVERED = 0.9  # of a rank's launches, by its steps
 

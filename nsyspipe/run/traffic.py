@@ -1,8 +1,7 @@
 """What each communicator carries and costs, by the kind of parallelism that it serves; the table of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +13,8 @@ from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.run.collectives import ABSENT, NONE, message_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsyspipe.model.table import Flags, Int64
-    from nsyspipe.run.collectives import CommRows, CrossRank
-
+from nsyspipe.model.table import Flags, Int64
+from nsyspipe.run.collectives import ABSENT, NONE, CommRows, CrossRank, message_sizes
 
 # Sums over summary steps, each of which the table has per step.
 _PER_STEP = ("calls", "bytes", "comm_ns", "exposed_ns", "hidden_ns", "wait_ns")

@@ -6,8 +6,6 @@ program of whoever calls. Workers import nothing but what the caller's installat
 directory, and they end when the process that started them is gone, whatever ended it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -20,16 +18,14 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import IO, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
 from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")

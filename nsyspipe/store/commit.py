@@ -13,18 +13,15 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.schema import DATASET
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.

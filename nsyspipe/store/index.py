@@ -4,12 +4,11 @@ The index is believed only of a file whose bytes have the digest that it names; 
 file itself. So a store reads the same without it, as a copy may be, only slower. Who saves a run brings it up to date.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -21,10 +20,6 @@ from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
 from nsyspipe.store.read import AGAIN, digest_of, nulls_first, row_content, small_content, table_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
 # `RUNS` less what only the run itself is asked for.

@@ -29,16 +29,14 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError, nearest_name
 from nsyspipe.model.names import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = {

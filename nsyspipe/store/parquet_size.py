@@ -4,21 +4,17 @@ A few bytes can stand for as many rows as somebody likes. What a file of ours be
 some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGEST_RATIO` times its size.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    _Struct = dict[str, Any]
-    _Fields = Mapping[int, Any]
-    _Inner = int | _Fields | None
+_Struct = dict[str, Any]
+_Fields = Mapping[int, Any]
+_Inner = int | _Fields | None
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20

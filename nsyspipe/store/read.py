@@ -1,14 +1,14 @@
 """Read the files of a saved run: all of one save, none larger than what it can hold, each table as nsyspipe writes it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
 import math
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +20,6 @@ from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 # Bytes of a file, or what is wrong with it.
 _Content: TypeAlias = "pa.Buffer | DatasetError"

@@ -1,15 +1,13 @@
 """Save a run in a store: its tables with the run's id, switched to in one step."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,17 +18,13 @@ from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
+from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index
 from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, is_run_id, run_ids, table_of_file
 from nsyspipe.store.read import digest_of, nulls_first, row_content
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from nsyspipe.run.run import Run
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.model.figures import shown
+from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
@@ -24,9 +25,6 @@ from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from nsyspipe.model.figures import Figure
     from nsyspipe.store.index import StoredRuns
 
 NOT_RECORDED = "not recorded"

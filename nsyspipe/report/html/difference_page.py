@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from nsyspipe.report.units import absent, count_text, delta_text, metric_label, 
 from nsyspipe.report.words import hosts_text, troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate, GateSettings
     from nsyspipe.report.blocks import Block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +21,6 @@ from nsyspipe.report.words import mean_step_ns, subject_parts, verdict
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from nsyspipe.replay.answer import Scenario

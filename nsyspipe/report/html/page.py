@@ -7,8 +7,10 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
@@ -20,9 +22,6 @@ from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from jinja2 import Environment
 
 LIBRARY = "echarts.min.js"

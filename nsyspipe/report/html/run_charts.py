@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,6 @@ from nsyspipe.report.blocks import Field, of, table_of
 from nsyspipe.report.html.page import Chart
 from nsyspipe.report.run import table_note
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text, percent_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (

@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES, EXPOSURE
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
+from nsyspipe.model.side_files import NcclFacts
+from nsyspipe.model.table import TableSchema
 from nsyspipe.report import run as run_report, words
-from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.blocks import (
+    Block,
+    Facts,
+    Field,
+    Heading,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Troubles,
+    barred,
+    of,
+    table_of,
+)
 from nsyspipe.report.costs import cost_tables, traffic_text
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
-from nsyspipe.report.run import SHARES, chosen_ranks, findings_of, host_blocks, key_figures, left_out_note, rank_rows
+from nsyspipe.report.run import (
+    SHARES,
+    Finding,
+    chosen_ranks,
+    findings_of,
+    host_blocks,
+    key_figures,
+    left_out_note,
+    rank_rows,
+)
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
+from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-
-    from nsyspipe.model.side_files import NcclFacts
-    from nsyspipe.model.table import TableSchema
-    from nsyspipe.report.blocks import Block, Tile
-    from nsyspipe.report.run import Finding
-    from nsyspipe.run.run import Run
 
 
 class Findings(NamedTuple):

@@ -1,8 +1,7 @@
 """One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +10,6 @@ import pyarrow.compute as pc
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.run import LOOP, table_note
 from nsyspipe.report.units import absent, ms_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 # Of a rank, from top to bottom.
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
