@@ -99,7 +99,7 @@ def _figures(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
 
 
 def _transferring(collectives: pa.Table) -> pa.Table:
-    chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
+    chosen = pc.and_(collectives["in_summary"], pc.is_valid(collectives["transfer_ns"]))
     return collectives.select(["rank", *_TRANSFERRED]).filter(chosen)
 
 

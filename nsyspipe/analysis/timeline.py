@@ -193,7 +193,7 @@ def timeline(
     for rank, events, ranges in operations:
         if rank in of_rank:
             window = of_rank[rank]["start_ns"], of_rank[rank]["end_ns"]
-            is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
+            is_own = pc.and_(pc.equal(collectives["rank"], rank), pc.is_valid(collectives["wait_ns"]))
             own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
             lanes = comm_lanes(events, own, window, max_bars, is_wait_known=of_rank[rank]["wait_ns"] is not None)
             for category in ("compute", "memory"):

@@ -212,7 +212,7 @@ class StepTable:
     def transfers(self) -> dict[str, Float64 | None]:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         rows = self.run.collectives()
-        rows = rows.filter(pc.and_(rows["in_summary"], rows["is_matched"]))
+        rows = rows.filter(pc.and_(rows["in_summary"], pc.is_valid(rows["transfer_ns"])))
         steps = self.steps
         at = np.argsort(steps)[np.searchsorted(np.sort(steps), rows["step"].to_numpy())]
         sums: dict[str, Float64 | None] = dict.fromkeys(("transfer_ns", "message_bytes", "bus_bytes"))

@@ -112,7 +112,7 @@ def many_small(evidence: Evidence, rows: pa.Table) -> tuple[float, dict[str, flo
         return None
     transfer = rows["transfer_ns"].drop_null()
     if not len(transfer):
-        return NotJudged("transfer times are not known", "see the problems about clocks and matching")
+        return NotJudged("transfer times are not known", "see the problems about clocks, matching and ranks")
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
     exposed = evidence.exposed_transfer_ns_per_step or 0.0

@@ -54,7 +54,7 @@ _UNKNOWN_ROLE = (
 )
 _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all of experts, a ring, or a pipeline's"
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
-WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks and matching")
+WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, matching and ranks")
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0

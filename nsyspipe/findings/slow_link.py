@@ -1,5 +1,7 @@
 """Rule ``slow-link``: whether ranks are connected by less than they could be, by NCCL's log, topology or the bandwidth reached."""
 
+from __future__ import annotations  # a saved run is checked by types as they are written
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +28,7 @@ _ASK = {
     "net": ("NCCL's log names a network, and message sizes are needed to tell how fast it is", WITH_CALLS),
 }
 _ABSENT = (
-    "waiting for ranks that are not among the reports looks like transfer, so a link may be faster than it seems",
+    "how long ranks transferred is not known of communicators whose ranks are not all among the reports",
     "pass the reports of all ranks, or --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE",
 )
 _INSIDE_HOSTS = (
@@ -126,8 +128,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
     that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
-    over the time that all-reduces transferred; at least that where ranks are absent. Not from copies where a narrow type shows
-    that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
+    over the time that all-reduces transferred. Not from copies where a narrow type shows that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
@@ -137,8 +138,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     if link and evidence.n_hosts > 1:  # the bandwidth is of what crosses hosts too, whose ceiling is not known
         link = replace(link, nominal_bytes_per_s=None)
     promised = nvlink_promise(evidence.gpu_names)
-    measured = _busbw(evidence)
-    reached, source = (None, None) if evidence.has_absent_ranks else measured
+    reached, source = _busbw(evidence)
     facts = {
         "link_kind": link and link.kind, "link": link and link.text,
         "link_nominal_bytes_per_s": link and link.nominal_bytes_per_s, "nvlink_nominal_bytes_per_s": promised,
@@ -149,7 +149,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
     if not is_seen and promised is not None:
-        large = measured[0] if measured[1] == _COPIES else None
+        large = reached if source == _COPIES else None
         if large is None:
             # Large messages, which latency does not hide.
             sent = evidence.collectives.filter(pc.greater_equal(evidence.collectives["message_bytes"], _LARGE_BYTES))
@@ -157,9 +157,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             large = _PER_S * n_bytes / transfer if n_bytes and transfer else None
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised and evidence.n_hosts == 1
-            if is_slow and evidence.has_absent_ranks:
-                is_slow, lacking = None, _ABSENT
             text = "far less bandwidth than NVLink gives"
+        elif evidence.has_absent_ranks:
+            lacking = _ABSENT
     may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
     is_near = may_be_near and all(row["path"] in _NEAR for row in rows if link and row["kind"] == link.kind)
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source, crosses_hosts)
@@ -200,7 +200,7 @@ def _total(column: pa.ChunkedArray) -> int | None:
 
 
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
-    """Return the bus bandwidth that the run reached, the least where ranks are absent, and where its bytes come from."""
+    """Return the bus bandwidth that the run reached, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
     if measured is not None:
         return float(measured), "payload"

@@ -215,10 +215,10 @@ class WhatIf(ShownInNotebooks):
 
     def table(self) -> pa.Table:
         """Return a row per scenario, in their order: the fields of `Scenario` less ``knobs``, assumptions as text."""
-        types = {"float | None": pa.float64(), "bool": pa.bool_()}
+        types: dict[Any, pa.DataType] = {float | None: pa.float64(), bool: pa.bool_()}
         shown = [one for one in fields(Scenario) if one.name not in ("knobs", "refused_in_options")]
         rows = [vars(one) | {"assumptions": "; ".join(one.assumptions)} for one in self.scenarios]
-        return pa.Table.from_pylist(rows, pa.schema((one.name, types.get(str(one.type), pa.string())) for one in shown))
+        return pa.Table.from_pylist(rows, pa.schema((one.name, types.get(one.type, pa.string())) for one in shown))
 
 
 def whatif(

@@ -65,8 +65,6 @@ _UNKNOWN_COMM = {
     "Name yours with --comm-kernel REGEX.",
 }
 _MIXED = {"different-runs", "more-ranks-than-world"}
-# Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured", "ranks-not-read"}
 # What the bound of late ranks is made of, and which of it only where all but compute may go.
 _PARTS_OF_LATE = {
     "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
@@ -442,8 +440,7 @@ def _with_comm(
     waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
     much = {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}
     if much:
-        least = "at least " if _MISSING & codes else ""
-        said = (f"for other {who} takes {least}{amount(share, f' of {of_what}')}" for who, share in much.items())
+        said = (f"for other {who} takes {amount(share, f' of {of_what}')}" for who, share in much.items())
         yield f"Of communication, waiting {' and '.join(said)}."
 
 

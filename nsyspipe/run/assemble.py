@@ -96,7 +96,7 @@ def merge(
         collectives=collectives,
         all_collectives=functools.partial(comm.collectives_table, *of_collectives),
         stragglers=comm.stragglers_table(
-            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=across.is_whole
+            collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=bool(across.is_whole.all())
         ),
         kernels=_kernels(ranks, selection),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),

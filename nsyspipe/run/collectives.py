@@ -181,16 +181,19 @@ class CrossRank:
     offsets: tuple[ClockOffset, ...] | None  # one per report; None where some meet no others, whose are not known
     rows: CommRows  # all communication operations, times aligned
     sizes: Int64  # ranks of each communicator, 0 where that is not known
-    waiting: (
-        matching.Waiting | None
-    )  # of communicators that are here whole; None for one rank, or without a common clock
+    waiting: matching.Waiting | None  # what matched operations say; None for one rank, or without a common clock
     problems: tuple[Problem, ...]
-    is_whole: bool = True  # whether no communicator lacks ranks
+    is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
 
     @property
     def is_matched(self) -> Flags:
-        """Which operations are matched, in communicators that are here whole."""
+        """Which operations are matched, among the ranks that are here."""
         return np.zeros(len(self.rows), np.bool_) if self.waiting is None else self.waiting.is_matched
+
+    @property
+    def is_known(self) -> Flags:
+        """Of which operations it is known who waits: those that are matched, in communicators that are here whole."""
+        return self.is_matched & self.is_whole[self.rows.communicator]
 
 
 def cross_rank(
@@ -230,17 +233,15 @@ def cross_rank(
     elif has_comm and not (has_clock and has_all_errors):
         problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
     if len(ranks) > 1 and has_clock and is_aligned:
-        of_whole = [block[is_whole[rows.communicator[block[:, 0]]]] for block in matched]
-        known = matching.waiting(of_whole, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
+        known = matching.waiting(matched, rows.start_ns, rows.end_ns, rows.rank, (errors, parts))
         is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
         for block in matched:
             is_lost[block] = False
         problems += _matching_problems(rows, known, is_lost, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
-    return CrossRank(
-        tuple(placed), None if has_parts else tuple(offsets), rows, sizes, known, tuple(problems), bool(is_whole.all())
-    )
+    known_offsets = None if has_parts else tuple(offsets)
+    return CrossRank(tuple(placed), known_offsets, rows, sizes, known, tuple(problems), is_whole)
 
 
 def _matching_problems(
@@ -294,8 +295,8 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
         waits[windows] = covered.lengths(starts[windows], ends[windows])
         beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
         exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
-    unmatched = rows.in_step & ~across.is_matched
-    bad = np.unique(rows.step[unmatched] * width + rows.rank[unmatched])
+    unknown = rows.in_step & ~across.is_known
+    bad = np.unique(rows.step[unknown] * width + rows.rank[unknown])
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
@@ -338,7 +339,7 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
         "seq": seq[order],
         "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
         "exposed_ns": _exposed(across, order),
-        **_waiting_columns(across.waiting, order, ("is_significant",)),
+        **_waiting_columns(across, order, ("is_significant",)),
     }
     seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
     seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
@@ -381,7 +382,7 @@ def _columns(
         "end_ns": rows.end_ns[order],
         "is_matched": across.is_matched[order],
         "in_summary": np.isin(rows.step[order], summary_steps),
-        **_waiting_columns(across.waiting, order, _NEEDED),
+        **_waiting_columns(across, order, _NEEDED),
         "message_bytes": pa.array(message, mask=message == ABSENT),
         "bus_bytes": pa.array(bus, mask=~is_sized),
     }
@@ -391,11 +392,11 @@ def _words(codes: Int32, words: Sequence[str | None]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
 
 
-def _waiting_columns(known: matching.Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
-    if known is None:
+def _waiting_columns(across: CrossRank, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
+    if (known := across.waiting) is None:
         return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
-    is_absent = known.collective_id[order] == matching.NOBODY
-    return {name: pa.array(known.column(name, order), mask=is_absent) for name in names}
+    is_unknown = ~across.is_known[order]
+    return {name: pa.array(known.column(name, order), mask=is_unknown) for name in names}
 
 
 def places_in_steps(across: CrossRank) -> Int64:

@@ -26,11 +26,13 @@ from nsyspipe.model.names import ranges
 from nsyspipe.model.options import check_whole
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.side_files import NcclFacts, RunCapture
-from nsyspipe.run.assemble import RunTables
-from nsyspipe.run.gather import Gathered, ReportDigest
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    # What reads reports: a saved run needs none of it.
+    from nsyspipe.run.assemble import RunTables
+    from nsyspipe.run.gather import Gathered, ReportDigest
 
 
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import NOBODY, waited_until
+from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import run_starts, union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
@@ -75,8 +75,7 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
     rows, use = across.rows, _use(across.rows)
     windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
     message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
-    matched = across.waiting
-    is_measured = is_sized & across.is_matched
+    matched, is_known = across.waiting, across.is_known
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     for place, rank in enumerate(across.placed):
@@ -88,7 +87,7 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
             of_use = np.flatnonzero(use[span] == code) + span.start
             own = of_use[chosen[of_use]]
             cell: dict[str, Any] = {"rank": rank.number, "use": code, "n_steps": starts.size}
-            if matched is not None and own.size and is_measured[own].all():
+            if matched is not None and own.size and (is_sized & is_known)[own].all():
                 cell["sized_bytes"], cell["sized_bus_bytes"] = message[own].sum(), bus[own].sum()
                 cell["sized_ns"] = matched.column("transfer_ns", own).sum()
             if rank.number not in is_hidden:
@@ -97,7 +96,7 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
                 beside = times.intersect(hidden).lengths(starts, ends).sum()
                 cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
-                cell["wait_ns"] = _waited(across, of_use, own, starts, ends)
+                cell["wait_ns"] = _waited(across, of_use, starts, ends) if is_known[own].all() else None
                 if not ((launched_in := rows.launched_in[own]) == NONE).any():
                     cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
                     cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
@@ -153,9 +152,9 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
     return before
 
 
-def _waited(across: CrossRank, of_use: Int64, own: Int64, starts: Int64, ends: Int64) -> int | None:
+def _waited(across: CrossRank, of_use: Int64, starts: Int64, ends: Int64) -> int | None:
     rows, matched = across.rows, across.waiting
-    if matched is None or (matched.collective_id[own] == NOBODY).any():
+    if matched is None:
         return None
     begun = rows.start_ns[of_use]
     until = waited_until(begun, rows.end_ns[of_use], matched.column("wait_ns", of_use))

@@ -168,7 +168,8 @@ def across_of(*ranks, sizes=None):
     clocks = np.zeros((2, len(ranks)), np.int64)
     found = waiting(match(group, rows.rank, required), rows.start_ns, rows.end_ns, rows.rank, (clocks[0], clocks[1]))
     sizes = np.full(len(rows.communicators), 2) if sizes is None else ints(*sizes)
-    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, sizes, found, ())
+    is_whole = np.ones(len(rows.communicators), np.bool_)
+    return CrossRank(tuple(ranks), (ClockOffset(0, 0),), rows, sizes, found, (), is_whole)
 
 
 GATHERS, SUM_50 = rank(op(0, kind=GATHER, n_bytes=100)), rank(op(0, n_bytes=50))

@@ -173,7 +173,8 @@ def test_streams_are_no_communicators_whose_size_could_be_told() -> None:
     assert traffic_text(table, 4, 4) == "parallelism: tensor, data: 50 % of exposed communication is tensor's"
     # Where all ranks of the job meet in the only kind that there is, they are its group.
     table = traffic((DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
-    assert [traffic_text(table, 4, size) for size in (4, 8, None)] == ["parallelism: data 4", None, None]
+    unknown = "parallelism: data (of how many ranks is not known from 4 of 8)"
+    assert [traffic_text(table, 4, size) for size in (4, 8, None)] == ["parallelism: data 4", unknown, None]
 
 
 def test_a_mean_over_ranks_counts_each_rank_once() -> None:
