@@ -22,6 +22,8 @@ _LARGEST_FOOTER = 64 * 2**20
 _SMALL_ROWS, _SMALL_PAGES = 64 * 2**20, 512 * 2**20
 _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
+# Texts that rows share, which take that much only where they are written out, as in a document.
+_MOST_SHARED, _MOST_SHARING = 2**30, 100_000
 # Zstandard makes at most about this many bytes of one; Brotli, which is refused, many more.
 _LARGEST_EXPANSION = 40_000
 _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
@@ -246,11 +248,19 @@ class _Thrift:
             raise ValueError(f"{self.place} {problem}")
 
 
-def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:
-    """Return texts that were read as a dictionary as they are; a ValueError if no UTF-8, or more than such a file has."""
+def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) -> pa.ChunkedArray:
+    """Return texts that were read as a dictionary as they are; a ValueError if no UTF-8, or more than such a file has.
+
+    Where long texts may stand in many rows, as the ranks of a communicator of thousands do, rows share their memory.
+    """
     column.validate(full=True)
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    n_bytes = sum(pc.sum(one).as_py() or 0 for one in lengths)
-    if n_bytes > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
+    n_bytes, most = sum(pc.sum(one).as_py() or 0 for one in lengths), max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
+    if n_bytes <= most:
+        return column.cast(pa.string())
+    n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)
+    if not may_be_shared or n_shared > most or n_bytes > _MOST_SHARED or len(column) > _MOST_SHARING:
         raise ValueError(f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
-    return column.cast(pa.string())
+    rows = ((chunk.dictionary, at) for chunk in column.chunks for at in chunk.indices.to_pylist())
+    shared = [pa.nulls(1, pa.string()) if at is None else texts.slice(at, 1) for texts, at in rows]
+    return pa.chunked_array(shared, pa.string())

@@ -275,6 +275,9 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
             raise ValueError(f"{column.name} is no number")
 
 
+_OF_COMMUNICATORS = "ranks"  # a text of all of them, for each that uses one
+
+
 def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
     there = found.column_names
     if lacking := [one.name for one in wanted.columns if not (one.nullable or one.name in there)]:
@@ -283,7 +286,7 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
     for one in wanted.columns:
         column = found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
-            column = as_plain_text(column, n_file)
+            column = as_plain_text(column, n_file, may_be_shared=one.name == _OF_COMMUNICATORS)
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 

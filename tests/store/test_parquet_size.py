@@ -10,7 +10,7 @@ import pytest
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET
 from nsyspipe.store import parquet_size
-from nsyspipe.store.parquet_size import _CHUNK, _FILE, _PAGE, _Thrift, check_size
+from nsyspipe.store.parquet_size import _CHUNK, _FILE, _PAGE, _Thrift, as_plain_text, check_size
 from nsyspipe.store.read import parsed_object, table_of
 
 # Field headers: the step to the field's number in the high half, its type in the low one (5 is i32, 6 i64, 9 a list).
@@ -115,3 +115,23 @@ def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monke
 def test_a_json_text_that_would_fill_the_memory_as_objects_is_refused():
     with pytest.raises(ValueError, match="more than a run has"):
         parsed_object('{"a":[' + "[]," * (6 << 20) + "0]}")
+
+
+@pytest.mark.parametrize(("n_rows", "n_bytes", "is_read"), [
+    (2_000, 10_000, True),  # 20 MB as they are
+    # The ranks of thousands, once for each of them: rows share what they say.
+    (10_000, 20_000, True), (10_000, 120_000, False), (100_001, 1_000, False),
+])  # fmt: skip
+def test_long_texts_of_many_rows_are_read_as_long_as_they_are_no_more_than_a_run_has(n_rows, n_bytes, is_read):
+    texts = pa.array(["a" * n_bytes, "b" * n_bytes])
+    codes = pa.array([None, *(at % 2 for at in range(n_rows - 1))], pa.int32())
+    column = pa.chunked_array([pa.DictionaryArray.from_arrays(codes, texts)])
+    if not is_read:
+        with pytest.raises(ValueError, match="are more than a file of 9 bytes has"):
+            as_plain_text(column, 9, may_be_shared=True)
+        return
+    found = as_plain_text(column, 9, may_be_shared=True)
+    assert (found.type, len(found), found.null_count) == (pa.string(), n_rows, 1)
+    assert [text and (text[:1], len(text)) for text in found.slice(0, 4).to_pylist()] == [
+        None, ("a", n_bytes), ("b", n_bytes), ("a", n_bytes),
+    ]  # fmt: skip
