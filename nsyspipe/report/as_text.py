@@ -120,8 +120,11 @@ def _table(block: blocks.Table, width: int) -> RenderableType:
         kind = {"overflow": "fold", "style": "dim"} if is_aside else _KINDS[column.kind]
         kind = kind | {"min_width": column.least, "max_width": column.most}
         table.add_column(column.heading, vertical="bottom" if is_broken else "top", **kind)
+    for at, longest in narrow.items():
+        for row, text in zip(rows, _cut([row[at].plain for row in rows], longest), strict=True):
+            row[at].plain = text
     for row in rows:
-        table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
+        table.add_row(*(row[at] for at in shown))
     hidden = (column.heading for at, column in enumerate(block.columns) if at not in shown)
     gone = dict.fromkeys(heading.replace("\n", " ") for heading in hidden)
     below = [blocks.left_out(block.rows, block.n_shown), block.note]
@@ -154,11 +157,29 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     return shown, narrow
 
 
-def _cut(text: Text, longest: int) -> Text:
-    """Cut in the middle: names often differ at their ends."""
-    name, tail = text.plain, (longest - 2) // 2
-    cut = f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}"
-    return text if len(name) <= longest else Text(cut, style=text.style)
+def _cut(names: Sequence[str], longest: int) -> list[str]:
+    """Cut names in the middle, as they often differ at their ends; those that do not, before where they differ."""
+    tail = (longest - 2) // 2
+    head = longest - 2 - tail
+
+    def cut(name: str, until: int) -> str:
+        return name if len(name) <= longest else f"{name[:head]}..{name[:until][-tail:]}"
+
+    alike: dict[str, set[str]] = {}
+    for name in names:
+        alike.setdefault(cut(name, len(name)), set()).add(name)
+    # Up to the letter by which no other is left that it could be.
+    until = {
+        name: max(head + tail, *(_n_common(name, other) + 1 for other in same - {name})) if len(same) > 1 else len(name)
+        for same in alike.values() for name in same
+    }  # fmt: skip
+    return [cut(name, until[name]) for name in names]
+
+
+def _n_common(name: str, other: str) -> int:
+    return next(
+        (at for at, pair in enumerate(zip(name, other, strict=False)) if len({*pair}) > 1), min(len(name), len(other))
+    )
 
 
 def _cell(cell: blocks.Cell) -> Text:

@@ -60,6 +60,19 @@ def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width
     assert line in text(width, [table])
 
 
+def test_names_that_only_differ_in_their_middle_are_cut_behind_it():
+    names = [
+        "gemm_f32_tile_64x32_tn_1234567",
+        "gemm_f32_tile_64x64_tn_1234567",
+        "gemm_f32_tile_32x64_tn_1234567",
+        "copy" * 8,
+    ]
+    table = kinds.Table("x", COLUMNS[:3], [[name, "1 ms", "improvement"] for name in names])
+    assert [line.split()[0] for line in text(38, [table])[-4:]] == [
+        "gemm_f32_..ile_64x3", "gemm_f32_..ile_64x6", "gemm_f32_..tile_32x", "copycopyc..copycopy",
+    ]  # fmt: skip
+
+
 def test_a_page_has_a_section_for_each_heading_and_table_and_all_rows(tmp_path):
     page = blocks_page(BLOCKS, "x", ("nsyspipe-x", "3 ms"))
     headings = ["It is so.", "Figures", "Kernels", "This rests on", "Problems", "How to read it"]
