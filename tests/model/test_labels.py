@@ -143,7 +143,9 @@ def test_lines_are_the_message_then_what_was_found_then_the_fix(facts, extra):
 NEAREST = {"steptime": "step_time", "Step-Time": "step_time", "step_tim": "step_time"}
 
 
-@pytest.mark.parametrize(("name", "fix"), [*NEAREST.items(), *((name, "one of these") for name in ("step_tables", "x", 5, ""))])
+@pytest.mark.parametrize(
+    ("name", "fix"), [*NEAREST.items(), *((name, "one of these") for name in ("step_tables", "x", 5, ""))]
+)
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
     error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
     assert (error.found, error.fix) == ("idle, step_time", fix)
