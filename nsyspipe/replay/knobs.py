@@ -47,6 +47,7 @@ _WHOLE = 0.75
 # Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
 _IN_SWITCH, _PAIR = 1.25, 2
 _MOST_BUCKETS = 128
+_LARGEST_BUCKET_MB = 2**20  # 1 TiB
 # Collectives of all steps together: a tenth of a second for each thousand.
 _MOST_REPLAYED = 2_500
 _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
@@ -84,6 +85,9 @@ class Knobs:
             )
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
+        if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
+            fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
+            raise OptionError(f"--bucket-mb {self.bucket_mb:g}", "is more than a GPU holds", fix=fix)
 
     def __bool__(self) -> bool:
         return bool(self.given)

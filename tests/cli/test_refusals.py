@@ -56,6 +56,7 @@ ASKED = [
     ("whatif nowhere --link shm --bandwidth 1GB/s", "say the same thing twice"),
     ("whatif nowhere --gradient-dtype int8", "bf16, fp16"),
     ("whatif nowhere --bucket-mb -1", "is not a positive number"),
+    ("whatif nowhere --bucket-mb 26214400", "is more than a GPU holds"),
     ("whatif nowhere --gradient-bytes nan", "is not a positive number"),
     # Who reads the reports.
     (
