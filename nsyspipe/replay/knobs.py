@@ -87,7 +87,7 @@ class Knobs:
         _check_positive("--bucket-mb", self.bucket_mb)
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
             fix = "MiB, as bucket_cap_mb takes them, not bytes: --bucket-mb 25"
-            raise OptionError(f"--bucket-mb {self.bucket_mb:g}", "is more than a GPU holds", fix=fix)
+            raise OptionError(f"--bucket-mb {self.bucket_mb:.0f}", "is more than a GPU holds", fix=fix)
 
     def __bool__(self) -> bool:
         return bool(self.given)
