@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEVERITIES = ("error", "warning", "info")
-# Where ranks of the run are not here, any of them may come last to a collective.
-ABSENT_RANKS = frozenset({"ranks-missing", "ranks-not-captured", "ranks-not-read"})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.analysis.traffic import OTHER, PIPELINE, ROLES
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import check_kind
-from nsyspipe.model.problems import ABSENT_RANKS
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
 from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
@@ -231,9 +230,7 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     others = [one.collectives for one in timelines]
     is_same = all(np.array_equal(one.step, first.step) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
-        is_whole = ABSENT_RANKS.isdisjoint(run.problems["code"].to_pylist())
-        late = "ranks that are not here may have come last to a collective"
-        return "collectives could not be matched across ranks" if is_whole else late
+        return "collectives could not be matched across ranks"
     # Ranks of other groups take part in other collectives, in the same places.
     by_rank = [np.stack((one.step, one.seq, np.arange(one.seq.size))) for one in others]
     placed = np.unique(np.concatenate(by_rank, axis=1), axis=1)

@@ -107,7 +107,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     yield Sentence(headline(found), "bold")
     few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problems if row["code"] == _FEW_STEPS)
     yield from (Sentence(text, "bold") for text in few)
-    ranks = f"{run.header.n_ranks} rank{'s'[: run.header.n_ranks != 1]}"
+    ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
     times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}

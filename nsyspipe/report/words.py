@@ -80,9 +80,9 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     family = f" {run.step_family!r}" if run.step_family else ""
     if host_steps.num_rows:  # then there are no ranks
         n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-        processes = f"{_of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
+        processes = f"{of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
         return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
-    parts = [header.label, _of_world(header.n_ranks, header.world_size, "rank", "s"), *header.gpu_names]
+    parts = [header.label, of_world(header.n_ranks, header.world_size, "rank", "s"), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
@@ -127,7 +127,7 @@ def hosts_text(run: Run) -> list[str]:
     return [f"{len(hosts)} hosts" if len(hosts) > _TWO else f"on {' and '.join(hosts)}"] if hosts else []
 
 
-def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
+def of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
     """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
     missing = f" of {world_size}" if world_size not in (None, n) else ""
     return f"{n}{missing} {noun}{plural if missing or n != 1 else ''}"
@@ -231,8 +231,9 @@ def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
-    ratio = evidence.get("assumed_slowdown_ratio")
-    return f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else ""
+    ratio, is_conditional = (evidence.get(name) for name in ("assumed_slowdown_ratio", "is_conditional"))
+    text = ", if such a link is there, which was not recorded" if is_conditional else ""
+    return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
 
 
 def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
@@ -288,7 +289,7 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
         is_of_ranks = all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             severity, message, _, fix = told[0]
-            told = [(severity, f"{message}; {len(told) - 1} more alike", place_of(group), fix)]
+            told = [(severity, f"{message} (the first of {len(told)} alike)", place_of(group), fix)]
         rows += told
     return rows
 

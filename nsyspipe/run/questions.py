@@ -297,8 +297,11 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
         text += f", on {len(hosts)} hosts whose clocks may differ"
+    sizes = {world_size([report.digest]) or 0 for report in reports}
     there = _of_a_rank_alone(reports) or Answer(YES, text=text)
-    if there.status == YES and any(report.hides_comm for report in reports):
+    if there.status == YES and len(_pids(reports)) < max(sizes):
+        there = _lack("ranks-missing", "who waits is not known where the other ranks take part", status=PARTLY)
+    elif there.status == YES and any(report.hides_comm for report in reports):
         there = _lack("comm-in-graphs", "communication inside CUDA graphs is not seen")
     absent = _lack("no-session-start", "no session start")
     return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
