@@ -11,7 +11,7 @@ from typing import Self
 _VALUED = (
     "against", "backward", "bandwidth", "bucket-mb", "comm-kernel", "confidence", "data", "forward", "gradient-bytes",
     "gradient-dtype", "label", "link", "metric", "min-effect", "nccl-log", "optimizer", "pages", "perfetto-ranks", "perfetto-steps", "rank-map",
-    "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
+    "ranks", "run-id", "skip-first", "sort", "step", "steps", "top", "topology",
 )  # fmt: skip
 _FLAGS = ("events", "force", "no-grad-copy", "no-sync", "no-wait", "perfect-overlap", "prefetch")
 _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks": "ranks", "perfetto-steps": "steps"}
@@ -19,7 +19,7 @@ _RENAMED = {"metric": "metrics", "min-effect": "min_effect_pct", "perfetto-ranks
 _OPTION = re.compile(
     r"(?P<command>\b(?:nsyspipe|nsys) [a-z].*)|(?P<store>--out\b(?: [A-Z]+| [\w.-]*/\S*)?(?P<events> --events)?)|-j (?P<jobs>\d+)"
     rf"|--(?:(?P<flag>{'|'.join(_FLAGS)})|(?P<name>{'|'.join(sorted(_VALUED, key=len, reverse=True))}))(?![\w-])"
-    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/]*(?<![.,:])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
+    r"(?: (?P<value>'[^']*'|\"[^\"]*\"|[A-Z][A-Z_]*\b|\d[\w.,:%/-]*(?<![.,:-])|[\w/-]*[./=][\w./=,-]*\w|none|repetition|auto|(?:(?<=run-id )|(?<=skip-first )|(?<=against ))(?!with\b)[\w.+-]+))?"
 )
 
 
@@ -56,6 +56,8 @@ def in_python(text: str) -> str:
         name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="
+        if name == "ranks":
+            return f"ranks={value if value.isdigit() or value.isupper() else repr(value)}"
         if first_last := re.fullmatch(r"(\d+):(\d+)", value):
             return f"{name}=({first_last[1]}, {first_last[2]})"
         is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(r"[\d.,]+", value)
