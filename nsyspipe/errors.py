@@ -56,11 +56,10 @@ def in_python(text: str) -> str:
         name, value = _RENAMED.get(option["name"], option["name"].replace("-", "_")), option["value"]
         if value is None:
             return name if text[option.end() :].startswith(":") else f"{name}="
-        if name == "ranks":
-            return f"ranks={value if value.isdigit() or value.isupper() else repr(value)}"
         if first_last := re.fullmatch(r"(\d+):(\d+)", value):
             return f"{name}=({first_last[1]}, {first_last[2]})"
-        is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(r"[\d.,]+", value)
+        number = r"\d+" if name == "ranks" else r"[\d.,]+"
+        is_plain = value[0] in "'\"" or value.isupper() or re.fullmatch(number, value)
         return f"{name}={value.replace(',', '_') if value[0].isdigit() and is_plain else value if is_plain else repr(value)}"
 
     text = _COMMAND.sub(_as_call, text)
