@@ -99,7 +99,9 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
     for row in rows:
         bubbles[str(row["rank"])] += row["bubble_ns_per_step"]
     wall, idle = steps["wall_ns"].to_numpy(), pc.fill_null(steps["idle_ns"], 0).to_numpy()
-    work = wall - idle - pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
+    waiting = pc.coalesce(steps["wait_ns"], steps["comm_ns"], 0).to_numpy()
+    work = wall - idle - waiting
+    parts = evidence.parts_of(evidence.rows_of_most(work), waiting=waiting, idle=idle)
     return Finding(
         title="stages of the pipeline wait for each other",
         action="more micro-batches, or an interleaved schedule",
@@ -108,7 +110,7 @@ def pipeline_bubble(evidence: Evidence) -> Answer:
         saving_ns_per_step=evidence.saving_down_to(work),
         evidence={
             "bubble_ns_per_step": bubble, "bubble_share": evidence.share(bubble), "bubble_ns_per_step_by_rank": bubbles,
-            **evidence.means("idle_ns"),
+            **evidence.means("idle_ns"), "saving_ns_per_step_by_part": parts,
         },
     )  # fmt: skip
 
