@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
@@ -29,7 +30,7 @@ SIDES = ("baseline", "candidate")
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
-_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 3, 40, 20
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
 # Captions of the tables, by which a page knows them.
@@ -370,11 +371,19 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
 def cause_text(difference: RunDifference, cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     whole = delta_text("ns", difference.mean_step_time[2])
-    facts = [f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts]
-    because = f" Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}." if facts else ""
+    facts = listed(starmap(_fact_text, cause.facts), _MOST_FACTS) if cause.facts else ""
+    because = f" Probable cause, by what else changed: {facts}." if facts else ""
+    if cause.n_matters > 1:
+        because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     return (
         f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
     )
+
+
+def _fact_text(what: str, unit: str | None, *both: float | str | None) -> str:
+    """Return a fact with both values; of words that are too long for a sentence only that they differ."""
+    texts = [_side_text(unit, value) for value in both]
+    return f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}"
 
 
 def difference_document(
