@@ -155,6 +155,9 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     found = [one.label or one.places[0] for one in named]
     fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
     problem = f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named"
+    if len(named) == 1:
+        problem += ": the candidate is missing"
+        fix = f"nsyspipe diff BASELINE CANDIDATE; {'one label is one side' if len(named[0].places) > 1 else fix}"
     if len(there) > 1:
         problem = f"compares two runs, the baseline first, and {place} has {len(there)}"
         found, fix = there, f"nsyspipe diff {there[0]} {there[1]}"

@@ -75,7 +75,7 @@ _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own wor
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
 _FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-OTHER_WORK = "other-work"
+OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -91,8 +91,8 @@ class Check(NamedTuple):
 
     @property
     def parts(self) -> bool:
-        """Whether runs that nobody calls before and after are not ranked together: it blocks, or steps do other work."""
-        return self.blocks or self.check == OTHER_WORK
+        """Whether runs that nobody calls before and after are not ranked together: it blocks, or steps do other work, or may."""
+        return self.blocks or self.check in {OTHER_WORK, UNKNOWN_WORK}
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
@@ -217,10 +217,7 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 def _other_work(sides: Sides) -> Iterator[Check]:
     """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name."""
-    times = [
-        mean_of(pc.mean(run.breakdown()[METRICS["compute"].column]).as_py() for run in side.runs) for side in sides
-    ]
-    before, now = (time or 0.0 for time in times)
+    before, now = (mean_compute(side) or 0.0 for side in sides)
     families = [{run.step_family for run in side.runs} for side in sides]
     ratio = max(before, now) / min(before, now) if before and now else 0.0
     is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
@@ -238,6 +235,20 @@ def _other_work(sides: Sides) -> Iterator[Check]:
         ]
         after = "; step times tell which is faster only where model, batch and precision are the same"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after)
+
+
+def mean_compute(side: Side) -> float | None:
+    """Return the mean compute of a step, ns; None where a capture of the side has a step of which it is not known, or none."""
+    columns = (run.breakdown()[METRICS["compute"].column] for run in side.runs)
+    return mean_of(pc.mean(column, skip_nulls=False).as_py() for column in columns)
+
+
+def _unknown_work(sides: Sides) -> Iterator[Check]:
+    """Tell of steps of which nobody can say whether they do the same work: of a side's the compute is not known."""
+    if all(n_steps(run) for run in _runs(sides)) and any(mean_compute(side) is None for side in sides):
+        words = ["compute is not known" if mean_compute(side) is None else "compute is known" for side in sides]
+        after = "; what is not seen may be of another model, batch or precision"
+        yield _check(UNKNOWN_WORK, "whether steps do the same work is not known", words, after=after)
 
 
 def _kernel_times(side: Side) -> dict[str, int]:
@@ -301,6 +312,7 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _other_work,
+    _unknown_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=_has_gpu, applies=_has_gpu,

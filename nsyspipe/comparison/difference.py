@@ -9,11 +9,16 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import (
+    BANDWIDTH,
+    COMMAND,
+    MARKED,
+    MAY_HAVE,
     MEAN_MESSAGE,
     NOBODY,
     WAITED_FOR,
@@ -43,6 +48,7 @@ from nsyspipe.comparison.metrics import (
     metric_rows,
     outlier,
     overall_verdict,
+    per_step,
 )
 from nsyspipe.errors import OptionError
 from nsyspipe.model.side_files import NcclFacts, RunCapture
@@ -154,11 +160,12 @@ class RunDifference(ShownInNotebooks):
     def cause(self) -> Cause | None:
         """Where most of a step time that got better or worse comes from; None if it did not, or steps may do other work.
 
-        What a number may be the cause of goes its way: more bytes, copies or lateness make a part longer. Kernels are a
-        cause if those that only one side runs make up half of the change of compute.
+        What a number may be the cause of goes its way, and by a tenth: more bytes, copies or lateness, or less bandwidth,
+        make a part longer. Kernels are a cause if those that only one side runs make up half of the change of compute.
+        By force between sides that are not comparable there is none: what makes them so may be it.
         """
         is_other_work = OTHER_WORK in self.comparability["check"].to_pylist()
-        return None if is_other_work else cause_of(self)
+        return None if is_other_work or not self.is_comparable else cause_of(self)
 
     @property
     def statistic(self) -> str:
@@ -280,14 +287,16 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
 
 def _is_alike(unit: str, old: float, new: float) -> bool:
     """Whether nobody would see the difference; one more of many that were counted is one."""
-    is_counted = unit == "count" and old.is_integer() and new.is_integer()
-    return old == new if is_counted else abs(new - old) <= _ALIKE * max(abs(old), abs(new))
+    if unit == "count" and old.is_integer() and new.is_integer():
+        return old == new
+    least = MARKED if unit == "bytes/s" else _ALIKE  # what is measured is never the same twice
+    return abs(new - old) <= least * max(abs(old), abs(new))
 
 
 def _word_row(topic: str, what: str, old: str | None, new: str | None) -> Iterator[dict[str, Any]]:
     is_hidden = old == new and _HIDDEN in (old or "")
     if old != new or is_hidden:
-        what = f"{what}, which may have changed" if is_hidden else what
+        what = f"{what}{MAY_HAVE}" if is_hidden else what
         yield {"topic": topic, "what": what, "baseline": old, "candidate": new}
 
 
@@ -319,6 +328,8 @@ def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
         values = table.matrix(column)
         yield ("copies", what, "count"), None if values is None else float(values.mean())
     yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
+    bandwidths = per_step(table, "busbw")
+    yield ("link", BANDWIDTH, "bytes/s"), None if isinstance(bandwidths, str) else float(np.median(bandwidths))
     yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(table)
     if has_whole_graphs(table.run):
         return  # some collectives may not have been seen
@@ -366,7 +377,7 @@ def _facts(table: StepTable) -> dict[tuple[str, bool], dict[str, str]]:
         "capture": {
             "hosts": ", ".join(header.hosts),
             "CUDA graphs": "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole",
-            "command": shlex.join(capture.command or []),
+            COMMAND: shlex.join(capture.command or []),
             "trace": ", ".join(capture.trace or []),
             "capture range": capture.capture_range,
         },

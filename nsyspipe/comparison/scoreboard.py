@@ -1,5 +1,6 @@
 """Which of N runs is best: each with its figures, how it stands against the first and its peer, and which can be compared."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.summary import Evenness, evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable
+from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
@@ -39,7 +40,7 @@ SCOREBOARD = table(f"""
     speedup_high            ratio?     upper end of it
     verdict                 text       of step time against the first: reference, improvement, regression, no change or inconclusive
     why                     text?      why it is inconclusive
-    peer                    text       the first run that can be compared with this one: the same world size, GPU model and ranks, and steps of the same work
+    peer                    text       the first run of its kind, which can be compared with each other: the same world size, GPU model and ranks, and steps of the same work, if that is known
     peer_speedup            ratio?     mean step time of the peer / mean step time of this run: in steps/s
     peer_speedup_low        ratio?     lower end of its interval; null with too few steps
     peer_speedup_high       ratio?     upper end of it
@@ -115,6 +116,18 @@ class _Standing(NamedTuple):
     columns: dict[str, Any]
 
 
+def _fit(run: Side, other: Side) -> bool:
+    """Whether nothing parts two runs."""
+    return not any(check.parts for check in check_comparable(run, other))
+
+
+def _founding(run: Side) -> tuple[bool, float, list[str]]:
+    """Return what kinds are found in the order of: what is not known comes last."""
+    compute = mean_compute(run)
+    is_unknown = not all(capture.header.gpu_names for capture in run.runs)
+    return is_unknown, math.inf if compute is None else compute, sorted(capture.header.run_id for capture in run.runs)
+
+
 @dataclass(frozen=True)
 class Scoreboard(ShownInNotebooks):
     """Runs side by side, as tables."""
@@ -169,6 +182,13 @@ class Scoreboard(ShownInNotebooks):
         rows = []
         for side, (first, peer) in zip(self.sides, self._standings, strict=True):
             checks = [(first.reference, check) for check in first.checks if check.parts]
+            if (
+                not checks and self._peers[side.label] != self._peers[self.reference]
+            ):  # it is another of the first's kind
+                of_first = (one for one in self.sides if self._peers[one.label] == self._peers[self.reference])
+                checks = [
+                    (one.label, check) for one in of_first for check in check_comparable(one, side) if check.parts
+                ][:1]
             checks += [(peer.reference, check) for check in peer.checks if not check.parts]
             for against, check in checks:
                 what = check.message.partition(": baseline ")[0]
@@ -216,17 +236,33 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def _standings(self) -> list[tuple[_Standing, _Standing]]:
         """Each run against the first, and against its peer: the first that was given of those it can be compared with."""
-        others: list[Side] = []
+        first, of_label = self.sides[0], {side.label: side for side in self.sides}
         standings = []
         for run in self.sides:
-            against = peer = self._standing(self.sides[0], run)
-            if any(check.parts for check in against.checks) and not self.rules.is_forced:
-                possible = (self._standing(one, run) for one in [*others, run])
-                peer = next(one for one in possible if not any(check.parts for check in one.checks))
-                if peer.reference == run.label:
-                    others.append(run)
-            standings.append((against, peer))
+            peer = of_label[self._peers[run.label]]
+            against = self._standing(first, run)
+            standings.append((against, against if peer is first else self._standing(peer, run)))
         return standings
+
+    @cached_property
+    def _peers(self) -> dict[str, str]:
+        """Of each run the first that was given of its kind; all of a kind can be compared with each other.
+
+        Kinds are found from the least compute on, whatever the order given: a run is of the only kind that it fits, and
+        of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded.
+        """
+        if self.rules.is_forced:
+            return dict.fromkeys((side.label for side in self.sides), self.reference)
+        kinds: list[list[Side]] = []
+        for run in sorted(self.sides, key=_founding):
+            fitting = [kind for kind in kinds if all(_fit(run, one) for one in kind)]
+            if len(fitting) == 1:
+                fitting[0].append(run)
+            else:
+                kinds.append([run])
+        given = [side.label for side in self.sides]
+        labels = ([run.label for run in kind] for kind in kinds)
+        return {label: min(of_kind, key=given.index) for of_kind in labels for label in of_kind}
 
     def _standing(self, reference: Side, run: Side) -> _Standing:
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""

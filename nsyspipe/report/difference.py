@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
@@ -28,8 +29,9 @@ SIDES = ("baseline", "candidate")
 # How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
 _BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
 _OPPOSED = "differ in sign"
+_NO_PERCENTAGE = 1000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
-_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 3, 40, 20
+_SHOWN_CHANGES, _MOST_FACTS, _LONGEST_FACT, _LONGEST_VALUE = 20, 4, 40, 20
 DIFF_RUNS = "nsyspipe-diff-runs"  # the meta element of a page that says which runs it compares
 OF_RANKS = "Times are of the rank that has most in each step; nsyspipe analyze gives means over ranks and steps."
 # Captions of the tables, by which a page knows them.
@@ -160,8 +162,8 @@ def _changes(difference: RunDifference) -> Table:
 
 
 def percent_change(row: Mapping[str, Any]) -> str:
-    """Return the relative difference with its sign; nothing of ratios, which have points."""
-    if row["delta_pct"] is None or row["unit"] == "ratio":
+    """Return the relative difference with its sign; nothing of ratios, which have points, nor of next to nothing."""
+    if row["delta_pct"] is None or row["unit"] == "ratio" or abs(row["delta_pct"]) >= _NO_PERCENTAGE:
         return absent
     return f"{units.signed(row['delta_pct'], row.get('min_effect_pct'))} %"
 
@@ -257,11 +259,14 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 
 def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return interval and what counts, in per cent of the baseline, of ratios in points, where they say why it is inconclusive."""
+    """Return interval and what counts, in per cent of the baseline unless that is next to nothing, of ratios in points, where they say why it is inconclusive."""
     why, base, least = row["why"] or "", row["baseline"], row["min_effect"]
     if least is None or not (base or row["unit"] == "ratio") or _OPPOSED in why or "not comparable" in why:
         return None
-    unit, word = (1, units.POINTS) if row["unit"] == "ratio" else (abs(base), "%")
+    is_ratio = row["unit"] == "ratio"
+    if not is_ratio and 100 * max(abs(row[name]) for name in ("ci_low", "ci_high")) >= _NO_PERCENTAGE * abs(base):
+        return interval_text(row).replace(" .. ", " to "), value_text(row["unit"], least)
+    unit, word = (1, units.POINTS) if is_ratio else (abs(base), "%")
     counts = 100 * least / unit
     low, high = (units.signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
     return f"{low} to {high} {word}", f"{units.decimals(counts)} {word}"
@@ -370,11 +375,19 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
 def cause_text(difference: RunDifference, cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     whole = delta_text("ns", difference.mean_step_time[2])
-    facts = [f"{what} {' -> '.join(_side_text(unit, value) for value in both)}" for what, unit, *both in cause.facts]
-    because = f" Probable cause, by what else changed: {listed(facts, _MOST_FACTS)}." if facts else ""
+    facts = listed(starmap(_fact_text, cause.facts), _MOST_FACTS) if cause.facts else ""
+    because = f" Probable cause, by what else changed: {facts}." if facts else ""
+    if cause.n_matters > 1:
+        because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     return (
         f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
     )
+
+
+def _fact_text(what: str, unit: str | None, *both: float | str | None) -> str:
+    """Return a fact with both values; of words that are too long for a sentence only that they differ."""
+    texts = [_side_text(unit, value) for value in both]
+    return f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}"
 
 
 def difference_document(

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.comparison.comparability import OTHER_WORK
+from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
@@ -36,6 +36,8 @@ _FIGURE = 10
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
+_OF_WORK = frozenset({OTHER_WORK, UNKNOWN_WORK})  # checks that part runs whose headings are the same
+_LIKE = "steps like "
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 _SHORT = 12  # letters of a label
@@ -80,10 +82,16 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
-        *([over] if has_kinds else []),
+        *([over] if _has_over_first(board, rows) else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
+
+
+def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
+    """Whether runs of a kind have a speed-up over the first that was given which is not that over their own first."""
+    labels = {row["label"] for row in rows}
+    return board.reference not in labels and not labels <= _of_other_work(board)
 
 
 def _run_field(rows: Sequence[Row]) -> Field:
@@ -93,9 +101,9 @@ def _run_field(rows: Sequence[Row]) -> Field:
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
-    """Return the runs whose steps seem to do other work than those of the first, unless all are judged by force."""
+    """Return the runs whose steps do other work than those of the first, or may, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
-    return {row["label"] for row in checks if row["check"] == OTHER_WORK}
+    return {row["label"] for row in checks if row["check"] in _OF_WORK}
 
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
@@ -119,7 +127,7 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
     texts = [_kind_text(of[0]) for of in of_kind]
     names = (
-        f"{text}, with steps like {kind.peer}'s" if texts.count(text) > 1 else text
+        f"{_LIKE}{kind.peer}'s, {text}" if texts.count(text) > 1 else text
         for kind, text in zip(board.kinds, texts, strict=True)
     )
     return list(zip(board.kinds, of_kind, names, strict=True))
@@ -142,13 +150,16 @@ def headlines(board: Scoreboard) -> list[str]:
     if len(board.sides) > 1 and not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
-        return [f"No two of {len(board.sides)} runs can be compared: they {differ} in {_listed(checks)}."]
+        known = [what for what, check in checks.items() if check != UNKNOWN_WORK]
+        unknown = [what for what, check in checks.items() if check == UNKNOWN_WORK]
+        why = "; ".join([*([f"they {differ} in {_listed(known)}"] if known else []), *unknown])
+        return [f"No two of {len(board.sides)} runs can be compared: {why}."]
     return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or ordered[:1]]
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
-    among = f" on {kind_text}" if of_kind else ""
+    among = f" {'with' if kind_text.startswith(_LIKE) else 'on'} {kind_text}" if of_kind else ""
     if len(board.sides) == 1:
         return f"{kind.peer} is the only run: there is nothing to compare it with."
     if kind.best is None:  # nobody can be measured against the first
@@ -221,7 +232,9 @@ def notes(board: Scoreboard) -> list[str]:
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
         f"judges the step time (median; mean where steps are uneven), no change: all of its interval within {effect}."
     )
-    texts = [speed, *uneven_notes(board.evenness.items())]
+    has_over_first = any(_has_over_first(board, of_kind) for _, of_kind, _ in rows_by_kind(board))
+    over_first = [f"Over the first: mean step time of {board.reference} / that of the run."] if has_over_first else []
+    texts = [speed, *over_first, *uneven_notes(board.evenness.items())]
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         texts.append(
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
@@ -255,7 +268,7 @@ def doubts(board: Scoreboard) -> list[str]:
             copies[row["against"]].append(row["label"])
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and row["check"] != OTHER_WORK and len(board.kinds) > 1  # the headings say it
+        is_parting = row["blocks"] and row["check"] not in _OF_WORK and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
@@ -263,7 +276,7 @@ def doubts(board: Scoreboard) -> list[str]:
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
         *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK)}"
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check in _OF_WORK)}"
             for (check, what, against, value), others in differ.items()
         ),
     ]

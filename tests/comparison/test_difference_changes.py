@@ -12,6 +12,7 @@ from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import check_comparable, check_order
 from nsyspipe.comparison.difference import Side, _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
+from nsyspipe.report.difference import cause_text
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
@@ -251,6 +252,58 @@ def test_the_cause_is_the_part_that_changed_most_with_what_it_depends_on(tmp_pat
         assert cause.delta_ns == delta * MS
         scaled = [(what, [value / (MS if unit == "ns" else 1) for value in both]) for what, unit, *both in cause.facts]
         assert [(what, *both) for what, both in scaled] == facts
+
+
+def bucket_run(folder, n, transfer, size=4_000_000, versions=()):
+    """Write two ranks of steps of 100 ms of compute and n all-reduces after it, 4 MB in all or so, and open them."""
+    folder.mkdir()
+    for rank in range(2):
+        builder = steady_rank(rank, 0, version=NEW).domain("NCCL", 1)
+        at = 1000
+        for step in range(11):
+            compute = (100 + step % 3) * MS
+            builder.range(at, at + compute + n * transfer + 5 * MS, f"step {step}")
+            builder.kernel(at + 10, at + 10 + compute, launch=at + 5)
+            for k in range(n):
+                launch, start = at + 100 * (k + 1), at + 10 + compute + k * transfer
+                builder.nccl_payload(launch, "ncclAllReduce", {COMM: 7, BYTES: size // n}, NCCL_2_21, end=launch + 50)
+                builder.nccl(start, start + transfer, launch=launch + 10)
+            at += compute + n * transfer + 5 * MS
+        builder.write(folder / f"r_{rank}.sqlite")
+    return captured(nsyspipe.load(folder, jobs=1), **dict(versions))
+
+
+GB_S = "bus bandwidth"
+
+
+@pytest.mark.parametrize(("before", "after", "facts", "words"), [
+    # 4 MB in 40 ms are 0.1 GB/s, in 4 x 2 ms 0.5 GB/s: of two ranks the bus has the bytes once.
+    ((1, 40), (4, 2), {GB_S: (1e8, 5e8), "collectives per step": (1, 4), "mean message of a collective": (4e6, 1e6)}, "causes"),
+    # 4 x 10 ms are as slow as 1 x 40: only the buckets; one matter, in two figures.
+    ((1, 40), (4, 5, 2_000_000), {"collectives per step": (1, 4), "mean message of a collective": (4e6, 5e5), "message bytes per step": (4e6, 2e6)}, "cause"),
+    # Only the link; and one that became faster explains nothing that got slower.
+    ((2, 20), (2, 5), {GB_S: (1e8, 4e8)}, "cause"),
+    ((1, 20), (1, 40, 16_000_000), {"mean message of a collective": (4e6, 1.6e7), "message bytes per step": (4e6, 1.6e7)}, "cause"),
+    # What is not marked is not said beside what is: 4 % more bandwidth.
+    ((1, 40), (4, 5, 2_080_000), {"collectives per step": (1, 4), "mean message of a collective": (4e6, 5.2e5), "message bytes per step": (4e6, 2.08e6)}, "cause"),
+    # Another program may be why, whatever else is.
+    ((1, 40, 4_000_000, (("git_commit", "a"),)), (1, 10, 4_000_000, (("git_commit", "b"),)), {GB_S: (1e8, 4e8), "commit": ("a", "b")}, "causes"),
+])  # fmt: skip
+def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp_path, before, after, facts, words):
+    runs = [bucket_run(tmp_path / name, n, ms * MS, *more) for name, (n, ms, *more) in (("a", before), ("b", after))]
+    difference = diff(*(Side(name, (run,)) for name, run in zip("ab", runs, strict=True)))
+    cause = difference.cause
+    assert cause.part == "exposed_comm"
+    assert {what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts} == facts
+    text = cause_text(difference, cause)
+    assert f" Probable {words}, by what else changed: " in text
+    assert (
+        text.endswith("; which of them it is cannot be told apart here.")
+        == (words == "causes")
+        == (cause.n_matters > 1)
+    )
+    told = {row["what"] for row in difference.changes.to_pylist()}
+    assert facts.keys() <= told
 
 
 @pytest.mark.parametrize(("before", "after", "is_told"), [

@@ -1,6 +1,9 @@
 """A scoreboard: speed-ups over the first, verdicts, kinds that cannot be compared, and what has no figures."""
 
+from itertools import permutations
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from nsyspipe.api import compare, diff
@@ -9,10 +12,12 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, check_sort, sorted_rows
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
+from nsyspipe.report.scoreboard import headlines
 from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
-from tests.build.plain_steps import MS, scoreboard_runs
+from tests.build.plain_steps import MS, plain_run, scoreboard_runs, steps
+from tests.build.tools import Changed
 
 
 @pytest.fixture
@@ -82,6 +87,55 @@ def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
     assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
     assert first.not_told_from == ("short",)  # two steps say nothing of it
     assert (second.best, second.level_with, second.not_told_from) == ("wider", (), ())
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    """Return runs that fit some of the others: of 100, 190 and 370 ms of compute, of none that is known, of other GPUs or none."""
+    folder = tmp_path_factory.mktemp("apart")
+    of_name = {"a": (100, "H200"), "b": (190, "H200"), "c": (370, "H200"), "dark": (100, "H200"), "l4": (100, "L4"), "gpu?": (100, None)}  # fmt: skip
+    made = {
+        name: plain_run(folder / str(at), [steps(compute, 4)] * 2, gpu=gpu, start=10**18 + at * 10**12)
+        for at, (name, (compute, gpu)) in enumerate(of_name.items())
+    }
+    rows = made["dark"].breakdown()
+    at = rows.column_names.index("compute_ns")
+    nulls = rows.set_column(at, "compute_ns", pa.nulls(rows.num_rows, rows["compute_ns"].type))
+    return made | {"dark": Changed(made["dark"], breakdown=lambda: nulls)}
+
+
+@pytest.mark.parametrize(("names", "kinds"), [
+    # 190 is less than twice 100, and 370 less than twice 190: from the least on.
+    (("a", "b", "c"), ["ab", "c"]),
+    # What nobody knows of is like nobody, not like the first.
+    (("a", "c", "dark", "b"), ["ab", "c", "dark"]), (("a", "dark"), ["a", "dark"]),
+    (("a", "b", "l4", "gpu?"), ["ab", "gpu?", "l4"]), (("a", "b", "gpu?"), ["abgpu?"]),
+])  # fmt: skip
+def test_the_order_of_runs_does_not_change_who_is_compared_with_whom(apart, names, kinds):
+    for order in permutations(names):
+        board = compare([Side(name, (apart[name],)) for name in order])
+        assert sorted("".join(sorted(kind.labels)) for kind in board.kinds) == kinds
+        assert all(kind.peer == next(name for name in order if name in kind.labels) for kind in board.kinds)
+        if "gpu?" not in names:  # what parts a kind from the first or its kind is said of one of it
+            told = {row["label"] for row in board.checks.to_pylist() if row["blocks"]}
+            assert [bool(told.intersection(kind.labels)) for kind in board.kinds] == [False, *[True] * (len(kinds) - 1)]
+    forced = compare([Side(name, (apart[name],)) for name in names], force=True)
+    assert [kind.peer for kind in forced.kinds] == [names[0]]
+
+
+def test_a_run_of_unknown_compute_is_said_to_be_that(apart):
+    board = compare([Side(name, (apart[name],)) for name in ("a", "dark")])
+    why = "whether steps do the same work is not known"
+    assert headlines(board) == [f"No two of 2 runs can be compared: {why}."]
+    assert board.table["why"].to_pylist() == [None, f"not comparable: {why}"]
+    assert [row["message"] for row in board.checks.to_pylist() if row["blocks"]] == [
+        f"{why}: a compute is known, dark compute is not known"
+    ]
+    found = diff(*(Side(name, (apart[name],)) for name in ("a", "dark")))
+    assert ("unknown-work", False) in zip(
+        *(found.comparability[name].to_pylist() for name in ("check", "blocks")), strict=True
+    )
+    assert found.cause is None
 
 
 def test_another_gpu_is_another_kind(runs, tmp_path):
