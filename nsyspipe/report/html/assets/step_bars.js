@@ -78,6 +78,6 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
         },
       },
     }),
-    series: [unknown, ...parts, ...communication],
+    series: [...parts.slice(0, -1), unknown, ...parts.slice(-1), ...communication],
   };
 };
