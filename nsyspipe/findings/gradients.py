@@ -211,8 +211,8 @@ def compress_gradients(evidence: Evidence) -> Answer:
     return Finding(
         title="f32 gradients cross a slow link without being hidden",
         action="bf16_compress_hook or PowerSGD; mind the precision",
-        advice="model.register_comm_hook(None, bf16_compress_hook) sends half the bytes, PowerSGD next to none, which is "
-        "what can be saved at most: gradients lose precision, so check that training still converges",
+        advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
+        "bound): check that training still converges",
         saving_ns_per_step=evidence.saving_without(kept=1 - wide),
         evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
     )

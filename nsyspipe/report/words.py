@@ -264,7 +264,7 @@ def _conditional_text(finding: Mapping[str, Any], step_ns: float) -> str:
     """Return what a finding could bring that rests on what was not recorded; only what links the GPUs is such."""
     saving, record = (
         finding["saving_ns_per_step"],
-        "NCCL_DEBUG=INFO (--nccl-log) or nvidia-smi topo -m (--topology) tells",
+        "NCCL_DEBUG=INFO (--nccl-log) tells",
     )
     share = percent_text(min(saving / step_ns, 1.0))
     return f" Perhaps more: {finding['action']}: up to {ms_text(saving)} ({share}); {record}."
