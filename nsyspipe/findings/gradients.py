@@ -65,21 +65,23 @@ def single_bucket(evidence: Evidence) -> Answer:
     is_after = backward["compute_ns"].null_count < backward.num_rows
     names = ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
     busy, alone, idle, compute = (pc.mean(backward[name]).as_py() for name in names)
-    hiding = compute or evidence.mean("compute_ns") or 0.0  # the time per step that could hide it
-    if compute and None not in {busy, alone, idle}:
-        hiding = max(compute, busy - alone + idle)
+    # The time per step that could hide it.
+    hiding = {"compute_of_backward": compute} if compute else {"compute": evidence.mean("compute_ns") or 0.0}
+    if compute and None not in {busy, alone, idle} and busy - alone + idle > compute:
+        hiding = {"backward_on_device": busy, "idle_before": idle, "less_exposed_comm": -alone}
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
         action=f"lower bucket_cap_mb to {BUCKET_MB}: one all-reduce {'after backward' if is_after else 'nothing hides'}",
         advice=f"lower DistributedDataParallel(bucket_cap_mb=...), {BUCKET_MB} is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(to_hide, float(hiding)),
+        saving_ns_per_step=min(to_hide, float(sum(hiding.values()))),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
             **evidence.means("exposed_comm_ns", "transfer_ns"),
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
+            "could_hide_ns_per_step_by_part": hiding,
         },
     )
 
@@ -208,9 +210,9 @@ def compress_gradients(evidence: Evidence) -> Answer:
     wide = min(transfer / total, 1.0) if total else 1.0
     return Finding(
         title="f32 gradients cross a slow link without being hidden",
-        action="bf16_compress_hook halves the bytes; mind the precision",
-        advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
-        "training still converges",
+        action="bf16_compress_hook or PowerSGD; mind the precision",
+        advice="model.register_comm_hook(None, bf16_compress_hook) halves the bytes, PowerSGD leaves next to none (the "
+        "bound): check that training still converges",
         saving_ns_per_step=evidence.saving_without(kept=1 - wide),
         evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
     )

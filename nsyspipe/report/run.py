@@ -128,7 +128,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
             yield Tiles(tiles)
         if shares and not in_line:
             yield Sentence(f"{shares[0].upper()}{shares[1:]}.", "dim")
-        if idle := words.idle_text(run.breakdown(), run.idle_calls()):
+        if idle := words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)):
             yield Sentence(idle)
         yield rank_table(run, extent.n_ranks)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
@@ -174,8 +174,9 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
         if (name in RATIOS or name in _STEPS) and summary[name] is None:
             missing, meaning = _why_null(name, run, summary)
         elif name in RATIOS:
-            time = ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())
-            meaning = f"{time} {meaning}"
+            unseen = words.unseen_idle(run) if name == "idle_share" else ""
+            time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
+            meaning = f"{time} {meaning}{unseen and f'; {unseen}'}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
         tiles.append(Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
     return tiles
@@ -236,7 +237,10 @@ def rank_table(run: Run, n_shown: int) -> Table:
         *([late] if _LATENESS in known else []),
     ]
     shown = set(chosen_ranks(rows, n_shown))
-    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, table_note(len(shown), len(rows)))
+    unseen = words.unseen_idle(run)
+    notes = [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))]
+    note = " ".join(filter(None, notes)) or None
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -434,15 +438,19 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
         notes.append(f"up to, of {', '.join(one.id for one in assuming)}{assuming[0].assumed}")
     notes += ["likely: by a replay"] if is_replayed else []
     notes += [f"{words.NOT_CLEAR}: within its error"] if not all(one.is_clear for one in shown) else []
-    if len(shown) > 1:
-        notes.append(f"in order of {'likely, else of up to' if is_replayed else 'up to'}")
-        notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in shown) else []
-        notes += ["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in shown) else []
+    notes += order_notes(shown) if len(shown) > 1 else []
     if extent.is_comment:  # which has few lines
         notes, hints = [], [*notes, *hints]
     hint, note = "; ".join(hints), "; ".join(notes)
     yield Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
+
+
+def order_notes(findings: Sequence[Finding]) -> list[str]:
+    """Return in which order findings stand."""
+    notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
+    notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
+    return [*notes, *(["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in findings) else [])]
 
 
 def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:

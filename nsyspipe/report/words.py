@@ -22,6 +22,8 @@ from nsyspipe.analysis.summary import (
     uneven_backward,
 )
 from nsyspipe.analysis.traffic import bubble_ns_per_step
+from nsyspipe.comparison.changes import has_whole_graphs
+from nsyspipe.findings.judge import is_conditional
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -254,7 +256,19 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
         expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{assumed_text(evidence)}{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
-    return f"{little}: {first['action']}: {worth}."
+    least = saving if likely is None else likely
+    more = [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least]
+    return f"{little}: {first['action']}: {worth}.{_conditional_text(more[0], step_ns) if more else ''}"
+
+
+def _conditional_text(finding: Mapping[str, Any], step_ns: float) -> str:
+    """Return what a finding could bring that rests on what was not recorded; only what links the GPUs is such."""
+    saving, record = (
+        finding["saving_ns_per_step"],
+        "NCCL_DEBUG=INFO (--nccl-log) tells",
+    )
+    share = percent_text(min(saving / step_ns, 1.0))
+    return f" Perhaps more: {finding['action']}: up to {ms_text(saving)} ({share}); {record}."
 
 
 def few(names: Sequence[str], most: int) -> str:
@@ -294,7 +308,12 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
     return rows
 
 
-def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
+def unseen_idle(run: Run) -> str:
+    """Return why idle time is at least what is known of it; nothing where that is all."""
+    return "what is idle inside CUDA graphs is not seen" if has_whole_graphs(run) else ""
+
+
+def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     """Return what share of step time is idle, and why, causes from 0.1 % on; None under 2 %, or where not known."""
     names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
     wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
@@ -311,7 +330,8 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     texts = [
         f"{cause} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(cause, '')})" for cause, part in causes
     ]
-    return f"idle {ms_text(idle / n)} ({percent_text(idle / wall)}): {', '.join(texts)}"
+    total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
+    return f"{total}: {', '.join(texts)}{unseen and f'; {unseen}'}"
 
 
 def idle_cause(column: str) -> str:

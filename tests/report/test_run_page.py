@@ -163,6 +163,12 @@ UNCLEAR = '{"replay_step_time_low_ns": 630e6, "replay_step_time_high_ns": 650e6}
     ([("a", 76.5e6, 90e6, "lower x")], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 14.0 %."),
     ([("a", 76.5e6, 9e6, "lower x", UNCLEAR)], 645e6, "Largest gain: lower x: up to 76.50 ms (11.9 %) of each step, likely 1.4 %, not clear."),
     ([("a", None, None, "read with care"), ("b", 1e6, -1e6, "y")], 100e6, "Little to gain: y: up to 1.000 ms (1.0 %) of each step."),
+    # What rests on what was not recorded may bring more than what is likely.
+    ([("a", 35e6, 27e6, "lower x"), ("b", 30e6, 28e6, "y", '{"is_conditional": true}')], 100e6,
+     ("Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 27.0 %. Perhaps more: y: up to 30.00 ms (30.0 %); "
+     "NCCL_DEBUG=INFO (--nccl-log) tells.")),
+    ([("a", 35e6, 31e6, "lower x"), ("b", 30e6, None, "y", '{"is_conditional": true}')], 100e6,
+     "Largest gain: lower x: up to 35.00 ms (35.0 %) of each step, likely 31.0 %."),
     ([], 100e6, "Nothing to gain: no rule fired that knows a bound in time."),
     ([("a", None, None, "read with care")], 100e6, None),
     ([], None, None),

@@ -5,7 +5,7 @@ import pytest
 from nsyspipe.model import schema
 from nsyspipe.report.html import timeline as module
 from nsyspipe.report.html.run_charts import collective_facts
-from nsyspipe.report.html.timeline import timeline_data, timeline_table
+from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_table
 
 TO = "\N{EN DASH}"
 
@@ -20,7 +20,7 @@ def bar(lane, start, end, name="x", *, rank=0, busy=None, n=1, seq=None, exposed
 
 def windows(*spans, **known):
     rows = [
-        {"rank": rank, "step": step, "start_ns": start, "end_ns": end} | known
+        {"rank": rank, "step": step, "start_ns": start, "end_ns": end, "compute_ns": 1} | known
         for rank, (start, end) in enumerate(spans)
         for step, start, end in ((3, start - 100, start), (4, start, end))
     ]
@@ -67,6 +67,13 @@ def test_the_longest_stretch_without_compute_is_that_of_the_slowest_rank():
     assert drawn(bar("compute", 1000, 1040))["stretch"] == {"rank": 0, "start": 40, "end": 100}
     assert drawn(bar("compute", 1000, 1100))["stretch"] is None
     assert drawn(bar("memory", 1000, 1100))["stretch"] is None
+
+
+def test_kernels_that_may_communicate_are_no_compute():
+    bars = schema.TIMELINE.from_rows([bar("compute", 1000, 1040)])
+    found = timeline_data(bars, windows((1000, 1100), compute_ns=None), (0,), ())
+    assert (found["ranks"][0]["lanes"].keys(), found["stretch"]) == ({"untold"}, None)
+    assert [words for _, words in lane_legend(found["ranks"])] == ["kernels: which of them communicate is not known"]
 
 
 def test_a_collective_is_told_with_its_bytes_and_who_came_last():
@@ -119,7 +126,7 @@ def test_the_table_has_no_zero_for_what_was_not_recorded():
         table = timeline_table(schema.TIMELINE.from_rows(rows), windows((0, 9_000_000), **known))
         return table.rows[0][2:]
 
-    assert busy() == ["-"] * 5
+    assert busy(compute_ns=None) == ["-"] * 5
     # A run of one rank: nobody to wait for; copies were not recorded.
     found = busy(compute_ns=0, comm_ns=2_000_000, exposed_comm_ns=0)
     assert found == ["0 ms", "2.000 ms", "0 ms", "-", "-"]

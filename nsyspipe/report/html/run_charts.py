@@ -55,6 +55,12 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
     return {"compute": compute - hidden, "hidden": hidden, "exposed": exposed, "copies": copies, "idle": idle}
 
 
+def _known_parts(row: Mapping[str, Any]) -> dict[str, int]:
+    """Return the parts that are known by themselves, whatever the others are."""
+    parts = {"exposed": row["exposed_comm_ns"], "copies": row["exposed_memory_ns"], "idle": row["idle_ns"]}
+    return {name: ns for name, ns in parts.items() if ns is not None}
+
+
 def rank_chart(
     steps: pa.Table, ranks: Sequence[int], listed: Sequence[int] | None = None, *,
     caption: str = "", is_capture: bool = False, has_comm: bool = True,
@@ -62,14 +68,14 @@ def rank_chart(
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
-    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
+    ``ranks``: ``wall``, ``parts`` (see `parts_of`; where some are not known, the others), ``comm``, ``wait``, ``transfer``. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
     drawn = [
-        {"rank": row["rank"], "parts": parts_of(row)}
+        {"rank": row["rank"], "parts": parts_of(row) or _known_parts(row)}
         | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
         for row in rows
         if row["rank"] in set(ranks)
@@ -85,7 +91,7 @@ def rank_chart(
         return ms_text(None if total is None else total / n_steps)
 
     def part(name: str, row: Mapping[str, Any]) -> str:
-        time, wall = (parts_of(row) or {}).get(name), row["wall_ns"]
+        time, wall = (parts_of(row) or _known_parts(row)).get(name), row["wall_ns"]
         return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
 
     fields = [

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
-from nsyspipe.findings.judge import CAUSES, EXPOSURE
+from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.model.table import TableSchema
@@ -120,7 +120,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield replace(phases, is_close=True)
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
-    yield idle_table(summary) or Sentence("Idle time by cause is not known, or there is none.")
+    yield idle_table(summary, words.unseen_idle(run)) or Sentence("Idle time by cause is not known, or there is none.")
     if calls := run.idle_calls().to_pylist()[:_SHOWN_CALLS]:
         fields = [Field("call", of("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
         yield table_of("Calls that hosts were blocked in", calls, fields, is_close=True)
@@ -128,7 +128,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
     unknown = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
-    yield link_table(run.links()) or Sentence(unknown)
+    links = link_table(run.links())
+    yield links or Sentence(unknown)
     if run.nccl is not None:
         yield _pairs("NCCL, as its log says", _nccl(run.nccl))
     yield Heading("Problems")
@@ -136,7 +137,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield Sentence("What could not be read or answered, and what would bring it back.")
         yield Troubles(rows, is_close=True)
     else:
-        yield Sentence("None: everything that was asked for could be answered.")
+        rest = "everything that was asked for could be answered" if links else "all but the link, which is not known"
+        yield Sentence(f"None: {rest}.")
     yield Heading("Definitions")
     yield Sentence(
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
@@ -165,9 +167,9 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
 def _what_to_change(run: Run) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
-        symptom = "; comm-bound behind its causes" if any(one.id == EXPOSURE for one in findings) else ""
         if len(findings) > 1:
-            yield Sentence(f"By cause, the likeliest gain first{symptom}. Bounds overlap: they do not add up.")
+            order = "; ".join(run_report.order_notes(findings))
+            yield Sentence(f"By cause, {order}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
@@ -194,7 +196,7 @@ def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
-        yield words.idle_text(run.breakdown(), run.idle_calls())
+        yield words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
     if summary["n_summary_steps"] == 1:
         yield "these figures rest on one step: capture ten or more before trusting small differences"
 
@@ -320,7 +322,7 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> lis
 
 _SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
-    "input": "the host was in the data phase",
+    "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, for any other reason",
     "blocked": "the host was blocked in a synchronisation or memory call",
     "dependency": "launched in time: waited for another stream, or for the device to start it",
@@ -354,7 +356,7 @@ def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) 
     return table_of("Who the others wait for", rows[:_LISTED], fields, note + more, is_close=True)
 
 
-def idle_table(summary: Mapping[str, Any]) -> Table | None:
+def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
     """Return idle time per step by cause, the largest first; None where it is not known."""
     causes = [(words.idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
@@ -365,7 +367,8 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
         Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
         Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "prose"),
     ]
-    return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
+    note = f"At least that: {unseen}." if unseen else None
+    return table_of("Idle by cause, mean per step", rows, fields, note, is_close=True) if rows else None
 
 
 _ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")

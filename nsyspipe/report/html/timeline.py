@@ -1,6 +1,6 @@
 """One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from nsyspipe.report.units import absent, ms_text
 
 # Of a rank, from top to bottom.
 _LANES = ("phase", "launch", "compute", "comm", "exposed", "wait", "memory")
+_UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be communication
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
 MOST_BARS = 24_000
 _NONE = -1
@@ -28,13 +29,15 @@ def timeline_data(
     ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n`` (= 1), ``seq``
     (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length are what is drawn,
     gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. ``stretch``: where the slowest
-    rank is longest without compute; None where that is nothing to speak of.
+    rank is longest without compute; None where that is nothing to speak of, or not known: its lane ``compute`` is then
+    ``untold``.
     """
     if not timeline.num_rows:
         return None
     step = timeline["step"][0].as_py()
-    rows = steps.filter(pc.equal(steps["step"], step)).select(["rank", "start_ns", "end_ns"])
-    windows = {row["rank"]: (row["start_ns"], row["end_ns"]) for row in rows.to_pylist()}
+    rows = steps.filter(pc.equal(steps["step"], step)).select(["rank", "start_ns", "end_ns", "compute_ns"]).to_pylist()
+    windows = {row["rank"]: (row["start_ns"], row["end_ns"]) for row in rows}
+    untold = {row["rank"] for row in rows if row["compute_ns"] is None}
     origin = min(start for start, _ in windows.values())
     counts = {row["values"]: row["counts"] for row in pc.value_counts(timeline["rank"]).to_pylist()}
     kept = _that_fit(counts, first, others)
@@ -45,12 +48,13 @@ def timeline_data(
 
     def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
         own = {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()}
-        return {lane: _bars(bars, origin) for lane, bars in own.items() if bars.num_rows}
+        drawn = {lane: _bars(bars, origin) for lane, bars in own.items() if bars.num_rows}
+        return {_UNTOLD if lane == "compute" and rank in untold else lane: bars for lane, bars in drawn.items()}
 
     return {
         "step": step,
         "end": max(end for _, end in windows.values()) - origin,
-        "stretch": _stretch(table, windows, origin),
+        "stretch": _stretch(table, windows, untold, origin),
         "n_ranks": len(counts),
         "n_shown": len(set(first) & set(kept)),
         "names": names.dictionary.to_pylist(),
@@ -69,13 +73,15 @@ def n_bars(data: Mapping[str, Any]) -> int:
     return sum(len(bars["start"]) for rank in data["ranks"] for bars in rank["lanes"].values())
 
 
-def _stretch(timeline: pa.Table, windows: Mapping[int, tuple[int, int]], origin: int) -> dict[str, int] | None:
+def _stretch(
+    timeline: pa.Table, windows: Mapping[int, tuple[int, int]], untold: Set[int], origin: int
+) -> dict[str, int] | None:
     """Return where the rank with the longest window is longest without compute: between bars, of which none is joined there."""
     lengths = {rank: end - start for rank, (start, end) in windows.items()}
     rank = max(sorted(lengths.keys() & set(timeline["rank"].to_pylist())), key=lengths.__getitem__)
     is_compute = pc.and_(pc.equal(timeline["rank"], rank), pc.equal(timeline["lane"], "compute"))
     compute = timeline.filter(is_compute)
-    if not compute.num_rows:
+    if not compute.num_rows or rank in untold:
         return None
     begin, end = windows[rank]
     starts, ends = np.append(begin, compute["end_ns"].to_numpy()), np.append(compute["start_ns"].to_numpy(), end)
@@ -105,7 +111,7 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
 
 # Lane, its category of the palette, and words.
 _LEGEND = (
-    ("compute", "compute", "compute"), ("comm", "hidden", "communication beside compute"),
+    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("comm", "hidden", "communication beside compute"),
     ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
     ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
     ("phase", "backward", "phases, as the device ran them"),

@@ -7,6 +7,7 @@ nsyspipe.palette = (() => {
     ink: "--ink", ink2: "--ink-2", ink3: "--ink-3", accent: "--accent", accentSoft: "--accent-soft",
     compute: "--c-compute", exposed: "--c-exposed", hidden: "--c-hidden", waiting: "--c-waiting",
     copies: "--c-copies", idle: "--c-idle", transfer: "--c-transfer", launch: "--c-launch",
+    untold: "--c-untold",
     data: "--p-data", forward: "--p-forward", backward: "--p-backward", optimizer: "--p-optimizer",
   };
   /** light-dark() is only resolved where a real property uses it. */

@@ -23,9 +23,10 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
   const stack = (name, values, more) => ({
     name, type: "bar", data: values, itemStyle: { color: palette[name] }, emphasis: { disabled: true }, ...more,
   });
-  const parts = nsyspipe.PARTS.map(([name]) => stack(name, ranks.map(({ parts: one }) => (one ? one[name] / n : 0)),
+  const sum = (some) => Object.values(some).reduce((total, part) => total + part, 0);
+  const parts = nsyspipe.PARTS.map(([name]) => stack(name, ranks.map(({ parts: one }) => (one[name] ?? 0) / n),
     { stack: "wall", barWidth: 20, label: label(name), barGap: "25%" }));
-  const unknown = stack("idle", ranks.map((one) => (one.parts ? null : one.wall / n)), {
+  const unknown = stack("idle", ranks.map((one) => (one.wall - sum(one.parts)) / n || null), {
     stack: "wall",
     barWidth: 20,
     itemStyle: { color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" },
@@ -40,7 +41,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
   const tip = (at) => {
     const one = ranks[at];
     const mean = (sum) => (sum === null ? null : sum / n);
-    const rows = nsyspipe.PARTS.map(([name, words]) => nsyspipe.timeRow(words, one.parts && mean(one.parts[name]), palette[name]));
+    const rows = nsyspipe.PARTS.map(([name, words]) => nsyspipe.timeRow(words, mean(one.parts[name] ?? null), palette[name]));
     return nsyspipe.tooltip({
       title: `rank ${one.rank}: ${nsyspipe.ms(mean(one.wall))}${n > 1 ? `, mean of ${n} steps` : ""}`,
       rows: [
@@ -77,6 +78,6 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
         },
       },
     }),
-    series: [...parts, unknown, ...communication],
+    series: [...parts.slice(0, -1), unknown, ...parts.slice(-1), ...communication],
   };
 };

@@ -2,7 +2,7 @@
  * The timeline of one step: all ranks on one clock, from the first rank's start.
  */
 nsyspipe.builders.timeline = (() => {
-  const WORDS = { phase: "phase", launch: "launched, not yet started", compute: "compute", comm: "communication", memory: "copies" };
+  const WORDS = { phase: "phase", launch: "launched, not yet started", compute: "compute", untold: "compute or communication", comm: "communication", memory: "copies" };
   const linked = new WeakSet();
   const drawn = new WeakMap(); // of each figure the items of communication, and the collective of each
 

@@ -135,6 +135,7 @@ nsyspipe.timeline.series = (() => {
       { ...phases(data, rows, palette), z: 2 },
       custom("launch", items(rows, "launch"), palette.launch, { z: 2 }),
       custom("compute", items(rows, "compute"), palette.compute, { z: 2, nameOf: nameOf("compute") }),
+      custom("untold", items(rows, "untold"), palette.untold, { z: 2, nameOf: nameOf("untold") }),
       custom("under", items(rows, "comm"), palette.hidden, { z: 2, silent: true }),
       custom("exposed", items(rows, "exposed", hasWait ? upper : undefined), palette.exposed, { z: 3, silent: true, isTrue: true }),
       hasWait && custom("transfer", transfer, palette.transfer, { z: 3, silent: true }),

@@ -6,6 +6,7 @@ nsyspipe.timeline = (() => {
     ["phase", "phases", 15],
     ["launch", "launches", 8],
     ["compute", "compute", 22],
+    ["untold", "kernels", 22],
     ["comm", "comm", 22],
     ["memory", "copies", 10],
   ];
