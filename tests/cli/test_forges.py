@@ -84,7 +84,7 @@ def test_a_proposal_that_is_slower_is_told_and_refused_and_one_that_is_not_passe
     assert ran(proposed, "main") == (captured, [0])
     assert ran(proposed, "slower") == (captured, [3])
     text = Path("diff.md").read_text()
-    assert "Regression: mean step time" in text
+    assert "Regression: median step time" in text
     assert text.count("the first of 3 captures") == 2
     ((_, *words),) = ran(comment, "slower")[0]
     posted = "body@diff.md" in words and words[-1].endswith("merge_requests/7/notes")

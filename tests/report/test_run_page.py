@@ -241,7 +241,7 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
     rows = [problem("no strings", rank, fix="mend") for rank in range(20)]
     assert troubles(rows) == [("warning", "no strings", "ranks 0-19", "mend")]
     rows = [problem(f"step {number} is late") for number in range(9)]
-    assert troubles(rows) == [("warning", "step 0 is late; 8 more alike", "", None)]
+    assert troubles(rows) == [("warning", "step 0 is late (the first of 9 alike)", "", None)]
     rows = [problem(f"step {number} is late", number) for number in range(2)]
     assert troubles(rows) == [("warning", "step 0 is late; 1 more alike", "ranks 0-1", None)]
     rows = [problem(f"step {number} is late") for number in range(2)]
