@@ -243,7 +243,7 @@ def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_onc
     rows = [problem(f"step {number} is late") for number in range(9)]
     assert troubles(rows) == [("warning", "step 0 is late (the first of 9 alike)", "", None)]
     rows = [problem(f"step {number} is late", number) for number in range(2)]
-    assert troubles(rows) == [("warning", "step 0 is late; 1 more alike", "ranks 0-1", None)]
+    assert troubles(rows) == [("warning", "step 0 is late (the first of 2 alike)", "ranks 0-1", None)]
     rows = [problem(f"step {number} is late") for number in range(2)]
     assert troubles(rows) == [("warning", f"step {at} is late", "", None) for at in range(2)]
 
