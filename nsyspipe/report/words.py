@@ -1,12 +1,10 @@
-"""What is said of a run in words, whatever it is written in: verdict, subject, link, idle causes, savings, problems."""
+"""What is said of a run in words, whatever it is written in: subject, link, steps, idle causes, problems."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,9 +19,7 @@ from nsyspipe.analysis.summary import (
     longest_between,
     uneven_backward,
 )
-from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.comparison.changes import has_whole_graphs
-from nsyspipe.findings.judge import is_conditional
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
 from nsyspipe.model.schema import IDLE_CAUSES
@@ -39,7 +35,6 @@ _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 _SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
-_LITTLE = 0.02  # of the step time: less is little to gain
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 # Severity, message, where, fix.
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"
@@ -52,27 +47,6 @@ HOST_AHEAD = (
     "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
     "other steps; a phase inside of another counts in both."
 )
-_percent = partial(percent_text, digits=0)
-# From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
-_MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
-_NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
-_WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
-_CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
-_ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
-# Why communication is not known, by the problem that says so.
-_UNKNOWN_COMM = {
-    "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
-    "them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
-    "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
-    "Name yours with --comm-kernel REGEX.",
-}
-_MIXED = {"different-runs", "more-ranks-than-world"}
-# What the bound of late ranks is made of, and which of it only where all but compute may go.
-_PARTS_OF_LATE = {
-    "waiting": "exposed waiting", "slowed_by_waiting": "compute slowed by waiting", "idle": "idle",
-    "transfer": "exposed transfer", "other": "copies", "longer_window": "a window shorter than the longest by",
-}  # fmt: skip
-_BESIDE_COMPUTE = {"idle", "transfer", "other", "slowed_by_waiting"}
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -233,42 +207,9 @@ def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
 
 def assumed_text(evidence: Mapping[str, Any]) -> str:
     """Return what a finding's bound assumes, with a comma in front; nothing where it assumes nothing."""
-    ratio, is_conditional = (evidence.get(name) for name in ("assumed_slowdown_ratio", "is_conditional"))
-    text = ", if such a link is there, which was not recorded" if is_conditional else ""
+    ratio, is_open = (evidence.get(name) for name in ("assumed_slowdown_ratio", "is_conditional"))
+    text = ", if such a link is there, which was not recorded" if is_open else ""
     return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
-
-
-def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None, *, is_judged: bool) -> str | None:
-    """Return the largest gain in words, with what it is worth; that there is little, or none. None where nothing was judged.
-
-    Of `step_ns`, the mean, it is a share; by the median one tells whether a replay is clear.
-    """
-    rows = [row for row in findings.to_pylist() if row["saving_ns_per_step"]]
-    if not is_judged or not step_ns:
-        return None
-    if not rows:
-        return "Nothing to gain: no rule fired that knows a bound in time." if not findings.num_rows else None
-    first, saving = rows[0], rows[0]["saving_ns_per_step"]
-    most, likely = min(saving / step_ns, 1.0), first["expected_ns_per_step"]
-    expected, evidence = "", json.loads(first["evidence"])
-    if likely is not None and likely > 0:
-        is_sure = is_replay_clear(evidence, median_ns)
-        expected = f", likely {percent_text(likely / step_ns)}{'' if is_sure else f', {NOT_CLEAR}'}"
-    worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{assumed_text(evidence)}{expected}"
-    little = "Little to gain" if most < _LITTLE else "Largest gain"
-    least = saving if likely is None else likely
-    more = [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least]
-    return f"{little}: {first['action']}: {worth}.{_conditional_text(more[0], step_ns) if more else ''}"
-
-
-def _conditional_text(finding: Mapping[str, Any], step_ns: float) -> str:
-    """Return what a finding could bring that rests on what was not recorded; only what links the GPUs is such."""
-    saving, record = (
-        finding["saving_ns_per_step"],
-        "NCCL_DEBUG=INFO (--nccl-log) tells",
-    )
-    share = percent_text(min(saving / step_ns, 1.0))
-    return f" Perhaps more: {finding['action']}: up to {ms_text(saving)} ({share}); {record}."
 
 
 def few(names: Sequence[str], most: int) -> str:
@@ -388,87 +329,3 @@ def report_name(one: HostFigures) -> str:
     """Return a process's report as --rank-map names it: of several processes with the pid."""
     stem = PurePath(one.report).stem
     return stem if one.is_alone else f"{stem}:{one.pid}"
-
-
-def verdict(run: Run) -> str:
-    """Return the sentence for a run's figures, and on lines of their own what goes with it."""
-    (summary,) = run.summary().to_pylist()
-    severities = {row["code"]: row["severity"] for row in run.problems.to_pylist()}
-    of_what = "the capture" if run.is_capture else "step time"
-    wall = rank_step_ns(run) or 0.0
-
-    def amount(share: float, of: str = "") -> str:
-        return f"{ms_text(share * wall)} ({_percent(share)}{of})"
-
-    if not run.header.n_ranks:
-        lines = [_WITH_HOST_STEPS if run.host_steps().num_rows else _NO_VERDICT]
-    elif not summary["n_summary_steps"] and not run.is_capture:
-        lines = ["No step has a window on every rank, so there are no figures for the run."]
-    elif summary["comm_share"] is None:
-        what = "the time of the capture" if run.is_capture else "the steps' time"
-        unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
-        lines = [next((why for code, why in _UNKNOWN_COMM.items() if severities.get(code) == "error"), unknown)]
-    elif summary["comm_share"] == 0:
-        lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]
-    else:
-        lines = [" ".join(_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount))]
-        late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
-        lines += [
-            f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
-            for row in late
-        ]
-    if (evenness := run.evenness()) is not None and evenness.is_uneven:
-        lines.append(f"S{uneven_text(evenness)[1:]}.")
-    if summary["n_summary_steps"] == 1 and run.judged_findings().num_rows:
-        lines.append(_ONE_STEP)
-    if _MIXED & severities.keys():
-        lines.append(_CAUTION)
-    return "\n".join(lines)
-
-
-def _by_part(straggler: Mapping[str, Any]) -> str:
-    """Return what the bound of late ranks is made of; its parts sum to it."""
-    evidence = json.loads(straggler["evidence"])
-    parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
-    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < _SEEN:
-        return ""
-    if "delays" in parts:
-        return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"
-    told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
-    whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
-    return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
-
-
-def _bubble_share(run: Run) -> float:
-    """Return the share of step time that ranks wait for other stages of a pipeline; 0 where that is not known."""
-    wall = rank_step_ns(run)
-    return (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
-
-
-def _with_comm(
-    summary: Mapping[str, Any], of_what: str, codes: Set[str], bubble: float, amount: Callable[..., str]
-) -> Iterator[str]:
-    """Yield how much communication there is, exposed or hidden; and how much of it, in another split, is waiting."""
-    hidden, where = summary["backward_overlap_ratio"], "backward"
-    if hidden is None:
-        why = "what backward launched was not recorded" if "no-launches" in codes else "backward was not marked"
-        why = why if of_what == "step time" else "there are no steps to look for backward in"
-        hidden, where = summary["overlap_ratio"], f"compute ({why})"
-    elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
-        hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} by backward"
-    exposed = f"{amount(summary['exposed_comm_share'])} exposed; {_percent(hidden)} hidden by {where}"
-    yield f"Communication is {amount(summary['comm_share'])} of {of_what}, {exposed}."
-    waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
-    much = {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}
-    if much:
-        said = (f"for other {who} takes {amount(share, f' of {of_what}')}" for who, share in much.items())
-        yield f"Of communication, waiting {' and '.join(said)}."
-
-
-def _without_comm(summary: Mapping[str, Any], of_what: str, amount: Callable[..., str], *, hides_idle: bool) -> str:
-    parts = [f"compute is {amount(summary['compute_share'])} of {of_what}"]
-    if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
-        parts.append(f"copies {amount(summary['exposed_memory_share'])}")
-    if summary["idle_share"] is not None and not hides_idle:
-        parts.append(f"idle {amount(summary['idle_share'])}")
-    return f"No communication: {', '.join(parts)}."

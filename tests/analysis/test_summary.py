@@ -9,7 +9,7 @@ import pytest
 from nsyspipe.analysis.summary import evenness, rank_summary, summary, with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.figures import RATIOS
-from nsyspipe.report.words import verdict
+from nsyspipe.report.verdict import verdict
 
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,

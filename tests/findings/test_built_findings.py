@@ -8,7 +8,7 @@ import pytest
 import nsyspipe
 from nsyspipe.findings.straggler import late_node
 from nsyspipe.model import schema
-from nsyspipe.report.words import verdict
+from nsyspipe.report.verdict import verdict
 from tests.build import nccl_layouts as nccl
 from tests.build.tools import edit, run_of
 from tests.build.trace import MEMCPY, RUNTIME, TraceBuilder

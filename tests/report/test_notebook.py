@@ -16,9 +16,9 @@ from nsyspipe.errors import OptionError, OutputError, in_python
 from nsyspipe.report import export
 from nsyspipe.report.costs import costs_csv
 from nsyspipe.report.export import document_text
+from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.run import findings_of
 from tests.conftest import SAMPLES
 
 NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"

@@ -10,11 +10,13 @@ from nsyspipe import load
 from nsyspipe.model import schema
 from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
+from nsyspipe.report.findings import evidence_rows
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
 from nsyspipe.report.html.run_page import _nccl, by_cause, idle_table, link_table, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table, summary_text
-from nsyspipe.report.words import gain_text, troubles
+from nsyspipe.report.run import chosen_ranks, left_out_note, phase_table, summary_text
+from nsyspipe.report.verdict import gain_text
+from nsyspipe.report.words import troubles
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run

@@ -8,7 +8,7 @@ import nsyspipe
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.report.export import document, dumps
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.words import verdict
+from nsyspipe.report.verdict import verdict
 from tests.build.tools import STEADY, codes, figures, nullable, one_report, problem_of, run_of, shift
 from tests.build.trace import KERNEL, RUNTIME, TraceBuilder, steady_rank
 

@@ -15,9 +15,11 @@ from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
 from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
+from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
-from nsyspipe.report.words import mean_step_ns, subject_parts, verdict
+from nsyspipe.report.verdict import verdict
+from nsyspipe.report.words import mean_step_ns, subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
         for name, wall, row in drawn
     ])  # fmt: skip
     yield of_run.rank_table(run, _MOST_RANKS)
-    findings, extent = of_run.findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
+    findings, extent = findings_of(run), of_run.Extent((), _MOST_RANKS, _MOST_LINES, is_brief=True)
     step_ns = mean_step_ns(run.summary().to_pylist()[0])
     yield from (one for one in of_run.change_blocks(findings, extent, step_ns) if isinstance(one, Table))
     if len(findings) > _MOST_LINES:

@@ -32,20 +32,20 @@ from nsyspipe.report.blocks import (
     table_of,
 )
 from nsyspipe.report.costs import cost_tables, traffic_text
+from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
 from nsyspipe.report.run import (
     SHARES,
-    Finding,
     chosen_ranks,
-    findings_of,
     host_blocks,
     key_figures,
     left_out_note,
     rank_rows,
 )
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
+from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -153,8 +153,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
 def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
-    gain = words.gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
-    lines = words.verdict(run).split("\n")  # of which one may say the same
+    gain = gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
+    lines = verdict(run).split("\n")  # of which one may say the same
     new = [one for one in lines[1:] if gain is None or one.partition(": up to")[0].lower() not in gain.lower()]
     yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
@@ -168,14 +168,14 @@ def _what_to_change(run: Run) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
-            order = "; ".join(run_report.order_notes(findings))
+            order = "; ".join(order_notes(findings))
             yield Sentence(f"By cause, {order}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings))
     else:
         unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
         nothing = unjudged if run.is_capture else "Nothing found to change."
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
-    yield from run_report.of_capture(run)
+    yield from of_capture(run)
 
 
 def by_cause(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:

@@ -1,0 +1,127 @@
+"""What to change, finding by finding, in words: for the summary, the page and notebooks."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nsyspipe.findings.judge import EXPOSURE, is_conditional
+from nsyspipe.report import words
+from nsyspipe.report.blocks import Sentence
+from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.run.run import Run
+
+# A word that is typed as it is keeps its first letter.
+_BY = re.compile("_by_[a-z]+$")  # what a figure of the evidence is split by
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+# Suffix of a figure's name, and what writes it. The first that fits counts.
+_UNITS = (
+    ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
+    ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
+)  # fmt: skip
+_NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
+_OF_CAPTURE = "profiler-overhead"
+_NOT_REPLAYED, _CONDITIONAL = "not replayed", "conditional"  # stand for what is likely beside a bound
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding as words."""
+
+    id: str
+    severity: str
+    action: str
+    title: str
+    advice: str
+    saving: str
+    share: float  # of the step time, 0 to 1; 0 without a bound
+    share_text: str
+    expected: tuple[str, str] | None  # share and time by a replay; None where there was none
+    is_clear: bool  # not where that lies within the replay's error
+    is_conditional: bool  # the bound holds only if something is so that was not recorded
+    assumed: str  # what the bound assumes, `words.assumed_text`
+    evidence: list[tuple[str, str]]
+
+    @property
+    def likely(self) -> str:
+        """What stands beside the bound where findings are replayed: a share, or why there is none."""
+        if self.expected is None:
+            return (_CONDITIONAL if self.is_conditional else _NOT_REPLAYED) if self.share else absent
+        return self.expected[0] if self.is_clear else words.NOT_CLEAR
+
+    @property
+    def headline(self) -> str:
+        """The action, as a sentence begins."""
+        return _sentence(self.action)
+
+
+def findings_of(run: Run) -> list[Finding]:
+    """Return what to change, as `run.findings` ranks it; shares are of the mean step time, which none can exceed."""
+    summary = run.summary().to_pylist()[0]
+    step_time = words.mean_step_ns(summary)
+
+    def share(ns: float | None) -> float | None:
+        return ns / step_time if ns is not None and step_time else None
+
+    findings = []
+    for row in run.findings().to_pylist():
+        if _is_of_capture(row):
+            continue
+        saving = row["saving_ns_per_step"] or None
+        possible, expected = share(saving), share(row["expected_ns_per_step"])
+        if expected is not None and abs(expected) < _NOTHING:
+            expected = 0.0
+        evidence = json.loads(row["evidence"])
+        in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
+        what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
+        most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
+        is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
+        assumed = words.assumed_text(evidence)
+        certain = is_clear, is_conditional(row), assumed
+        findings.append(Finding(*what, *most, in_replay, *certain, [*evidence_rows(evidence)]))
+    return findings
+
+
+def of_capture(run: Run) -> Iterator[Sentence]:
+    """Yield what distorted the capture and costs no step of the figures: that is to be known, and nothing to change."""
+    yield from (Sentence(f"{_sentence(row['title'])}.") for row in run.findings().to_pylist() if _is_of_capture(row))
+
+
+def _is_of_capture(row: Mapping[str, Any]) -> bool:
+    return row["id"] == _OF_CAPTURE and not row["saving_ns_per_step"]
+
+
+def _sentence(text: str) -> str:
+    return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
+
+
+def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Return name and value of each figure of a finding's evidence, in words; what is null is left out."""
+    for key, value in evidence.items():
+        if isinstance(value, dict):
+            yield from evidence_rows({f"{before}{key}: {name}": of_name for name, of_name in value.items()})
+        elif value is not None:
+            yield _words(key, value)
+
+
+def _words(key: str, value: object) -> tuple[str, str]:
+    head, colon, name = key.partition(": ")
+    head = _BY.sub("", head)
+    stem = head.removesuffix("_per_step")
+    suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
+    label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value)) or absent
+    else:
+        text = write(value) if isinstance(value, int | float) else str(value)
+    return f"{label}{f', {name}' if colon else ''}", text
+
+
+def order_notes(findings: Sequence[Finding]) -> list[str]:
+    """Return in which order findings stand."""
+    notes = [f"in order of {'likely, else of up to' if any(one.expected for one in findings) else 'up to'}"]
+    notes += ["conditional ones last"] if any(one.is_conditional and one.share for one in findings) else []
+    return [*notes, *(["comm-bound behind its causes"] if any(one.id == EXPOSURE for one in findings) else [])]
