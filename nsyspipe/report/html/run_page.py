@@ -36,14 +36,7 @@ from nsyspipe.report.findings import Finding, findings_of, of_capture, order_not
 from nsyspipe.report.html import run_charts as charts
 from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page
 from nsyspipe.report.html.timeline import MOST_BARS, lane_legend, n_bars, timeline_data, timeline_table
-from nsyspipe.report.run import (
-    SHARES,
-    chosen_ranks,
-    host_blocks,
-    key_figures,
-    left_out_note,
-    rank_rows,
-)
+from nsyspipe.report.run import SHARES, chosen_ranks, host_blocks, key_figures, left_out_note, rank_rows
 from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
 from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
