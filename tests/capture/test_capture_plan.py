@@ -26,7 +26,7 @@ RANKS = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}
 def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
     assert {text: parse_ranks(text) for text in RANKS} == RANKS
     for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
-        with pytest.raises(OptionError, match="^ranks=.*: .") as caught:
+        with pytest.raises(OptionError, match=r"^ranks=.*: .") as caught:
             parse_ranks(text)
         assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
 
