@@ -76,6 +76,7 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
     windows = [summary[name].to_numpy() for name in ("rank", "start_ns", "end_ns")]
     message, bus, is_sized = message_sizes(across, np.arange(len(rows)))
     matched, is_known = across.waiting, across.is_known
+    is_measured = is_sized & is_known
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     for place, rank in enumerate(across.placed):
@@ -87,7 +88,7 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
             of_use = np.flatnonzero(use[span] == code) + span.start
             own = of_use[chosen[of_use]]
             cell: dict[str, Any] = {"rank": rank.number, "use": code, "n_steps": starts.size}
-            if matched is not None and own.size and (is_sized & is_known)[own].all():
+            if matched is not None and own.size and is_measured[own].all():
                 cell["sized_bytes"], cell["sized_bus_bytes"] = message[own].sum(), bus[own].sum()
                 cell["sized_ns"] = matched.column("transfer_ns", own).sum()
             if rank.number not in is_hidden:
