@@ -128,7 +128,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below 15 % of NVLink's on GPUs
     that have it. It is measured on messages of 16 MB and more, or estimated from the bytes of all gradients that DDP copied,
-    over the time that all-reduces transferred. Not from copies where a narrow type shows that gradients may have been compressed, or where so many all-reduces are of larger buckets than what was copied.
+    over the time that all-reduces transferred; not from copies where a narrow type shows that gradients may have been
+    compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     rows = evidence.links.to_pylist() if evidence.links is not None else []
     link = slowest(evidence.links) if rows else None
@@ -211,8 +212,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else
-    n_ranks: Any = max(pc.max(rows["n_ranks"]).as_py(), evidence.world_size or 0)
-    factor = bus_factor("all_reduce", n_ranks)
+    factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
     return _PER_S * n_bytes * float(factor) / transfer, _COPIES
 
 

@@ -100,6 +100,9 @@ BY_BANDWIDTH = of(
     # 2 x 3/4 of 40 bytes per ns.
     case("of four ranks", evidence(steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000),
         collective(1, (0,) * 4, 1000), gpu_names=H200), busbw_bytes_per_s=60e9),
+    # 2 x 1/2: each shares its gradients with one, whatever the world is.
+    case("of pairs of four ranks", evidence(steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000),
+        collective(1, (0,) * 4, 1000, n_ranks=2), gpu_names=H200, world_size=4), busbw_bytes_per_s=40e9),
     case("ranks that may have come last are absent", run(world_size=4), ABSENT),
     case("between hosts", run(n_hosts=2, per_ns=10)),
     *(case(what, given, NOT_TOLD)
