@@ -83,8 +83,8 @@ def load(
         Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
     ranks
         Read the reports of these ranks only, ``"0-7,63"`` or numbers; the others count as missing. Which report is whose
-        is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads all. A choice that was made
-        already, of these reports, is taken as it is, and `rank_map` with it.
+        is told by the rank map, else by names that end in their numbers, else by the rank that each captured; None reads
+        all. A choice that was made already, of these reports, is taken as it is, and `rank_map` with it.
     jobs
         Processes to use; None takes what cores, memory and the reports' sizes suggest.
     label, run_id

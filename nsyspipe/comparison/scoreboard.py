@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -180,15 +181,14 @@ class Scoreboard(ShownInNotebooks):
     def checks(self) -> pa.Table:
         """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
+        of_first = [one for one in self.sides if self._peers[one.label] == self.reference]
         for side, (first, peer) in zip(self.sides, self._standings, strict=True):
             checks = [(first.reference, check) for check in first.checks if check.parts]
-            if (
-                not checks and self._peers[side.label] != self._peers[self.reference]
-            ):  # it is another of the first's kind
-                of_first = (one for one in self.sides if self._peers[one.label] == self._peers[self.reference])
-                checks = [
+            if not checks and self._peers[side.label] != self.reference:  # another of the first's kind parts it
+                parting = (
                     (one.label, check) for one in of_first for check in check_comparable(one, side) if check.parts
-                ][:1]
+                )
+                checks = [*islice(parting, 1)]
             checks += [(peer.reference, check) for check in peer.checks if not check.parts]
             for against, check in checks:
                 what = check.message.partition(": baseline ")[0]

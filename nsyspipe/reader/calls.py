@@ -168,9 +168,8 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
 
 def _timed(found: pa.Table, column: str, values: Int64) -> pa.Table:
     """Return the calls with one of some values that took time."""
-    found = found.filter(
-        pa.array(np.isin(filled(found[column]), values))
-    )  # by a table of the values, where they are close
+    is_one = np.isin(filled(found[column]), values)  # by a table of the values, where they are close
+    found = found.filter(pa.array(is_one))
     return found.filter(pc.greater(found["end"], found["start"]))
 
 

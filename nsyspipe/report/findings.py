@@ -96,11 +96,11 @@ def _sentence(text: str) -> str:
     return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
 
 
-def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def evidence_rows(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return name and value of each figure of a finding's evidence, in words; what is null is left out."""
     for key, value in evidence.items():
         if isinstance(value, dict):
-            yield from evidence_rows({f"{before}{key}: {name}": of_name for name, of_name in value.items()})
+            yield from evidence_rows({f"{key}: {name}": of_name for name, of_name in value.items()})
         elif value is not None:
             yield _words(key, value)
 

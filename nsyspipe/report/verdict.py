@@ -12,14 +12,13 @@ import pyarrow as pa
 from nsyspipe.analysis.traffic import bubble_ns_per_step
 from nsyspipe.findings.judge import is_conditional
 from nsyspipe.report.units import ms_text, percent_text
-from nsyspipe.report.words import NOT_CLEAR, assumed_text, is_replay_clear, rank_step_ns, uneven_text
+from nsyspipe.report.words import NOT_CLEAR, SEEN, assumed_text, is_replay_clear, rank_step_ns, uneven_text
 
 if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 _percent = partial(percent_text, digits=0)
 _LITTLE = 0.02  # of the step time: less is little to gain
-_SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 # From this share of communication on waiting is worth a word, and what other compute hides; of step time copies.
 _MUCH_WAITING, _OTHER_COMPUTE, _MUCH_COPIES = 0.1, 0.05, 0.05
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
@@ -82,7 +81,7 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
     """Return what the bound of late ranks is made of; its parts sum to it."""
     evidence = json.loads(straggler["evidence"])
     parts, alone = (evidence.get(name) for name in ("saving_ns_per_step_by_part", "lateness_ns_per_step"))
-    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < _SEEN:
+    if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < SEEN:
         return ""
     if "delays" in parts:
         return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"

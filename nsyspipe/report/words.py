@@ -34,7 +34,7 @@ _LINK_LENGTH = 185  # two lines of a terminal, less what breaking between words 
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500  # of a commit; of what was captured
 _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
-_SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
+SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
 # Severity, message, where, fix.
 Trouble: TypeAlias = "tuple[str, str, str, str | None]"
@@ -181,7 +181,7 @@ def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
 def shares_text(run: Run, median: float | None) -> str | None:
     """Return what the shares are of where one would see that it is not the step time printed beside them."""
     mean = rank_step_ns(run)
-    if not mean or not median or abs(mean / median - 1) < _SEEN:
+    if not mean or not median or abs(mean / median - 1) < SEEN:
         return None
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
     return f"shares are of {whose} mean step, {ms_text(mean)}"

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
-from nsyspipe.model.names import decoded
+from nsyspipe.model.names import decoded, ranges
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
@@ -427,7 +427,5 @@ def _facts_of(path: Path) -> ReportFacts:
 
 def shown_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ``0-7, 63``."""
-    runs = itertools.groupby(enumerate(sorted(set(ranks))), lambda pair: pair[1] - pair[0])
-    spans = [[rank for _, rank in own] for _, own in runs]
-    texts = ["-".join(dict.fromkeys((str(own[0]), str(own[-1])))) for own in spans]
+    texts = ranges({*ranks})
     return ", ".join([*texts[:_SHOWN_NAMES], *(["..."] if len(texts) > _SHOWN_NAMES else [])])
