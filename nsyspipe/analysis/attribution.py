@@ -1,6 +1,6 @@
 """The device operations of one process as columns, the launch that each came from, and the host ranges around it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,12 +78,23 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
     """Return each operation's launch: the first of its process's `canonical.LAUNCHES` (or `HOST_CALLS`) of its id, or `NEVER`."""
     if launches is None or not launches.num_rows:
         return np.full(operations.num_rows, NEVER)
-    first_calls = _first_calls(launches)
-    found, offset = np.empty(operations.num_rows, np.int64), 0
-    for ids in operations["correlation_id"].chunks:
-        found[offset : offset + len(ids)] = first_calls(filled(ids))
-        offset += len(ids)
-    return found
+    lowest, highest = (bound.as_py() for bound in pc.min_max(launches["correlation_id"]).values())
+    n_ids, known = highest - lowest + 1, None
+    if n_ids > _SPARSE * launches.num_rows:
+        known = np.unique(launches["correlation_id"].to_numpy())
+        n_ids = known.size
+
+    def places(ids: Int64) -> Int64:
+        inside = (ids >= lowest) & (ids <= highest)
+        at: Int64 = ids - lowest if known is None else np.searchsorted(known, ids)
+        if known is not None:
+            inside &= np.append(known, 0)[at] == ids
+        return at if inside.all() else np.where(inside, at, n_ids)
+
+    first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
+    for batch in launches.to_batches():
+        np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
+    return np.concatenate([first[:0], *(first[places(filled(ids))] for ids in operations["correlation_id"].chunks)])
 
 
 def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
@@ -105,28 +116,6 @@ def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
         table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
     edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
     return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
-
-
-def _first_calls(launches: pa.Table) -> Callable[[Int64], Int64]:
-    """Return what tells the earliest call of correlation ids, `NEVER` where there is none."""
-    bounds = pc.min_max(launches["correlation_id"]).as_py()
-    lowest, highest = bounds["min"], bounds["max"]
-    n_ids, known = highest - lowest + 1, None
-    if n_ids > _SPARSE * launches.num_rows:
-        known = np.unique(launches["correlation_id"].to_numpy())
-        n_ids = known.size
-    first = np.full(n_ids + 1, NEVER)  # the last place is that of no call
-
-    def places(ids: Int64) -> Int64:
-        inside = (ids >= lowest) & (ids <= highest)
-        at: Int64 = ids - lowest if known is None else np.searchsorted(known, ids)
-        if known is not None:
-            inside &= np.append(known, 0)[at] == ids
-        return at if inside.all() else np.where(inside, at, n_ids)
-
-    for batch in launches.to_batches():
-        np.minimum.at(first, places(batch["correlation_id"].to_numpy()), batch["start_ns"].to_numpy())
-    return lambda ids: first[places(ids)]
 
 
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:

@@ -55,9 +55,7 @@ def breakdown(
     bytes as named), None where not recorded: see `_NEEDS`.
     """
     comm = operations.is_comm
-    is_dtod = operations.copy_kind == DTOD_KIND
-    dtod = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
-    n_dtod, dtod_bytes = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
+    dtod, n_dtod, dtod_bytes = _copies(operations, operations.copy_kind == DTOD_KIND, windows)
     times = (device.compute, device.comm, device.hidden, device.exposed(device.memory))
     compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
     wall, exposed = windows.ends - windows.starts, comm_ns - overlap
@@ -95,6 +93,12 @@ def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, I
     return found.counts, before[found.last] - before[found.first]
 
 
+def _copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> tuple[IntervalSet, Int64, Int64]:
+    """Return the union of some copies, and the number and bytes of those that start in each window."""
+    starts = operations.copy_start[chosen]
+    return union(starts, operations.copy_end[chosen]), *started_in(starts, operations.copy_bytes[chosen], windows)
+
+
 # Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
 _SHORTEST_RUN = 8
 _LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
@@ -111,15 +115,14 @@ def grad_copies(
     chosen = _in_runs(operations)
     if in_backward is not None:
         chosen &= in_backward
-    starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
-    covered = union(starts, ends)
-    number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
+    covered, number, n_bytes = _copies(operations, chosen, windows)
     # The copies of each step, and the time that the device takes from one to the next.
-    is_short = covered.starts[1:] - covered.ends[:-1] <= _LONGEST_LATENCY_NS
-    step = np.searchsorted(windows.starts, covered.ends[:-1], side="left")
-    is_short &= step == np.searchsorted(windows.starts, covered.starts[1:], side="right")
-    begins, stops = np.append(True, ~is_short), np.append(~is_short, True)
-    spans = IntervalSet(covered.starts[begins[: len(covered)]], covered.ends[stops[: len(covered)]])
+    before, after = covered.ends[:-1], covered.starts[1:]
+    is_apart = after - before > _LONGEST_LATENCY_NS
+    is_apart |= np.searchsorted(windows.starts, before, side="left") != np.searchsorted(
+        windows.starts, after, side="right"
+    )
+    spans = IntervalSet(np.append(covered.starts[:1], after[is_apart]), np.append(before[is_apart], covered.ends[-1:]))
     columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(covered), "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
         "grad_copy_span_ns": windows.covered(spans), "grad_copy_bytes": n_bytes if recorded.sizes else None,
@@ -169,37 +172,38 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     starts = starts[order]
     reached = np.maximum.accumulate(ends[order])
     before = np.flatnonzero(starts[1:] > reached[:-1])
-    is_unified = np.concatenate((np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified))[order]
-    place = before + 1
+    n_kernels, n, is_unified = operations.kernel_start.size, operations.n_launched, operations.is_unified
+    ending = order[before + 1]
     if is_unified.any():
-        launchable = np.append(np.flatnonzero(~is_unified), order.size)
-        later = launchable[np.searchsorted(launchable, place)]
-        place = np.where(later < order.size, later, place)
-    ending = order[place]
-    own = np.full(operations.kernel_start.size, offset_ns) if of_kernels_ns is None else of_kernels_ns
-    offset = np.concatenate((own, np.full(operations.copy_start.size, offset_ns)))[ending]
-    launch = np.concatenate((operations.kernel_launch, operations.copy_launch))[ending]
+        place = np.flatnonzero(~np.append(np.zeros(n_kernels, np.bool_), is_unified)[order])
+        later = np.searchsorted(place, before + 1)
+        ending = np.where(later < place.size, order[np.append(place, 0)[later]], ending)
+    of_kernels = np.broadcast_to(offset_ns if of_kernels_ns is None else of_kernels_ns, n_kernels)
+    offset = np.append(of_kernels, np.full(operations.copy_start.size, offset_ns))[ending]
+    launch = np.append(operations.kernel_launch, operations.copy_launch)[ending]
     launch = np.where(launch == NEVER, NEVER, launch + offset)
-    n = operations.n_launched
-    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - own[:n]
+    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - of_kernels[:n]
     latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
 
 
+@dataclass(frozen=True)
+class HostInput:
+    """When the host of one rank was getting input; no time is in both."""
+
+    data: IntervalSet  # in ranges of the data phase
+    quiet: (
+        IntervalSet  # the longest stretch between each two steps in which their thread is in no range and no CUDA call
+    )
+
+
 def idle_causes(
-    gaps: Gaps,
-    windows: Windows,
-    idle_ns: Int64 | None,
-    data: IntervalSet,
-    calls: pa.Table | None,
-    *,
-    between: IntervalSet = EMPTY,
+    gaps: Gaps, windows: Windows, idle_ns: Int64 | None, inputs: HostInput, calls: pa.Table | None
 ) -> tuple[dict[str, Int64 | None], dict[str, Int64]]:
     """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
 
-    `data` is when the host was in the data phase, `between` when it was between two steps, in no range and no call: no time
-    is in both, and all are on the clock of the gaps. All causes are None where `idle_ns` is; blocked and launch without
-    `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
+    All times are on the clock of the gaps. All causes are None where `idle_ns` is; blocked and launch without `calls`,
+    `canonical.BLOCKING_CALLS` of the process, sorted by start.
 
     Returns `schema.IDLE_CAUSES`, ``idle_between_steps_ns`` and ``idle_pause_ns``, one int64 per window, ns; and
     ``idle_blocked_ns`` by the call that the host was blocked in, without those that have none.
@@ -211,31 +215,27 @@ def idle_causes(
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
     late = nonempty(starts, ready)
-    waiting = late.without(union_of(data, between))
+    waiting = late.without(union_of(inputs.data, inputs.quiet))
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
     dependency_ns = windows.covered(nonempty(ready, ends))
     columns |= {
         "idle_input_ns": late_ns - waiting_ns, "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
-        "idle_between_steps_ns": windows.covered(late.intersect(between)),
+        "idle_between_steps_ns": windows.covered(late.intersect(inputs.quiet)),
     }  # fmt: skip
     if calls is None:
         return columns, {}
     blocked, since = _blocked(late, waiting, calls)
     blocked_ns, launching = windows.covered(blocked), waiting.without(blocked)
-    is_pause = launching.ends - launching.starts >= PAUSE_NS
-    pauses = IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
-    columns |= {
-        "idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns,
-        "idle_pause_ns": windows.covered(pauses),
-    }  # fmt: skip
-    return columns, _by_call(blocked, since, calls, windows)
+    pauses = launching[launching.ends - launching.starts >= PAUSE_NS]
+    columns |= {"idle_launch_ns": waiting_ns - blocked_ns, "idle_blocked_ns": blocked_ns}
+    return columns | {"idle_pause_ns": windows.covered(pauses)}, _by_call(blocked, since, calls, windows)
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
-    owned = [phase == code for code in range(n_phases)]
-    return [windows.covered(IntervalSet(gaps.starts[own], gaps.ends[own])) for own in owned]
+    intervals = IntervalSet(gaps.starts, gaps.ends)
+    return [windows.covered(intervals[phase == code]) for code in range(n_phases)]
 
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
@@ -248,7 +248,7 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     owner = np.searchsorted(late.starts, waiting.starts, side="right") - 1
     began = late.starts[owner]
     whole = blocking.contains(began)
-    rest = IntervalSet(waiting.starts[~whole], waiting.ends[~whole]).intersect(blocking)
+    rest = waiting[~whole].intersect(blocking)
     parts = (waiting.starts, rest.starts), (waiting.ends, rest.ends), (began, rest.starts)
     starts, ends, since = (np.concatenate((own[whole], more)) for own, more in parts)
     order = np.argsort(starts, kind="stable")

@@ -22,6 +22,9 @@ class IntervalSet:
     def __len__(self) -> int:
         return int(self.starts.size)
 
+    def __getitem__(self, rows: Flags | Int64) -> IntervalSet:
+        return IntervalSet(self.starts[rows], self.ends[rows])
+
     @cached_property
     def _covered_before(self) -> Int64:
         """Covered length before each interval, and after the last: one longer than the set."""
@@ -61,11 +64,7 @@ class IntervalSet:
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        inside = np.zeros(times.size, np.bool_)
-        for rows in blocks_of(times) if len(self) else ():
-            index = self.counts_up_to(times[rows])
-            inside[rows] = (index > 0) & (times[rows] < self.ends[np.maximum(index - 1, 0)])
-        return inside
+        return self.counts_up_to(times) > IntervalSet(self.ends, self.ends).counts_up_to(times)
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by some time."""
@@ -98,8 +97,9 @@ class NarrowIntervals:
         """Make one of a set; exact, whatever lasts how long."""
         edges = np.stack((intervals.starts, intervals.ends), axis=1).ravel()
         lengths = np.diff(edges)
-        is_short = bool((lengths < _SHORT).all())
-        return cls(int(edges[0]) if edges.size else 0, lengths.astype(np.uint32) if is_short else lengths)
+        return cls(
+            int(edges[0]) if edges.size else 0, lengths.astype(np.uint32 if (lengths < _SHORT).all() else np.int64)
+        )
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the intervals, later by some time."""
@@ -132,8 +132,8 @@ def union_of(*sets: IntervalSet) -> IntervalSet:
 
 def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
     """Return those of sorted, disjoint intervals that have a length."""
-    is_long = ends > starts
-    return IntervalSet(starts, ends) if is_long.all() else IntervalSet(starts[is_long], ends[is_long])
+    is_long, intervals = ends > starts, IntervalSet(starts, ends)
+    return intervals if is_long.all() else intervals[is_long]
 
 
 def blocks_of(values: Int64) -> Iterator[slice]:
@@ -218,9 +218,7 @@ def least_of(groups: Int64, values: Int64, n_groups: int) -> Int64:
 
 def run_starts(values: Int64) -> Int64:
     """Return the index at which each run of equal values begins."""
-    begins = np.ones(values.size, np.bool_)
-    begins[1:] = values[1:] != values[:-1]
-    return np.flatnonzero(begins)
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: values.size])
 
 
 def places_in_runs(values: Int64) -> Int64:

@@ -12,14 +12,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import (
+    HostInput,
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
-    BetweenSteps,
     PhaseRanges,
     launched_in,
     phase_costs,
@@ -168,7 +175,7 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 
 
 def digest_process(
-    events: ProcessEvents, steps: ProcessSteps, between: BetweenSteps, context: ReportContext
+    events: ProcessEvents, steps: ProcessSteps, between: HostInput, context: ReportContext
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
@@ -253,7 +260,7 @@ def _measured(
     phases: Mapping[str, PhaseRanges],
     members: Members,
     *,
-    between: BetweenSteps,
+    between: HostInput,
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
     operations, recorded = events.operations, context.recorded
@@ -264,12 +271,12 @@ def _measured(
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
-    loading, quiet = data.shifted(offset), between.quiet.shifted(offset)
+    inputs = HostInput(data.shifted(offset), between.quiet.shifted(offset))
     blocking = events.blocking_calls
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
-    causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], loading, blocking, between=quiet)
+    causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], inputs, blocking)
     parts |= causes
     parts |= grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID

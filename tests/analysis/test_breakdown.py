@@ -5,13 +5,14 @@ import pytest
 
 from nsyspipe.analysis import breakdown as module
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps
+from nsyspipe.analysis.breakdown import HostInput, breakdown, device_time, grad_copies, idle_causes, idle_gaps
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, htod, ints, listed, memset, operations, unified, windows
 
 ALL = Recorded()
+NO_INPUT = HostInput(EMPTY, EMPTY)
 DTOD_FIGURES = ["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"]
 
 KERNEL_FIGURES = [
@@ -203,7 +204,7 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
     table = None if blocking is None else calls(*blocking)
     gaps = idle_gaps(operations(*ops))
-    columns, by_call = idle_causes(gaps, windows(*spans), idle, of_data, table, between=of_between)
+    columns, by_call = idle_causes(gaps, windows(*spans), idle, HostInput(of_data, of_between), table)
     if blocking is not None:
         assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
         assert all((one >= 0).all() for one in columns.values())
@@ -262,9 +263,9 @@ def test_the_time_between_two_steps_is_waited_for_input():
 
 def test_without_idle_time_or_windows_there_are_no_causes():
     gaps = idle_gaps(operations(FIRST, LAST))
-    found = idle_causes(gaps, windows((0, 110)), None, EMPTY, calls((0, 90, SYNC)))
+    found = idle_causes(gaps, windows((0, 110)), None, NO_INPUT, calls((0, 90, SYNC)))
     assert found == (dict.fromkeys((*CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {})
-    found, by_name = idle_causes(gaps, windows(), ints(), EMPTY, calls((5, 12, SYNC)))
+    found, by_name = idle_causes(gaps, windows(), ints(), NO_INPUT, calls((5, 12, SYNC)))
     assert ([one.tolist() for one in found.values()], by_name) == ([[]] * 7, {})
 
 
