@@ -156,7 +156,8 @@ class OptionError(NsyspipeError):
     @classmethod
     def of_kind(cls, name: str, given: object, needed: str, fix: str) -> Self:
         """Return the error for a parameter of Python that got another kind of value."""
-        kind = "a run" if type(given).__name__.endswith("Run") else _article(type(given).__name__)
+        noun = type(given).__name__
+        kind = "a run" if noun.endswith("Run") else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
         return cls(f"{name}={short_repr(given)}", f"is {kind}, where {needed} was needed", fix=fix)
 
 
@@ -171,10 +172,6 @@ def short_repr(given: object) -> str:
     """Return how Python writes a value, in a line of some 60 characters: a table would fill the screen."""
     text = " ".join(repr(given).split())
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 class OutputError(NsyspipeError):

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import Slices, is_sorted
+from nsyspipe.analysis.intervals import IntervalSet, Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 from nsyspipe.model.table import Flags, Int64
 
@@ -72,6 +72,16 @@ class ProcessOperations:
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
         return Slices.within(self.kernel_launch[: self.n_launched], starts, ends)
+
+
+@dataclass(frozen=True)
+class HostInput:
+    """When the host of one rank was getting input; no time is in both."""
+
+    data: IntervalSet  # in ranges of the data phase
+    quiet: (
+        IntervalSet  # the longest stretch between each two steps in which their thread is in no range and no CUDA call
+    )
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, ProcessOperations
+from nsyspipe.analysis.attribution import NEVER, HostInput, ProcessOperations
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
@@ -185,16 +185,6 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - of_kernels[:n]
     latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
-
-
-@dataclass(frozen=True)
-class HostInput:
-    """When the host of one rank was getting input; no time is in both."""
-
-    data: IntervalSet  # in ranges of the data phase
-    quiet: (
-        IntervalSet  # the longest stretch between each two steps in which their thread is in no range and no CUDA call
-    )
 
 
 def idle_causes(

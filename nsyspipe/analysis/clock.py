@@ -40,10 +40,9 @@ def clock_offsets(
     most calls may be of one that says nothing of the other nodes. The offsets are those that fit all sets best, by least
     squares, apart from the median report; the error is the largest of the sets' spreads and of what does not fit.
     """
-    if is_one_clock:
-        return [ClockOffset(0, 0)] * n_reports
-    corrections = [ClockOffset(0, None)] * n_reports
-    ties = [tie for place, meeting in enumerate(_meetings(matched, ends, report)) for tie in _ties(place, *meeting)]
+    corrections = [ClockOffset(0, 0 if is_one_clock else None)] * n_reports
+    meetings = [] if is_one_clock else _meetings(matched, ends, report)
+    ties = [tie for place, meeting in enumerate(meetings) for tie in _ties(place, *meeting)]
     if not ties:
         return corrections
     places, reports, medians, spreads = (np.array(column, np.int64) for column in zip(*ties, strict=True))
@@ -63,7 +62,7 @@ def clock_offsets(
     return corrections
 
 
-def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tuple[Int64, Int64]]:
+def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tuple[Int64, ...]]:
     """Return the differences from the median end, and whose they are, of each set of reports that meet in collectives."""
     meetings: dict[tuple[int, ...], list[tuple[Int64, Int64]]] = {}
     for rows in matched:
@@ -79,10 +78,7 @@ def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tupl
         for reports, own in zip(members, np.split(order, run_starts(which[order])[1:]), strict=True):
             meeting = meetings.setdefault(tuple(np.unique(reports).tolist()), [])
             meeting.append((difference[own].ravel(), owner[own].ravel()))
-    return [
-        (np.concatenate([one for one, _ in parts]), np.concatenate([owner for _, owner in parts]))
-        for parts in meetings.values()
-    ]
+    return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in meetings.values()]
 
 
 def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, int, int, int]]:

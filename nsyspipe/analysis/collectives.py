@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
-from nsyspipe.analysis.intervals import least_of, places_in_runs, run_starts, sums_of
+from nsyspipe.analysis.intervals import holders, least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.phases import PhaseRanges, launching_passes
 from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
@@ -210,14 +210,13 @@ def comm_operations(
     windows: Windows,
     *,
     payloads: pa.Table,
-    is_one_window: bool,
     backward: PhaseRanges | None = None,
 ) -> CommOperations:
     """List the communication operations of one rank in order of start; `names` are texts by name id."""
     rows = np.flatnonzero(operations.is_comm)
     rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
-    member = members_holding(members, windows, launch, start, is_one_window=is_one_window)
+    member = members_holding(members, windows, launch, start)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     order = _stream_order(
@@ -248,22 +247,17 @@ def comm_operations(
     return CommOperations.of(kinds, table)
 
 
-def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool) -> Int64:
+def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
-    It holds its launch, or is that of the window that its start falls in. A capture that is the only window holds all.
+    It holds its launch, or is that of the window that its start falls in. A capture, a window of no range, holds all.
     """
-    if is_one_window:
+    if len(windows) > members.starts.size:
         return np.zeros(launch.size, np.int64)
-
-    def inside(ranges: Members | Windows, times: Int64) -> Int64:
-        at = np.searchsorted(ranges.starts, times, side="right") - 1
-        return np.where((at >= 0) & (times < np.append(ranges.ends, 0)[at]), at, NO_MEMBER)
-
-    member = inside(members, launch)
+    member = holders(members.starts, members.ends, launch)
     never = np.flatnonzero(launch == NEVER)
-    # The last place is that of no window.
-    member[never] = np.append(windows.member, NO_MEMBER)[inside(windows, start[never])]
+    window = holders(windows.starts, windows.ends, start[never])
+    member[never] = np.append(windows.member, NO_MEMBER)[window]  # the last place is that of no window
     return member
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,7 +39,8 @@ class IntervalSet:
         covered = np.zeros(np.shape(times), np.int64)
         if not len(self):
             return covered
-        for rows in blocks_of(times):
+        for at in range(0, len(times), _BLOCK):
+            rows = slice(at, at + _BLOCK)
             index = self.counts_up_to(times[rows])
             overshoot = np.maximum(self.ends[np.maximum(index - 1, 0)] - times[rows], 0)
             covered[rows] = self._covered_before[index] - np.where(index > 0, overshoot, 0)
@@ -58,9 +58,7 @@ class IntervalSet:
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
-        covered = self.covered_until(ends)
-        covered -= self.covered_until(starts)
-        return covered
+        return self.covered_until(ends) - self.covered_until(starts)
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
@@ -136,11 +134,6 @@ def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
     return intervals if is_long.all() else intervals[is_long]
 
 
-def blocks_of(values: Int64) -> Iterator[slice]:
-    """Yield slices that cover an array, none of many rows."""
-    yield from (slice(at, at + _BLOCK) for at in range(0, len(values), _BLOCK))
-
-
 def is_sorted(values: Int64) -> bool:
     """Tell whether no value is smaller than the one before."""
     return bool((values[1:] >= values[:-1]).all())
@@ -172,6 +165,12 @@ class Slices:
     def reduced(self, of: np.ufunc, values: Int64) -> Int64:
         """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
         return of.reduceat(np.append(values, 0), np.stack((self.first, self.last), axis=1).ravel())[::2]
+
+
+def holders(starts: Int64, ends: Int64, times: Int64) -> Int64:
+    """Return which of some sorted, disjoint ranges holds each time; -1 for none."""
+    at = np.searchsorted(starts, times, side="right") - 1
+    return np.where((at >= 0) & (times < np.append(ends, 0)[at]), at, -1)
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:

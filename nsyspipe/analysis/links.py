@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
@@ -145,15 +145,13 @@ def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
 
 def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[str | None]) -> Speed | None:
     if kind == "shm":
-        speed = pcie_speed(models)
+        speed = nominal_speed(models, "PCIe")
         return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
     if kind == "nvlink" and any("MNNVL" in word for word in words):
-        return nvlink_speed(models)
+        return nominal_speed(models)
     is_indirect = kind == "nvlink" and any("indirect" in word for word in words)
     is_by_wire = kind in {"nvlink", "p2p_pcie"} or not words
-    if path is None or is_indirect or not is_by_wire:
-        return None
-    return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
+    return nominal_speed(models, path) if path and is_by_wire and not is_indirect else None
 
 
 _PATH_WORDS = {
@@ -278,6 +276,7 @@ _GPUS = (
     _Gpu("A10G?|L4|L20|L40S?|RTX 40[0-9]0|RTX 6000 Ada|RTX 5000 Ada", None, 0.0, 0, 4),
     _Gpu("RTX PRO 6000|RTX 50[0-9]0", None, 0.0, 0, 5),
 )
+_NO_GPU = _Gpu("", None, 0.0, 0, None)
 
 
 @dataclass(frozen=True)
@@ -331,31 +330,19 @@ def named_link(word: str) -> NamedLink | None:
     return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
 
 
-def _slower(names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]) -> Speed | None:
-    """Return the least speed of some models, found by their names; None where one is not known."""
+def nominal_speed(names: Sequence[str | None], path: str = "NV") -> Speed | None:
+    """Return what the slowest of some models promises over a path of the topology; None if one has none or is not known.
+
+    ``NV4`` is four NVLinks, ``NV`` all there are, as through a switch; any other word 16 lanes of PCIe.
+    """
     speeds = []
     for name in names:
         matches = ((gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")) for gpu in _GPUS)
-        speeds.append(next((speed_of(gpu, match[0]) for gpu, match in matches if match), None))
-    known = [speed for speed in speeds if speed]
-    return min(known, default=None) if len(known) == len(speeds) else None
-
-
-def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
-    """Return the bandwidth of `n_links` (else of all, as through a switch), by the slower model; None if one has none."""
-
-    def speed(gpu: _Gpu, word: str) -> Speed | None:
-        links = gpu.n_links if n_links is None else n_links
-        source = f"NVLink {gpu.nvlink}, {links} x {gpu.bytes_per_link_s / _GB:g} GB/s ({word})"
-        return Speed(links * gpu.bytes_per_link_s, source) if gpu.nvlink else None
-
-    return _slower(names, speed)
-
-
-def pcie_speed(names: Sequence[str | None]) -> Speed | None:
-    """Return the bandwidth of 16 lanes of PCIe, by the slower model; None when a model is not known."""
-
-    def speed(gpu: _Gpu, word: str) -> Speed | None:
-        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})") if gpu.pcie else None
-
-    return _slower(names, speed)
+        gpu, word = next(((gpu, match[0]) for gpu, match in matches if match), (_NO_GPU, ""))
+        if path.startswith("NV") and gpu.nvlink:
+            n_links, rate = int(path[2:] or gpu.n_links), gpu.bytes_per_link_s
+            source = f"NVLink {gpu.nvlink}, {n_links} x {rate / _GB:g} GB/s ({word})"
+            speeds.append(Speed(n_links * rate, source))
+        elif gpu.pcie and not path.startswith("NV"):
+            speeds.append(Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
+    return min(speeds) if speeds and len(speeds) == len(names) else None

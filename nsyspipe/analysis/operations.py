@@ -121,7 +121,6 @@ class RankSteps:
     process_id: int
     shift_ns: int  # added to report time to get aligned time
     has_launches: bool  # whether any operation of the process has a launch
-    is_one_window: bool  # whether the capture is the only window, which holds all operations
     thread_id: int  # of the step ranges, as are the next three
     starts: Int64
     ends: Int64
@@ -149,7 +148,7 @@ def events_table(
     order = operations.in_order(seq)
     operations, phase, seq = operations.take(order), phase[order], seq[order]
     launch, start = operations.launch, operations.start
-    member = members_holding(members, rank.windows, launch, start, is_one_window=rank.is_one_window)
+    member = members_holding(members, rank.windows, launch, start)
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
     return schema.EVENTS.table(
         {

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, ProcessOperations
-from nsyspipe.analysis.breakdown import DeviceTime, HostInput, exposed_comm
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, nonempty, sums_of, union, union_of
+from nsyspipe.analysis.attribution import NEVER, HostInput, ProcessOperations
+from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, phase_of
@@ -196,8 +196,8 @@ def launching_passes(member: Int64, launch: Int64, backward: PhaseRanges | None)
     passes = np.full(launch.size, -1)
     if backward is None or not backward.starts.size:
         return passes, passes
-    at = np.searchsorted(backward.starts, launch, side="right") - 1
-    inside = (at >= 0) & (launch < backward.ends[np.maximum(at, 0)])
+    at = holders(backward.starts, backward.ends, launch)
+    inside = at >= 0
     last_start = np.full(max(int(member.max(initial=0)), int(backward.member.max())) + 1, -NEVER)
     last_start[backward.member] = backward.starts  # in order of start
     known = (member >= 0) & (launch != NEVER) & (last_start[np.maximum(member, 0)] != -NEVER)

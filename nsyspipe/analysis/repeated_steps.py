@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import CommOperations
-from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
+from nsyspipe.analysis.intervals import IntervalSet, holders, places_in_runs, union
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence, Repetition, find_repetition
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members
@@ -98,8 +98,8 @@ def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRange
     n_steps = members.starts.size
     if not n_steps:
         return None
-    step = np.searchsorted(members.starts, sequence.time_ns, side="right") - 1
-    inside = (step >= 0) & (sequence.time_ns < members.ends[np.maximum(step, 0)])
+    step = holders(members.starts, members.ends, sequence.time_ns)
+    inside = step >= 0
     compute = inside & ~sequence.is_comm
     least = LEAST_BACKWARD * np.bincount(step[compute], minlength=n_steps)
     others = [

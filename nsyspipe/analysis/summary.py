@@ -45,15 +45,15 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`) there
     are 0 steps, and what is of a step is null.
     """
-    chosen = steps.filter(steps["in_summary"])
+    chosen, sent = steps.filter(steps["in_summary"]), _transferring(collectives)
     per_step = step_times(chosen.slice(0, 0 if is_capture else None))
     row = {
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,
         "step_time_ns": float(np.median(per_step)) if per_step.size else None,
         "throughput_steps_per_s": _NS_PER_S * per_step.size / total if (total := int(per_step.sum())) else None,
-        **_figures(_sums(chosen, _SUMMED), None if is_capture else chosen.num_rows),
-        **_rates(_sums(_transferring(collectives), _TRANSFERRED)),
+        **_figures({name: _sum(chosen[name]) for name in _SUMMED}, None if is_capture else chosen.num_rows),
+        **_rates({name: _sum(sent[name]) for name in _TRANSFERRED}),
     }
     return schema.SUMMARY.from_rows([row])
 
@@ -111,11 +111,6 @@ def _rates(sums: _Sums) -> dict[str, float | None]:
     }
 
 
-def _sums(table: pa.Table, names: Sequence[str]) -> _Sums:
-    """Sum columns exactly; null if any part is, or without rows."""
-    return {name: _sum(table[name]) for name in names}
-
-
 def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
     """Sum columns by keys, null where a part is, and count rows (``n``); sorted by keys."""
     strict = pc.ScalarAggregateOptions(skip_nulls=False)
@@ -125,6 +120,7 @@ def sums_by(table: pa.Table, keys: Sequence[str], names: Sequence[str]) -> list[
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
+    """Sum a column exactly; null if any part is, or without rows."""
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 

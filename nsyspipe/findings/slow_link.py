@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
-from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
+from nsyspipe.analysis.links import SlowestLink, nominal_speed, slowest
 from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.nsys.command_words import OF_LINKS
 
@@ -177,7 +177,7 @@ def _slow_inside(evidence: Evidence, network: SlowestLink, rows: Sequence[Mappin
 
 def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
     """Return what NVLink gives between GPUs of these models; None of cards, which it connects only in pairs, if at all."""
-    speed = None if any("PCI" in name.upper() for name in gpu_names) else nvlink_speed(gpu_names)
+    speed = None if any("PCI" in name.upper() for name in gpu_names) else nominal_speed(gpu_names)
     return None if speed is None else speed.bytes_per_s
 
 

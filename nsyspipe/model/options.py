@@ -38,23 +38,17 @@ class Reading:
     )
 
     @classmethod
-    def from_text(
-        cls,
-        *,
-        step: str | None = None,
-        n_steps: int | None = None,
-        comm_kernel: str | None = None,
-        **phases: str | None,
-    ) -> Reading:
-        """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all."""
-        texts = {phase: phases.get(phase) or text for phase, text in PHASE_PATTERNS.items()}
+    def from_text(cls, *, n_steps: int | None = None, **patterns: str | None) -> Reading:
+        """Compile the regular expressions ``step``, ``comm_kernel`` and those of phases; the step ``none`` is no step at all."""
+        step, comm_kernel = (patterns.pop(name, None) for name in ("step", "comm_kernel"))
+        phases = PHASE_PATTERNS | {phase: text for phase, text in patterns.items() if text}
         return cls(
             None if step in (None, NO_STEPS, REPETITION) else compile_pattern("--step", step or ""),
             step == NO_STEPS,
             step == REPETITION or n_steps is not None,
             n_steps,
             None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
-            {phase: compile_pattern(f"--{phase}", text) for phase, text in texts.items()},
+            {phase: compile_pattern(f"--{phase}", text) for phase, text in phases.items()},
         )
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.kernels import Slowing, compared_share, operations_per_ns
-from nsyspipe.analysis.links import nvlink_speed, pcie_speed
+from nsyspipe.analysis.links import nominal_speed
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -210,7 +210,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
     kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
     slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
-    nominal = nvlink_speed(names) or pcie_speed(names)
+    nominal = nominal_speed(names) or nominal_speed(names, "PCIe")
     replay = Replay(
         captured=captured_program(timelines, windows, uses),
         given_bytes=gradient_bytes,

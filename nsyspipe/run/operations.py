@@ -175,7 +175,6 @@ def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] |
         process_id=process.process_id,
         shift_ns=rank.shift_ns,
         has_launches=process.has_launches,
-        is_one_window=family is None,
         thread_id=next((one.thread_id for one in process.candidates if one.name == family), 0),
         starts=starts,
         ends=ends,

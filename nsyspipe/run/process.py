@@ -11,16 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, launch_times, operations_of
-from nsyspipe.analysis.breakdown import (
+from nsyspipe.analysis.attribution import (
     HostInput,
-    breakdown,
-    device_time,
-    grad_copies,
-    idle_causes,
-    idle_gaps,
-    phase_idle,
+    ProcessOperations,
+    by_process,
+    distinct,
+    launch_times,
+    operations_of,
 )
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union, union_of
@@ -208,7 +207,6 @@ def digest_process(
             members,
             windows,
             payloads=events.payloads,
-            is_one_window=is_one_window,
             backward=phases["backward"],
         ),
         backward=unmarked_backward,

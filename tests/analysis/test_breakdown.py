@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis import breakdown as module
-from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.breakdown import HostInput, breakdown, device_time, grad_copies, idle_causes, idle_gaps
+from nsyspipe.analysis.attribution import NEVER, HostInput
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES

@@ -21,9 +21,9 @@ STEPS = members((0, 100), (150, 250))
 WINDOWS = windows((10, 130), (130, 260))
 
 
-def found(*ops, steps=STEPS, spans=WINDOWS, is_one_window=False, payloads=None):
+def found(*ops, steps=STEPS, spans=WINDOWS, payloads=None):
     told = PAYLOADS.empty() if payloads is None else payloads
-    return comm_operations(operations(*ops), TEXTS, steps, spans, payloads=told, is_one_window=is_one_window)
+    return comm_operations(operations(*ops), TEXTS, steps, spans, payloads=told)
 
 
 def rows(*ops, columns=("start_ns", "member"), **options):
@@ -49,7 +49,7 @@ SECOND = {"spans": Windows(ints(1), ints(130), ints(260), np.array([False]))}
     ((comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)), {}, [NO_MEMBER, 0, 0, 1, NO_MEMBER]),
     ((comm(20, 30), comm(140, 150), comm(25, 30, 50)), SECOND, [NO_MEMBER, 0, 1]),
     # A capture that is one window holds all.
-    ((comm(20, 30, 500), comm(40, 50)), {"steps": members(), "spans": windows((0, 60)), "is_one_window": True}, [0, 0]),
+    ((comm(20, 30, 500), comm(40, 50)), {"steps": members(), "spans": windows((0, 60))}, [0, 0]),
 ])  # fmt: skip
 def test_which_step_an_operation_belongs_to(ops, options, expected):
     starts = sorted(one.start for one in ops)

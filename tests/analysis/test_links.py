@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.analysis.links import SlowestLink, classify_transport, links, nvlink_speed, pcie_speed, slowest
+from nsyspipe.analysis.links import SlowestLink, classify_transport, links, nominal_speed, slowest
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.model.side_files import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
@@ -82,16 +82,16 @@ SHEETS = {
 
 @pytest.mark.parametrize(("sheet", "name"), [(sheet, name) for sheet, names in SHEETS.items() for name in names])
 def test_speeds_of_nvlink_and_pcie_are_what_data_sheets_say(sheet, name):
-    speeds = nvlink_speed([name, name]), pcie_speed([name, name])
+    speeds = nominal_speed([name, name]), nominal_speed([name, name], "PCIe")
     assert (speeds[0] and speeds[0].bytes_per_s * 2 / 1e9) == sheet[0]
     assert (speeds[1] and speeds[1].bytes_per_s) == (sheet[1] and pytest.approx(sheet[1]))
 
 
 def test_fewer_links_and_the_slower_model_count():
-    assert nvlink_speed(["NVIDIA H100 PCIe"] * 2, 12).bytes_per_s == 300e9
-    slower = nvlink_speed(["NVIDIA B200", "NVIDIA H200"], 2)
+    assert nominal_speed(["NVIDIA H100 PCIe"] * 2, "NV12").bytes_per_s == 300e9
+    slower = nominal_speed(["NVIDIA B200", "NVIDIA H200"], "NV2")
     assert (slower.bytes_per_s, slower.source) == (50e9, "NVLink 4, 2 x 25 GB/s (H200)")
-    assert nvlink_speed([H200, None]) is None
+    assert nominal_speed([H200, None]) is None
 
 
 def edge(start, end, transport="P2P/IPC"):
