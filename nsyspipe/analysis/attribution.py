@@ -75,7 +75,7 @@ class ProcessOperations:
 
 
 @dataclass(frozen=True)
-class HostInput:
+class Inputs:
     """When the host of one rank was getting input; no time is in both."""
 
     data: IntervalSet  # in ranges of the data phase

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, HostInput, ProcessOperations
+from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import DTOD_KIND
@@ -188,7 +188,7 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
 
 
 def idle_causes(
-    gaps: Gaps, windows: Windows, idle_ns: Int64 | None, inputs: HostInput, calls: pa.Table | None
+    gaps: Gaps, windows: Windows, idle_ns: Int64 | None, inputs: Inputs, calls: pa.Table | None
 ) -> tuple[dict[str, Int64 | None], dict[str, Int64]]:
     """Split the idle time of each window by what held up the operation that ends each gap, by the formulas of `schema.STEPS`.
 

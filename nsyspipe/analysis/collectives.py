@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
 from nsyspipe.analysis.intervals import holders, least_of, places_in_runs, run_starts, sums_of
@@ -22,8 +21,6 @@ from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collective_of, datatype_of
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
-
-Messages = NDArray[np.void]
 
 UNGROUPED = -1
 
@@ -231,14 +228,11 @@ def comm_operations(
     begin = n_launched[np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))]
     is_told = (member != NO_MEMBER) & (launch != NEVER) & (members.starts.size > 0)
     n_before = n_launched[rows] - begin[np.where(is_told, member, NO_MEMBER)]
-    all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
     table = canonical.COMM_OPERATIONS.table(
         {
             "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
-            "comm_id": pa.array(says["comm_id"], mask=~says["has_comm_id"]),
-            "seq_number": pa.array(says["seq"], mask=~says["has_seq"]),
-            "message_bytes": pa.array(says["message_bytes"], mask=~says["has_message_bytes"]),
-            "called": pa.array(all_to_all, mask=says["kind"] != ALL_TO_ALL),
+            "comm_id": says["comm_id"], "seq_number": says["seq"], "message_bytes": says["message_bytes"],
+            "called": pc.if_else(pc.equal(says["kind"], ALL_TO_ALL), COLLECTIVES.index("all_to_all"), None),
             "launched_in": pa.array(launched_in, mask=launched_in < 0),
             "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
             "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
@@ -303,34 +297,23 @@ ALL_TO_ALL = _COLLECTIVES.index("alltoall")
 _AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
-# What NCCL reported of calls or of kernels, as records; a value counts only where its flag is set.
-MESSAGE = np.dtype([
-    ("comm_id", np.int64), ("has_comm_id", np.bool_),  # communicator: 64 bits as a signed number
-    ("seq", np.int64), ("has_seq", np.bool_),  # NCCL's own number of the call; of calls that were fused, the first one's
-    ("message_bytes", np.int64), ("has_message_bytes", np.bool_),  # as NCCL reports it; of calls that were fused, the sum
-    ("kind", np.int64),  # number of the collective that was called, or `ANY`
-    ("is_receive", np.bool_),  # whether it was ncclRecv
-    ("start", np.int64), ("end", np.int64),  # host time of the call; the end of one that never ended is before all times
-])  # fmt: skip
 
-
-def calls_of(payloads: pa.Table) -> Messages:
+def calls_of(payloads: pa.Table) -> pa.Table:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    A group's call, or one without a name, fits any kind, and counts if it has a size or a number.
+    Columns are ``start_ns``, ``end_ns``, ``comm_id``, ``seq``, ``message_bytes``, ``kind`` (the number of the collective, or
+    `ANY`) and ``is_receive`` (whether it was ncclRecv). A group's call, or one without a name, fits any kind, and counts if
+    it has a size or a number.
     """
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
     code = pc.fill_null(call.indices, len(names)).to_numpy()
-    calls: Messages = np.zeros(len(code), MESSAGE)
     kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
-    calls["kind"] = kind
-    calls["is_receive"] = np.array([*("recv" in name.lower() for name in names), False])[code]
-    calls["start"], calls["end"] = filled(payloads["start_ns"]), filled(payloads["end_ns"], -NEVER)
-    for name in ("comm_id", "seq", "message_bytes"):
-        calls[name], calls[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
-    is_call = (kind >= 0) | ((kind == ANY) & (calls["has_message_bytes"] | calls["has_seq"]))
-    return calls.take(np.flatnonzero(is_call))
+    is_receive = np.array([*("recv" in name.lower() for name in names), False])[code]
+    is_told = pc.or_(pc.is_valid(payloads["message_bytes"]), pc.is_valid(payloads["seq"])).to_numpy()
+    calls = payloads.select(["start_ns", "end_ns", "comm_id", "seq", "message_bytes"])
+    calls = calls.append_column("kind", pa.array(kind)).append_column("is_receive", pa.array(is_receive))
+    return calls.filter((kind >= 0) | ((kind == ANY) & is_told))
 
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
@@ -354,8 +337,8 @@ def _kind_of_call(text: str) -> int:
     return _COLLECTIVES.index(bare) if bare in _COLLECTIVES else _NONE
 
 
-def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:
-    """Assign NCCL's payloads to the communication kernels of one process; one entry per kernel, in their order.
+def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Table:
+    """Assign NCCL's payloads to the communication kernels of one process: a row of `calls_of` per kernel, in their order.
 
     Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
     together one to one, in order. One kernel behind several payloads of one communicator and one collective is NCCL's
@@ -370,62 +353,57 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     `payloads` is `canonical.PAYLOADS` of the process; `launches` is `NEVER` where unknown; `kinds` as of `kernel_kinds`.
     """
     calls = calls_of(payloads)
+    call_kind, call_end = calls["kind"].to_numpy(), filled(calls["end_ns"], -NEVER)  # of one that never ended
     kernel = np.flatnonzero(launches < NEVER)
     # Of equal times the call first.
-    order = np.argsort(np.concatenate((calls["start"], launches[kernel])), kind="stable")
-    is_kernel = order >= calls.size
+    order = np.argsort(np.append(calls["start_ns"], launches[kernel]), kind="stable")
+    is_kernel = order >= call_kind.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
-    kernel, kernel_block = kernel[order[is_kernel] - calls.size], block[is_kernel]
+    kernel, kernel_block = kernel[order[is_kernel] - call_kind.size], block[is_kernel]
     call, call_block = order[~is_kernel], block[~is_kernel]
-    counts = _is_counted(calls[call], call_block)
+    counts = _is_counted(calls.take(call), call_block)
     call, call_block = call[counts], call_block[counts]
     n_blocks = int(block[-1]) + 1 if block.size else 0
     n_calls, n_kernels = (np.bincount(of, minlength=n_blocks) for of in (call_block, kernel_block))
-    # A row for each kernel: a call's, a fused group's, or the last, of which nothing is known.
-    source = np.full(launches.size, -1)
-
+    source = np.full(launches.size, -1)  # a call or a fused group for each kernel, or nothing
     is_even = n_calls == n_kernels
     even_call, is_own = call[is_even[call_block]], is_even[kernel_block]
     even_kernel, even_block = kernel[is_own], kernel_block[is_own]
     is_bad = np.zeros(n_blocks, np.bool_)
-    is_bad[even_block[~fits(calls["kind"][even_call], kinds[even_kernel])]] = True
+    is_bad[even_block[~fits(call_kind[even_call], kinds[even_kernel])]] = True
     source[even_kernel[~is_bad[even_block]]] = even_call[~is_bad[even_block]]
-
     is_group = (n_calls > 1) & (n_kernels == 1)
     call, kernel, ends = call[is_group[call_block]], kernel[is_group[kernel_block]], np.cumsum(n_calls[is_group])
     last = call[ends - 1]
-    is_own = launches[kernel] < calls["end"][last]
-    own = is_own & fits(calls["kind"][last], kinds[kernel])
+    is_own = launches[kernel] < call_end[last]
+    own = is_own & fits(call_kind[last], kinds[kernel])
     source[kernel[own]] = last[own]
-    fused, is_fused = _fused(calls[call], ends - n_calls[is_group], kinds[kernel])
+    fused, is_fused = _fused(calls.take(call), ends - n_calls[is_group], kinds[kernel])
     if (launches < NEVER).all():
         is_fused &= ~is_own
-        source[kernel[is_fused]] = calls.size + np.flatnonzero(is_fused)
-    unknown = np.zeros(1, MESSAGE)
-    unknown["kind"] = ANY
-    messages: Messages = np.concatenate((calls, fused, unknown))[source]
-    return messages
+        source[kernel[is_fused]] = calls.num_rows + np.flatnonzero(is_fused)
+    return pa.concat_tables([calls, fused]).take(pa.array(source, mask=source < 0))
 
 
-def _is_counted(calls: Messages, block: Int64) -> Flags:
+def _is_counted(calls: pa.Table, block: Int64) -> Flags:
     """Leave out what a communicator receives in a block in which it also sends."""
-    codes = np.unique(calls["comm_id"], return_inverse=True)[1] + 1
-    key = block * (codes.size + 1) + np.where(calls["has_comm_id"], codes, 0)
-    is_send = (calls["kind"] == SEND_RECV) & ~calls["is_receive"]
-    return ~(calls["is_receive"] & np.isin(key, key[is_send]))
+    codes = calls["comm_id"].combine_chunks().dictionary_encode().indices
+    key = block * (len(codes) + 1) + pc.fill_null(codes, len(codes)).to_numpy()
+    kind, is_receive = (calls[name].to_numpy() for name in ("kind", "is_receive"))
+    counts: Flags = ~is_receive | ~np.isin(key, key[(kind == SEND_RECV) & ~is_receive])
+    return counts
 
 
-def _fused(calls: Messages, firsts: Int64, kinds: Int64) -> tuple[Messages, Flags]:
+def _fused(calls: pa.Table, firsts: Int64, kinds: Int64) -> tuple[pa.Table, Flags]:
     """Sum up the calls from each of the first ones on, and tell which can be one fused group, of a kernel of that kind."""
-    kind, comm, n_bytes = calls["kind"], calls["comm_id"], calls["message_bytes"]
+    kind, comm, n_bytes = calls["kind"].to_numpy(), filled(calls["comm_id"]), filled(calls["message_bytes"], 0)
+    has_comm, has_bytes = (pc.is_valid(calls[name]).to_numpy() for name in ("comm_id", "message_bytes"))
     highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
     lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
     is_group = (highest == ANY) | (lowest == highest)
-    is_group &= fits(highest, kinds) & np.logical_and.reduceat(calls["has_comm_id"], firsts)
+    is_group &= fits(highest, kinds) & np.logical_and.reduceat(has_comm, firsts)
     is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
-    fused = calls[firsts]
-    fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
-    fused["has_message_bytes"] = np.logical_and.reduceat(calls["has_message_bytes"], firsts)
     # No larger sum is believed.
-    fused["has_message_bytes"] &= np.add.reduceat(n_bytes.astype(np.float64), firsts) < 2.0**62
-    return fused, is_group
+    is_known = np.logical_and.reduceat(has_bytes, firsts) & (np.add.reduceat(n_bytes / 2**62, firsts) < 1)
+    total = pa.array(np.add.reduceat(n_bytes, firsts), mask=~is_known)
+    return calls.take(firsts).set_column(calls.column_names.index("message_bytes"), "message_bytes", total), is_group

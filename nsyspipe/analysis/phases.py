@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import NEVER, HostInput, ProcessOperations
+from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
 from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
 from nsyspipe.analysis.steps import Members, TextFamilies, Windows
@@ -104,14 +104,14 @@ class PhaseRanges:
     ends: Int64
 
 
-def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> HostInput:
+def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> Inputs:
     """Find what the host does after the end of a step range and before the start of the next.
 
     Without `canonical.HOST_CALLS` nothing is known to be quiet. A range that holds a whole step (an epoch) does not count.
     """
     gaps = nonempty(members.ends[:-1], members.starts[1:])
     if not len(gaps):
-        return HostInput(EMPTY, EMPTY)
+        return Inputs(EMPTY, EMPTY)
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     first = np.searchsorted(members.starts, starts, side="left")
     last = np.searchsorted(members.ends, ends, side="right")
@@ -119,7 +119,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == _DATA)
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     if calls is None:
-        return HostInput(data, EMPTY)
+        return Inputs(data, EMPTY)
     is_near = pc.and_(pc.greater(calls["end_ns"], int(gaps.starts[0])), pc.less(calls["start_ns"], int(gaps.ends[-1])))
     called = calls.filter(pc.and_(pc.equal(calls["thread_id"], members.thread_id), is_near))
     busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
@@ -127,7 +127,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
     longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
-    return HostInput(data, free[longest])
+    return Inputs(data, free[longest])
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:

@@ -11,14 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.attribution import (
-    HostInput,
-    ProcessOperations,
-    by_process,
-    distinct,
-    launch_times,
-    operations_of,
-)
+from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, distinct, launch_times, operations_of
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
@@ -174,7 +167,7 @@ def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candida
 
 
 def digest_process(
-    events: ProcessEvents, steps: ProcessSteps, between: HostInput, context: ReportContext
+    events: ProcessEvents, steps: ProcessSteps, between: Inputs, context: ReportContext
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
@@ -258,7 +251,7 @@ def _measured(
     phases: Mapping[str, PhaseRanges],
     members: Members,
     *,
-    between: HostInput,
+    between: Inputs,
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
     operations, recorded = events.operations, context.recorded
@@ -269,7 +262,7 @@ def _measured(
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
-    inputs = HostInput(data.shifted(offset), between.quiet.shifted(offset))
+    inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
     blocking = events.blocking_calls
     if blocking is not None and offset:
         for name in ("start_ns", "end_ns"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis import breakdown as module
-from nsyspipe.analysis.attribution import NEVER, HostInput
+from nsyspipe.analysis.attribution import NEVER, Inputs
 from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.problems import Recorded
@@ -12,7 +12,7 @@ from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, htod, ints, listed, memset, operations, unified, windows
 
 ALL = Recorded()
-NO_INPUT = HostInput(EMPTY, EMPTY)
+NO_INPUT = Inputs(EMPTY, EMPTY)
 DTOD_FIGURES = ["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"]
 
 KERNEL_FIGURES = [
@@ -204,7 +204,7 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
     table = None if blocking is None else calls(*blocking)
     gaps = idle_gaps(operations(*ops))
-    columns, by_call = idle_causes(gaps, windows(*spans), idle, HostInput(of_data, of_between), table)
+    columns, by_call = idle_causes(gaps, windows(*spans), idle, Inputs(of_data, of_between), table)
     if blocking is not None:
         assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
         assert all((one >= 0).all() for one in columns.values())

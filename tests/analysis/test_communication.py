@@ -126,9 +126,7 @@ def assigned(calls, kernels):
     """Return (communicator, number, size) of each kernel; None for what is unknown."""
     times = [NEVER if one.launch is None else one.launch for one in kernels]
     found = assign_messages(table(calls), np.array(times, np.int64), kernel_kinds(one.collective for one in kernels))
-    columns = [(found[name].tolist(), found[f"has_{name}"]) for name in ("comm_id", "seq", "message_bytes")]
-    rows = ([value if has else None for value, has in zip(*column, strict=True)] for column in columns)
-    return list(zip(*rows, strict=True))
+    return list(zip(*(found[name].to_pylist() for name in ("comm_id", "seq", "message_bytes")), strict=True))
 
 
 NOTHING = (None, None, None)
