@@ -37,8 +37,7 @@ def agreement(shorter: Int64, longer: Int64, least: float) -> tuple[float, slice
 
 def _n_equal(one: Int64, other: Int64) -> int:
     """Return how many items are equal up to the first that differs."""
-    different = np.flatnonzero(one != other)
-    return int(different[0]) if different.size else one.size
+    return int(np.append(one != other, True).argmax())
 
 
 def n_shared(one: Int64, other: Int64) -> int:

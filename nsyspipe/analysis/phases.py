@@ -92,7 +92,6 @@ def phase_costs(
 
 
 NO_WINDOW, NO_PHASE = np.int64(-1), -1
-_DATA = PHASES.index("data")
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,11 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     first = np.searchsorted(members.starts, starts, side="left")
     last = np.searchsorted(members.ends, ends, side="right")
     own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
-    is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == _DATA)
+    is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == PHASES.index("data"))
     data = union(starts[is_data], ends[is_data]).intersect(gaps)
     if calls is None:
         return Inputs(data, EMPTY)
-    is_near = pc.and_(pc.greater(calls["end_ns"], int(gaps.starts[0])), pc.less(calls["start_ns"], int(gaps.ends[-1])))
-    called = calls.filter(pc.and_(pc.equal(calls["thread_id"], members.thread_id), is_near))
+    called = calls.filter(pc.equal(calls["thread_id"], members.thread_id))
     busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
     free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1

@@ -1,4 +1,4 @@
-"""Units of launches as the steps of ranks: their windows on the host, when their backward pass runs, and which of other ranks' they are."""
+"""Units of launches as the steps of ranks: when their backward pass runs, and which of other ranks' they are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.collectives import CommOperations
 from nsyspipe.analysis.intervals import IntervalSet, holders, places_in_runs, union
 from nsyspipe.analysis.phases import PhaseRanges
-from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence, Repetition, find_repetition
-from nsyspipe.analysis.steps import REPETITION, Candidate, Members
+from nsyspipe.analysis.repetition import LEAST_BACKWARD, LaunchSequence
+from nsyspipe.analysis.steps import Members
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.table import Int64
 
@@ -26,53 +26,6 @@ _SHIFTS: Final = (0, -1, 1, -2, 2)
 _KEYS: Final = ["comm_id", "seq_number", "kind"]
 # A shift is sure where no other comes near: the spread of what ends together is half of any other's, or less.
 _SURE: Final = 0.5
-
-
-@dataclass(frozen=True)
-class RepeatedSteps:
-    """What a process launched, and the units that it repeats."""
-
-    sequence: LaunchSequence
-    units: Repetition
-
-    @property
-    def members(self) -> Members:
-        """Its units as steps: each ends where the next begins, in the middle of the host's pause between their launches."""
-        times, edges = self.sequence.time_ns, self.units.edges
-        usual = int(np.median(times[edges[1:-1]] - times[edges[1:-1] - 1]))
-        around = np.concatenate([times[:1] - usual, times, times[-1:] + usual])
-        before, behind = around[edges], around[edges + 1]
-        limits = behind - (behind - before) // 2
-        return Members(self.units.thread_id, np.empty(0, np.int64), limits[:-1], limits[1:])
-
-    @property
-    def candidate(self) -> Candidate:
-        """The family of its units, which qualifies where they are steps."""
-        steps, n_launched = self.members, self.sequence.time_ns.size
-        return Candidate(
-            name=REPETITION, thread_id=steps.thread_id, union_ns=int(steps.ends[-1] - steps.starts[0]),
-            first_start_ns=int(steps.starts[0]), n_members=steps.starts.size, is_part=not self.units.is_step,
-            # What is outside of them is no reason against them.
-            n_launched_inside=n_launched, n_launched=n_launched,
-        )  # fmt: skip
-
-    @property
-    def n_updates(self) -> int:
-        """Backward passes of a unit with an update of the loop's thread behind each, the median; 0 where no thread tells."""
-        units, inside = self.units, slice(*self.units.edges[[0, -1]].tolist())
-        thread = self.sequence.thread_id[inside]
-        is_update = self.sequence.is_optimizer[inside] & (thread == units.thread_id)
-        is_backward = np.isin(thread, units.backward_threads)
-        rows = np.flatnonzero(is_update | is_backward)
-        behind = rows[1:][is_backward[rows[:-1]] & is_update[rows[1:]]]
-        unit = np.searchsorted(units.edges - units.edges[0], behind, side="right") - 1
-        return int(np.median(np.bincount(unit, minlength=units.edges.size - 1)))
-
-
-def repeated_steps(sequence: LaunchSequence, n_steps: int | None = None) -> RepeatedSteps | None:
-    """Return the units of a process; None without any."""
-    units = find_repetition(sequence, n_steps)
-    return None if units is None else RepeatedSteps(sequence, units)
 
 
 def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | None:

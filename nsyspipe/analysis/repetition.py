@@ -9,14 +9,13 @@ import pyarrow as pa
 
 from nsyspipe.analysis.alignment import agreement, n_shared, runs_of_codes
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN, ProcessOperations
+from nsyspipe.analysis.steps import REPETITION, Candidate, Members
 from nsyspipe.model.names import is_matrix_product, is_optimizer
 from nsyspipe.model.table import Flags, Int64
 
 # Which of a launch's properties repeat, in the order in which they are tried, and how alike units have to be.
-SHAPES: Final = "names and grids"
-NAMES: Final = "names"
-COMM: Final = "collectives and optimizer"
-_LEAST_AGREEMENT: Final = {SHAPES: 0.95, NAMES: 0.95, COMM: 0.8}
+SHAPES, NAMES, COMM = "names and grids", "names", "collectives and optimizer"
+_LEAST_AGREEMENT = {SHAPES: 0.95, NAMES: 0.95, COMM: 0.8}
 # By how much a pair of units may be less alike than most: so much, six times what is usual; but no more than so much.
 _NOISE, _MOST_NOISE = 0.05, 0.15
 _LEAST_UNITS = 3
@@ -53,6 +52,7 @@ class LaunchSequence:
 class Repetition:
     """The units of one process: whole, one behind the other."""
 
+    sequence: LaunchSequence  # all that it launched
     edges: Int64  # place in the sequence where each unit begins, and the one behind the last
     agreement: float  # median over units: launches that stand in the next one too, of the longer of both
     key: str  # `SHAPES`, `NAMES` or `COMM`
@@ -69,6 +69,39 @@ class Repetition:
     def n_launches(self) -> int:
         """Launches in a unit, the median."""
         return int(np.median(np.diff(self.edges)))
+
+    @property
+    def members(self) -> Members:
+        """The units as steps: each ends where the next begins, in the middle of the host's pause between their launches."""
+        times, edges = self.sequence.time_ns, self.edges
+        usual = int(np.median(times[edges[1:-1]] - times[edges[1:-1] - 1]))
+        around = np.concatenate([times[:1] - usual, times, times[-1:] + usual])
+        before, behind = around[edges], around[edges + 1]
+        limits = behind - (behind - before) // 2
+        return Members(self.thread_id, np.empty(0, np.int64), limits[:-1], limits[1:])
+
+    @property
+    def candidate(self) -> Candidate:
+        """The family of the units, which qualifies where they are steps."""
+        steps, n_launched = self.members, self.sequence.time_ns.size
+        return Candidate(
+            name=REPETITION, thread_id=steps.thread_id, union_ns=int(steps.ends[-1] - steps.starts[0]),
+            first_start_ns=int(steps.starts[0]), n_members=steps.starts.size, is_part=not self.is_step,
+            # What is outside of them is no reason against them.
+            n_launched_inside=n_launched, n_launched=n_launched,
+        )  # fmt: skip
+
+    @property
+    def n_updates(self) -> int:
+        """Backward passes of a unit with an update of the loop's thread behind each, the median; 0 where no thread tells."""
+        inside = slice(*self.edges[[0, -1]].tolist())
+        thread = self.sequence.thread_id[inside]
+        is_update = self.sequence.is_optimizer[inside] & (thread == self.thread_id)
+        is_backward = np.isin(thread, self.backward_threads)
+        rows = np.flatnonzero(is_update | is_backward)
+        behind = rows[1:][is_backward[rows[:-1]] & is_update[rows[1:]]]
+        unit = np.searchsorted(self.edges - self.edges[0], behind, side="right") - 1
+        return int(np.median(np.bincount(unit, minlength=self.edges.size - 1)))
 
 
 def launch_sequence(
@@ -167,8 +200,9 @@ def _keyed(sequence: LaunchSequence) -> Iterator[_Keyed]:
 
 def _smallest(sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, trains: bool) -> Repetition | None:
     """Return the smallest unit by a key, a step where it is to train something, else one that most of the sequence is."""
+    updates = np.flatnonzero(sequence.is_optimizer)
     changes_thread = np.diff(sequence.thread_id, prepend=sequence.thread_id[:1]) != 0
-    n_trained = np.cumsum(sequence.is_optimizer if sequence.is_optimizer.any() else changes_thread)[keyed.places]
+    n_trained = np.cumsum(sequence.is_optimizer if updates.size else changes_thread)[keyed.places]
     tried: set[bytes] = set()
     least_unlike = 1.0  # of units that are not alike enough
     for anchors in _anchors(keyed.codes):
@@ -176,7 +210,9 @@ def _smallest(sequence: LaunchSequence, keyed: _Keyed, n_steps: int | None, *, t
         is_training = np.mean(np.diff(n_trained[anchors]) > 0) >= _LEAST_COVER
         if (trains and not is_training) or len(tried) == _MOST_ALIGNED or not _may_repeat(keyed, anchors):
             continue
-        edges = _boundaries(sequence, keyed.places[anchors])
+        places, size = keyed.places[anchors], sequence.time_ns.size
+        edges = _behind_updates(updates, places, size) if updates.size else _at_pauses(sequence, places)
+        edges = np.unique(np.concatenate([[0], edges, [size]]))
         if edges.tobytes() in tried:
             continue
         tried.add(edges.tobytes())
@@ -237,7 +273,7 @@ def _unit(sequence: LaunchSequence, keyed: _Keyed, edges: Int64) -> Repetition |
     is_whole = keyed.key != COMM or (are_in_each and (has_optimizer or not _is_part(sequence.name, edges)))
     if not is_whole or edges.size <= _LEAST_UNITS:
         return None
-    return Repetition(edges, alike, keyed.key, loop, backward, has_optimizer)
+    return Repetition(sequence, edges, alike, keyed.key, loop, backward, has_optimizer)
 
 
 def _may_repeat(keyed: _Keyed, edges: Int64) -> bool:
@@ -325,14 +361,6 @@ def _is_part(names: Int64, edges: Int64) -> bool:
     n_rare = np.count_nonzero((counts > 1) & (counts <= n_units // 2 + 1))
     # Of many that come at random a few seem regular, but none four times.
     return bool((is_part & (counts > _MOST_UNLIKE)).any() or np.count_nonzero(is_part) > n_rare / 2)
-
-
-def _boundaries(sequence: LaunchSequence, anchors: Int64) -> Int64:
-    """Return where units begin, and the ends of the sequence, from places that come once in each."""
-    size = sequence.time_ns.size
-    updates = np.flatnonzero(sequence.is_optimizer)
-    edges = _behind_updates(updates, anchors, size) if updates.size else _at_pauses(sequence, anchors)
-    return np.unique(np.concatenate([[0], edges, [size]]))
 
 
 def _behind_updates(updates: Int64, anchors: Int64, size: int) -> Int64:

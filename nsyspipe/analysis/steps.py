@@ -1,8 +1,4 @@
-"""Which NVTX ranges are the steps, each step's window on the device, and which steps a run's figures rest on.
-
-Range texts that differ only in digits form a family. Of those that qualify on every rank the one with most time on its best
-threads wins. Never steps: ranges of libraries and of operators, and the layers or micro-batches of one step.
-"""
+"""Which NVTX ranges are the steps, each step's window on the device, and which steps a run's figures rest on."""
 
 from __future__ import annotations
 
@@ -290,10 +286,8 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
 
 def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
     ends = np.append(starts[1:], last_end)[: starts.size]
-    is_complete = np.ones(starts.size, np.bool_)
-    is_complete[-1:] = False
-    is_complete[:1] &= member[:1] == 0
-    return Windows(member, starts, ends, is_complete)
+    place = np.arange(starts.size)
+    return Windows(member, starts, ends, (place < starts.size - 1) & ((place > 0) | (member == 0)))
 
 
 @dataclass(frozen=True)
@@ -332,9 +326,8 @@ def check_steps(all_steps: pa.Table, wanted: object) -> tuple[int, int]:
     ends = tuple(wanted) if isinstance(wanted, tuple | list) else (wanted, wanted)
     numbers = all_steps["step"].to_numpy()
     if len(ends) != len(("first", "last")) or not all(isinstance(one, Integral) for one in ends):
-        raise OptionError.of_kind(
-            "steps", wanted, "a step's number, or the first and the last of several", "steps=(3, 5)"
-        )
+        needed = "a step's number, or the first and the last of several"
+        raise OptionError.of_kind("steps", wanted, needed, "steps=(3, 5)")
     first, last = map(int, ends)
     if ((numbers >= first) & (numbers <= last)).any():
         return first, last

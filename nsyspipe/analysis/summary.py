@@ -77,12 +77,11 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_
 
 def phase_summary(phases: pa.Table) -> pa.Table:
     """Return the mean times of each phase, of summary steps: `schema.PHASE_SUMMARY`, sorted by phase; null where any is."""
-    rows = []
-    for phase in sorted(phases["phase"].unique().to_pylist()):
-        own = phases.filter(pc.equal(phases["phase"], phase))
-        means = {f"{name}_per_step": divided(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
-        rows.append({"phase": phase, **means})
-    return schema.PHASE_SUMMARY.from_rows(rows)
+    sums = sums_by(phases, ["phase"], schema.PHASE_TIMES)
+    means = ({f"{name}_per_step": divided(row[name], row["n"]) for name in schema.PHASE_TIMES} for row in sums)
+    return schema.PHASE_SUMMARY.from_rows(
+        [{"phase": row["phase"], **mean} for row, mean in zip(sums, means, strict=True)]
+    )
 
 
 _Sums = Mapping[str, float | None]

@@ -165,10 +165,9 @@ def representative_step(steps: pa.Table) -> int | None:
     is_shared = np.bincount(index, minlength=numbers.size) == np.unique(rank).size
     for chosen in (in_summary, is_shared, np.ones(numbers.size, np.bool_)):
         if chosen.any():
-            times = sorted(zip(walls[chosen].tolist(), numbers[chosen].tolist(), strict=True))
-            twice_median = times[(len(times) - 1) // 2][0] + times[len(times) // 2][0]
-            distance = [(abs(2 * time - twice_median), number) for time, number in times]
-            return int(min(distance)[1])
+            ordered = np.sort(walls[chosen])
+            twice_median = ordered[(ordered.size - 1) // 2] + ordered[ordered.size // 2]
+            return int(numbers[chosen][np.abs(2 * walls[chosen] - twice_median).argmin()])
     return None
 
 

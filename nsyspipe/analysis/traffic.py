@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import least_of, sums_of
 
-DATA: Final = "data"
-SHARDED: Final = "sharded"
-TENSOR: Final = "tensor"
-PIPELINE: Final = "pipeline"
-EXPERT: Final = "expert"
-OTHER: Final = "other"
-ROLES: Final = (DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER)
+ROLES = DATA, SHARDED, TENSOR, PIPELINE, EXPERT, OTHER = "data", "sharded", "tensor", "pipeline", "expert", "other"
 
 # A layer's collective stands in forward about as often as in backward; now and then one of a loss or a buffer does.
 _LEAST_IN_FORWARD = 0.2

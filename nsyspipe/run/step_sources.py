@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process
 from nsyspipe.analysis.phases import PhaseRanges
-from nsyspipe.analysis.repeated_steps import RepeatedSteps, backward_of_operators, backward_of_thread, repeated_steps
-from nsyspipe.analysis.repetition import LaunchSequence, launch_sequence
+from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
+from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
@@ -62,7 +62,7 @@ def process_steps(
     has_backward = bool((codes == PHASES.index("backward")).any())
     calls = capture.calls.all
     own_calls = [None] * len(events) if calls is None else by_process(calls, [one.process_id for one in events])
-    repeated: list[RepeatedSteps | None] = [None] * len(events)
+    repeated: list[Repetition | None] = [None] * len(events)
     launched: list[LaunchSequence] = []
     if may_repeat or not has_backward:
         launched = [
@@ -70,7 +70,7 @@ def process_steps(
             for one, own in zip(events, own_calls, strict=True)
         ]
     if may_repeat:
-        repeated = [repeated_steps(sequence, reading.n_steps) for sequence in launched]
+        repeated = [find_repetition(sequence, reading.n_steps) for sequence in launched]
         if reading.n_steps is not None and None in repeated:
             raise _not_as_many(reading.n_steps, launched[repeated.index(None)])
         measured = [own if one is None else [*own, one.candidate] for own, one in zip(measured, repeated, strict=True)]
@@ -108,21 +108,20 @@ def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str])
 
 
 def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
-    repeated = repeated_steps(sequence)
+    repeated = find_repetition(sequence)
     if repeated is None:
         return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
-    n_units = repeated.units.edges.size - 1
+    n_units = repeated.edges.size - 1
     return OptionError(
         f"--steps {n_steps}",
         "launches repeat nothing about as often",
-        found=f"{n_units} x {repeated.units.n_launches} launches",
+        found=f"{n_units} x {repeated.n_launches} launches",
         fix=f"--steps {n_units}, or leave --steps out",
     )
 
 
-def _by_repetition(process_id: int, repeated: RepeatedSteps) -> Iterator[Problem]:
+def _by_repetition(process_id: int, units: Repetition) -> Iterator[Problem]:
     """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture."""
-    units = repeated.units
     yield problem(
         "steps-by-repetition",
         process_id=process_id,
@@ -133,9 +132,9 @@ def _by_repetition(process_id: int, repeated: RepeatedSteps) -> Iterator[Problem
     )
     if not units.has_optimizer:
         yield problem("steps-without-optimizer", process_id=process_id)
-    elif (n_updates := repeated.n_updates) > 1:
+    elif (n_updates := units.n_updates) > 1:
         yield problem("steps-of-several-updates", process_id=process_id, n=n_updates)
-    n_launches = repeated.sequence.time_ns.size
+    n_launches = units.sequence.time_ns.size
     n_covered, n_ends = int(np.ptp(units.edges)), 2 * units.n_launches
     if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
         yield problem("steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}")

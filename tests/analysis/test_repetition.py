@@ -10,7 +10,7 @@ import pytest
 
 from nsyspipe.analysis import repetition
 from nsyspipe.analysis.alignment import agreement, n_common, n_shared
-from nsyspipe.analysis.repeated_steps import RepeatedSteps, aligned_numbers, backward_of_operators, backward_of_thread
+from nsyspipe.analysis.repeated_steps import aligned_numbers, backward_of_operators, backward_of_thread
 from nsyspipe.analysis.steps import Members
 from tests.build.make_comm import SEND, op, rank
 
@@ -254,7 +254,7 @@ def test_ranges_of_units_and_of_the_backward_pass() -> None:
     parts = [step()] * 4
     built = sequence(parts)
     found = units(parts)
-    steps = RepeatedSteps(built, found).members
+    steps = found.members
     # In the middle of the pause before each, the first and the last as long as the others.
     assert steps.starts.tolist() == [built.time_ns[at] - _PAUSE_NS // 2 for at in found.edges[:-1]]
     assert steps.ends.tolist() == [*steps.starts[1:].tolist(), built.time_ns[-1] + _PAUSE_NS // 2]
@@ -268,7 +268,7 @@ def test_ranges_of_units_and_of_the_backward_pass() -> None:
 
 def test_each_micro_batch_has_a_backward_pass_of_its_own() -> None:
     parts = [[*_MICRO * 4, *optimizer()]] * 4
-    ranges = backward_of_thread(sequence(parts), RepeatedSteps(sequence(parts), units(parts)).members)
+    ranges = backward_of_thread(sequence(parts), units(parts).members)
     assert ranges is not None
     assert ranges.member.tolist() == np.repeat(range(4), 4).tolist()
 
@@ -278,7 +278,7 @@ def test_two_threads_that_could_be_autograds_are_not_chosen_from() -> None:
     parts = [[*step(), *other]] * 4
     found = units(parts)
     assert found.backward_threads == (AUTOGRAD, 3)
-    assert backward_of_thread(sequence(parts), RepeatedSteps(sequence(parts), found).members) is None
+    assert backward_of_thread(sequence(parts), found.members) is None
 
 
 # When five steps of a program begin: never evenly.
