@@ -1,8 +1,4 @@
-"""How ranks' clocks are aligned, and how far the clock of a device is apart from its host's.
-
-Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start before
-its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are deep.
-"""
+"""How ranks' clocks are aligned, and how far the clock of a device is apart from its host's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,8 +80,7 @@ def _meetings(matched: Sequence[Int64], ends: Int64, report: Int64) -> list[tupl
 def _ties(place: int, difference: Int64, owner: Int64) -> Iterator[tuple[int, int, int, int]]:
     """Yield the place of the set, a report, its median difference and the spread, of reports with enough differences."""
     order = np.lexsort((difference, owner))
-    firsts = run_starts(owner[order])
-    for rows in np.split(order, firsts[1:]):
+    for rows in np.split(order, run_starts(owner[order])[1:]):
         own = difference[rows]
         if own.size >= _ENOUGH:
             median = int(floor_median(own))

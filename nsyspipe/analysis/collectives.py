@@ -216,12 +216,8 @@ def comm_operations(
     member = members_holding(members, windows, launch, start)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
-    order = _stream_order(
-        np.where(launch == NEVER, start, launch),
-        member,
-        collective[kind],
-        *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
-    )
+    device, stream = (operations.kernel_column(name)[rows] for name in ("device_id", "stream_id"))
+    order = _stream_order(np.where(launch == NEVER, start, launch), member, collective[kind], device, stream)
     says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
     launched_in, micro_batch = launching_passes(member, launch, backward)
     n_launched = np.append(0, np.cumsum(~operations.is_comm))  # compute kernels, in order of launch
@@ -301,9 +297,8 @@ ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 def calls_of(payloads: pa.Table) -> pa.Table:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
-    Columns are ``start_ns``, ``end_ns``, ``comm_id``, ``seq``, ``message_bytes``, ``kind`` (the number of the collective, or
-    `ANY`) and ``is_receive`` (whether it was ncclRecv). A group's call, or one without a name, fits any kind, and counts if
-    it has a size or a number.
+    Besides columns of that ``kind``, the number of the collective or `ANY`, and ``is_receive``, whether it was ncclRecv. A
+    group's call, or one without a name, fits any kind, and counts if it has a size or a number.
     """
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()

@@ -29,11 +29,6 @@ class IntervalSet:
         """Covered length before each interval, and after the last: one longer than the set."""
         return np.append(0, np.cumsum(self.ends - self.starts))
 
-    @property
-    def total(self) -> int:
-        """Covered length, ns."""
-        return int(self._covered_before[-1])
-
     def covered_until(self, times: Int64) -> Int64:
         """Return the length covered before each time, ns; any order of times."""
         covered = np.zeros(np.shape(times), np.int64)

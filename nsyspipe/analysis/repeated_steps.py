@@ -45,22 +45,18 @@ def backward_of_operators(ranges: pa.Table, members: Members) -> PhaseRanges | N
 def backward_of_thread(sequence: LaunchSequence, members: Members) -> PhaseRanges | None:
     """Return when autograd's thread launches and that of the steps does not; None where no single thread does.
 
-    It launches a tenth of the compute kernels of every step or more. Several such blocks in a step count: accumulation,
-    recomputation.
+    It launches a tenth of every step's compute kernels or more. Several blocks of a step count: accumulation, recomputation.
     """
     n_steps = members.starts.size
     if not n_steps:
         return None
     step = holders(members.starts, members.ends, sequence.time_ns)
     inside = step >= 0
+    ids, thread = np.unique(sequence.thread_id, return_inverse=True)
     compute = inside & ~sequence.is_comm
-    least = LEAST_BACKWARD * np.bincount(step[compute], minlength=n_steps)
-    others = [
-        thread
-        for thread in np.unique(sequence.thread_id[inside]).tolist()
-        if thread != members.thread_id
-        and (np.bincount(step[compute & (sequence.thread_id == thread)], minlength=n_steps) >= least).all()
-    ]
+    counts = np.bincount(thread[compute] * n_steps + step[compute], minlength=ids.size * n_steps).reshape(-1, n_steps)
+    least = LEAST_BACKWARD * counts.sum(axis=0)
+    others = ids[(counts >= least).all(axis=1) & (ids != members.thread_id)]
     if len(others) != 1 or not least.all():
         return None
     rows = np.flatnonzero(inside & np.isin(sequence.thread_id, (members.thread_id, *others)))

@@ -261,10 +261,9 @@ def capture_window(operations: ProcessOperations) -> Windows:
 def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     """Turn step ranges of the host into windows of the device.
 
-    A window starts at the start of the first compute or comm kernel launched inside its range, by any thread, and ends where
-    the next window starts; the last ends with the last operation launched inside its range. A range without kernels, or whose
-    first kernel does not start after the start of the window before it, has none. Without any launch the ranges are the
-    windows.
+    A window starts with the first compute or comm kernel launched inside its range, by any thread, and ends where the next
+    starts; the last ends with the last operation launched inside its range. A range without kernels, or whose first kernel
+    does not start after the start of the window before it, has none. Without any launch the ranges are the windows.
     """
     if not members.starts.size:
         return _windows(np.empty(0, np.int64), np.empty(0, np.int64), 0)
@@ -302,9 +301,8 @@ class Selection:
 def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, skip_first: int | None) -> Selection:
     """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start (an
-    `OptionError` if none is left); None drops the first, which holds the ranks' different profiler starts, if another
-    remains.
+    One value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start (`OptionError`
+    if none is left); None drops the first, which holds the ranks' different profiler starts, if another remains.
     """
     numbers, index = np.unique(step, return_inverse=True)
     order = np.lexsort((numbers, least_of(index, starts, numbers.size)))
