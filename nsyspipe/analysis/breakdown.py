@@ -19,8 +19,10 @@ Phases = NDArray[np.int8] | NDArray[np.int32]
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Unions of a rank's operations, report time, ns."""
+    """A rank's operations, its windows, and unions of the operations, report time, ns."""
 
+    operations: ProcessOperations
+    windows: Windows
     compute: IntervalSet  # C of the definitions
     comm: IntervalSet  # M
     memory: IntervalSet  # P: memcpys and memsets
@@ -36,25 +38,23 @@ def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
     return comm.without(compute)
 
 
-def device_time(operations: ProcessOperations) -> DeviceTime:
+def device_time(operations: ProcessOperations, windows: Windows) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
     compute = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
     communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
     memory = union(operations.copy_start, operations.copy_end)
-    return DeviceTime(compute, communication, memory, communication.intersect(compute))
+    return DeviceTime(operations, windows, compute, communication, memory, communication.intersect(compute))
 
 
-def breakdown(
-    operations: ProcessOperations, windows: Windows, backward: Flags | None, recorded: Recorded, device: DeviceTime
-) -> dict[str, Int64 | None]:
+def breakdown(device: DeviceTime, backward: Flags | None, recorded: Recorded) -> dict[str, Int64 | None]:
     """Split each window of one rank into disjoint parts: columns of `schema.STEPS`, which has their formulas.
 
     Operations count in the window that they run in, whatever step they belong to. `backward` flags the kernels that were
     launched inside a backward range; None when the rank has no such range. Returns one int64 per window (ns, counts and
     bytes as named), None where not recorded: see `_NEEDS`.
     """
-    comm = operations.is_comm
+    operations, windows, comm = device.operations, device.windows, device.operations.is_comm
     dtod, n_dtod, dtod_bytes = _copies(operations, operations.copy_kind == DTOD_KIND, windows)
     times = (device.compute, device.comm, device.hidden, device.exposed(device.memory))
     compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
@@ -104,15 +104,13 @@ _SHORTEST_RUN = 8
 _LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
 
 
-def grad_copies(
-    operations: ProcessOperations, windows: Windows, device: DeviceTime, in_backward: Flags | None, recorded: Recorded
-) -> dict[str, Int64 | None]:
+def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorded) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window, by the formulas of `schema.STEPS`.
 
     `in_backward` flags the copies launched inside a backward range; None where the rank has none. What is launched in the
     same nanosecond as a copy comes after it. None where copies or their kinds were not recorded.
     """
-    chosen = _in_runs(operations)
+    operations, windows, chosen = device.operations, device.windows, _in_runs(device.operations)
     if in_backward is not None:
         chosen &= in_backward
     covered, number, n_bytes = _copies(operations, chosen, windows)

@@ -224,16 +224,14 @@ def comm_operations(
     begin = n_launched[np.searchsorted(operations.kernel_launch, np.append(members.starts, 0))]
     is_told = (member != NO_MEMBER) & (launch != NEVER) & (members.starts.size > 0)
     n_before = n_launched[rows] - begin[np.where(is_told, member, NO_MEMBER)]
-    table = canonical.COMM_OPERATIONS.table(
-        {
-            "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
-            "comm_id": says["comm_id"], "seq_number": says["seq"], "message_bytes": says["message_bytes"],
-            "called": pc.if_else(pc.equal(says["kind"], ALL_TO_ALL), COLLECTIVES.index("all_to_all"), None),
-            "launched_in": pa.array(launched_in, mask=launched_in < 0),
-            "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
-            "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
-        }
-    )  # fmt: skip
+    table = canonical.COMM_OPERATIONS.table({
+        "start_ns": start, "end_ns": operations.kernel_end[rows], "member": member, "kind": kind, "stream_order": order,
+        "comm_id": says["comm_id"], "seq_number": says["seq"], "message_bytes": says["message_bytes"],
+        "called": pc.if_else(pc.equal(says["kind"], ALL_TO_ALL), COLLECTIVES.index("all_to_all"), None),
+        "launched_in": pa.array(launched_in, mask=launched_in < 0),
+        "micro_batch": pa.array(micro_batch, mask=micro_batch < 0),
+        "n_before": pa.array(n_before, mask=~is_told | (n_before < 0)),
+    })  # fmt: skip
     return CommOperations.of(kinds, table)
 
 

@@ -150,18 +150,16 @@ def events_table(
     launch, start = operations.launch, operations.start
     member = members_holding(members, rank.windows, launch, start)
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
-    return schema.EVENTS.table(
-        {
-            "rank": np.full(len(operations), rank.rank), "step": pa.array(step, mask=member == NO_MEMBER),
-            "phase": _words(phase, PHASES), "category": _words(operations.category, CATEGORIES),
-            "name": _words(operations.name, operations.names),
-            "device_id": _nullable(operations.device_id), "stream_id": _nullable(operations.stream_id),
-            "start_ns": start + rank.shift_ns, "end_ns": operations.end + rank.shift_ns, "dur_ns": operations.end - start,
-            "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
-            "correlation_id": _nullable(operations.correlation_id), "bytes": _nullable(operations.n_bytes),
-            "collective": _words(operations.collective, COLLECTIVES), "seq": _nullable(seq, NO_SEQ),
-        }
-    )  # fmt: skip
+    return schema.EVENTS.table({
+        "rank": np.full(len(operations), rank.rank), "step": pa.array(step, mask=member == NO_MEMBER),
+        "phase": _words(phase, PHASES), "category": _words(operations.category, CATEGORIES),
+        "name": _words(operations.name, operations.names),
+        "device_id": _nullable(operations.device_id), "stream_id": _nullable(operations.stream_id),
+        "start_ns": start + rank.shift_ns, "end_ns": operations.end + rank.shift_ns, "dur_ns": operations.end - start,
+        "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
+        "correlation_id": _nullable(operations.correlation_id), "bytes": _nullable(operations.n_bytes),
+        "collective": _words(operations.collective, COLLECTIVES), "seq": _nullable(seq, NO_SEQ),
+    })  # fmt: skip
 
 
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
@@ -192,15 +190,13 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
     launched = operations.launch[rows], operations.start[rows], operations.end[rows]
     counts, device_starts, device_ends = launched_in(starts, ends, launched)
     nothing = counts == 0
-    return schema.PHASE_RANGES.table(
-        {
-            "rank": np.full(order.size, rank.rank), "step": step[order], "phase": _words(code[order], PHASES),
-            "start_ns": starts + rank.shift_ns, "end_ns": ends + rank.shift_ns,
-            "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
-            "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
-            "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
-        }
-    )  # fmt: skip
+    return schema.PHASE_RANGES.table({
+        "rank": np.full(order.size, rank.rank), "step": step[order], "phase": _words(code[order], PHASES),
+        "start_ns": starts + rank.shift_ns, "end_ns": ends + rank.shift_ns,
+        "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
+        "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
+        "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
+    })  # fmt: skip
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

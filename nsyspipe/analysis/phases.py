@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nsyspipe.analysis.attribution import NEVER, Inputs, ProcessOperations
 from nsyspipe.analysis.breakdown import DeviceTime, exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, holders, nonempty, sums_of, union, union_of
-from nsyspipe.analysis.steps import Members, TextFamilies, Windows
+from nsyspipe.analysis.steps import Members, TextFamilies
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
@@ -49,14 +49,7 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
 
 
 def phase_costs(
-    phase: PhaseRanges,
-    members: Members,
-    operations: ProcessOperations,
-    windows: Windows,
-    *,
-    belongs: tuple[Flags, Flags],
-    device: DeviceTime,
-    idle_ns: Int64,
+    phase: PhaseRanges, members: Members, device: DeviceTime, belongs: tuple[Flags, Flags], idle_ns: Int64
 ) -> dict[str, Int64 | None]:
     """Measure one phase of one rank, for every step that has it.
 
@@ -64,7 +57,7 @@ def phase_costs(
     None; where the step has no window all after it are -1. `belongs` flags kernels and copies that were launched in the
     phase, `idle_ns` is as `breakdown.phase_idle` gives it.
     """
-    member = np.unique(phase.member)
+    operations, windows, member = device.operations, device.windows, np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
     kernels, copies = belongs

@@ -122,15 +122,11 @@ def launch_sequence(
     name, grid = (np.unique(key, return_inverse=True)[1].astype(np.int64) for key in keys)
     threads = _threads_of(launch[first], calls)
     products = [number for number, name in names.items() if is_matrix_product(name)]
-    return LaunchSequence(
-        time_ns=launch[first],
-        thread_id=threads,
-        name=name,
-        shape=None if (grids == UNKNOWN).any() else np.unique(name * n + grid, return_inverse=True)[1],
-        is_optimizer=np.logical_or.reduceat(np.isin(name_ids, optimizers), first) if n else np.zeros(0, np.bool_),
-        is_comm=operations.is_comm[first] & (n_kernels == 1),
-        may_begin=_before_forward(threads == main_thread_id, np.isin(name_ids[first], products)),
-    )
+    shape = None if (grids == UNKNOWN).any() else np.unique(name * n + grid, return_inverse=True)[1]
+    updates = np.logical_or.reduceat(np.isin(name_ids, optimizers), first) if n else np.zeros(0, np.bool_)
+    may_begin = _before_forward(threads == main_thread_id, np.isin(name_ids[first], products))
+    is_comm = operations.is_comm[first] & (n_kernels == 1)
+    return LaunchSequence(launch[first], threads, name, shape, updates, is_comm, may_begin)
 
 
 def _before_forward(is_main: Flags, is_product: Flags) -> Flags | None:

@@ -77,11 +77,11 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_
 
 def phase_summary(phases: pa.Table) -> pa.Table:
     """Return the mean times of each phase, of summary steps: `schema.PHASE_SUMMARY`, sorted by phase; null where any is."""
-    sums = sums_by(phases, ["phase"], schema.PHASE_TIMES)
-    means = ({f"{name}_per_step": divided(row[name], row["n"]) for name in schema.PHASE_TIMES} for row in sums)
-    return schema.PHASE_SUMMARY.from_rows(
-        [{"phase": row["phase"], **mean} for row, mean in zip(sums, means, strict=True)]
-    )
+    rows = [
+        {"phase": row["phase"]} | {f"{name}_per_step": divided(row[name], row["n"]) for name in schema.PHASE_TIMES}
+        for row in sums_by(phases, ["phase"], schema.PHASE_TIMES)
+    ]
+    return schema.PHASE_SUMMARY.from_rows(rows)
 
 
 _Sums = Mapping[str, float | None]

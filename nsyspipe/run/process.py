@@ -255,11 +255,11 @@ def _measured(
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
     operations, recorded = events.operations, context.recorded
-    device, offset = device_time(operations), events.clock.offset_ns
+    device, offset = device_time(operations, windows), events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
-    parts = breakdown(operations, windows, backward, recorded, device)
+    parts = breakdown(device, backward, recorded)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     data = union_of(union(phases["data"].starts, phases["data"].ends), between.data)
     inputs = Inputs(data.shifted(offset), between.quiet.shifted(offset))
@@ -269,7 +269,7 @@ def _measured(
             blocking = blocking.set_column(blocking.column_names.index(name), name, pc.add(blocking[name], offset))
     causes, blocked_ns_by_call = idle_causes(gaps, windows, parts["idle_ns"], inputs, blocking)
     parts |= causes
-    parts |= grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
+    parts |= grad_copies(device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
@@ -283,7 +283,7 @@ def _measured(
     costs = {}
     for code, (name, own) in enumerate(phases.items()):
         belongs = kernel_phase == code, copy_phase == code
-        costs[name] = phase_costs(own, members, operations, windows, belongs=belongs, device=device, idle_ns=idle[code])
+        costs[name] = phase_costs(own, members, device, belongs, idle[code])
     kernels, by_window = kernels_table(operations, context.names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}

@@ -31,7 +31,7 @@ MIXED_PARTS = {
 
 
 def columns(spans, *ops, recorded=ALL):
-    found = breakdown(rows := operations(*ops), windows(*spans), None, recorded, device_time(rows))
+    found = breakdown(device_time(operations(*ops), windows(*spans)), None, recorded)
     assert list(found) == list(MIXED_PARTS)
     return listed(found)
 
@@ -124,9 +124,8 @@ COLUMNS = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_co
 
 def copied(*ops, in_backward=None, recorded=ALL, spans=((0, 1000),)):
     """Return the figures of some windows; the flags are of the copies in order of launch."""
-    made = operations(*ops)
     flags = None if in_backward is None else np.array(in_backward, np.bool_)
-    found = grad_copies(made, windows(*spans), device_time(made), flags, recorded)
+    found = grad_copies(device_time(operations(*ops), windows(*spans)), flags, recorded)
     assert tuple(found) == COLUMNS
     return listed(found)
 
