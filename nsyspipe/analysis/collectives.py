@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, ProcessOperations, filled
+from nsyspipe.analysis.attribution import NEVER, filled
+from nsyspipe.analysis.breakdown import DeviceTime
 from nsyspipe.analysis.intervals import holders, least_of, places_in_runs, run_starts, sums_of
 from nsyspipe.analysis.phases import PhaseRanges, launching_passes
 from nsyspipe.analysis.steps import Members, Windows
@@ -201,23 +202,18 @@ class CommOperations:
 
 
 def comm_operations(
-    operations: ProcessOperations,
-    names: Mapping[int, str],
-    members: Members,
-    windows: Windows,
-    *,
-    payloads: pa.Table,
-    backward: PhaseRanges | None = None,
+    device: DeviceTime, names: Mapping[int, str], members: Members, payloads: pa.Table, backward: PhaseRanges | None
 ) -> CommOperations:
     """List the communication operations of one rank in order of start; `names` are texts by name id."""
+    operations = device.operations
     rows = np.flatnonzero(operations.is_comm)
     rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
-    member = members_holding(members, windows, launch, start)
+    member = members_holding(members, device.windows, launch, start)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
-    device, stream = (operations.kernel_column(name)[rows] for name in ("device_id", "stream_id"))
-    order = _stream_order(np.where(launch == NEVER, start, launch), member, collective[kind], device, stream)
+    ids = (operations.kernel_column(name)[rows] for name in ("device_id", "stream_id"))
+    order = _stream_order(np.where(launch == NEVER, start, launch), member, collective[kind], *ids)
     says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
     launched_in, micro_batch = launching_passes(member, launch, backward)
     n_launched = np.append(0, np.cumsum(~operations.is_comm))  # compute kernels, in order of launch

@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, distinct, launch_times, operations_of
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import (
+    DeviceTime,
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union, union_of
@@ -30,7 +38,6 @@ from nsyspipe.analysis.steps import (
     Candidate,
     Members,
     TextFamilies,
-    Windows,
     candidates,
     capture_window,
     members_of,
@@ -173,6 +180,7 @@ def digest_process(
     operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
     members, unmarked_backward = steps.members, steps.backward
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
+    device = device_time(operations, windows)
     phases = phase_ranges(events.ranges, context.codes, members)
     if unmarked_backward is not None:
         phases["backward"] = unmarked_backward = with_copies_behind(unmarked_backward, operations)
@@ -194,16 +202,9 @@ def digest_process(
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
         span=operations.span,
         has_launches=events.has_launches,
-        comm=comm_operations(
-            operations,
-            context.names,
-            members,
-            windows,
-            payloads=events.payloads,
-            backward=phases["backward"],
-        ),
+        comm=comm_operations(device, context.names, members, events.payloads, phases["backward"]),
         backward=unmarked_backward,
-        **_measured(events, context, windows, phases, members, between=between),
+        **_measured(events, context, device, phases, members, between=between),
     )
     problems = [*steps.problems, *_problems(events)]
     if is_one_window:
@@ -247,15 +248,15 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
 def _measured(
     events: ProcessEvents,
     context: ReportContext,
-    windows: Windows,
+    device: DeviceTime,
     phases: Mapping[str, PhaseRanges],
     members: Members,
     *,
     between: Inputs,
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
-    operations, recorded = events.operations, context.recorded
-    device, offset = device_time(operations, windows), events.clock.offset_ns
+    operations, windows = device.operations, device.windows
+    recorded, offset = context.recorded, events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None

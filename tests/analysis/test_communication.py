@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.breakdown import device_time
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind, assign_messages, comm_operations, kernel_kinds
 from nsyspipe.analysis.steps import Windows
 from nsyspipe.model.canonical import COMM_OPERATIONS, PAYLOADS
@@ -23,7 +24,7 @@ WINDOWS = windows((10, 130), (130, 260))
 
 def found(*ops, steps=STEPS, spans=WINDOWS, payloads=None):
     told = PAYLOADS.empty() if payloads is None else payloads
-    return comm_operations(operations(*ops), TEXTS, steps, spans, payloads=told)
+    return comm_operations(device_time(operations(*ops), spans), TEXTS, steps, told, None)
 
 
 def rows(*ops, columns=("start_ns", "member"), **options):
