@@ -96,7 +96,7 @@ FIRSTS = [[one("a", first=5), one("b", first=7)], [one("a", first=9), one("b", f
     ([[EPOCH, one("step #", members=1)]], [0], "Epoch #"),
     *(
         (rank, [0], family)
-        for name in ("warmup #", "Warm-up # of #", "warm_up #")
+        for name in ("warmup #", "Warm-up # of #", "warm_up #", "Train EPOCH #", "epochs")
         for rank, family in (([[one(name, union=1000), STEP]], "step #"), ([[one(name, union=1000)]], name))
     ),
     # What the option matches on any rank needs no vote; a range named like it, which was not asked for, does.

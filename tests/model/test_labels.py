@@ -13,12 +13,9 @@ from nsyspipe import errors
 from nsyspipe.cli.app import app
 from nsyspipe.errors import InputError, OptionError, in_python
 from nsyspipe.model import names as module
-from nsyspipe.model.figures import MEANS, RATIOS
 from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
 from nsyspipe.model.table import Column, table
 from tests.conftest import FROZEN
-
-DEFAULTS = {phase: re.compile(pattern) for phase, pattern in module.PHASE_PATTERNS.items()}
 
 
 @pytest.mark.parametrize(("text", "number"), [
@@ -29,21 +26,6 @@ DEFAULTS = {phase: re.compile(pattern) for phase, pattern in module.PHASE_PATTER
 ])  # fmt: skip
 def test_the_step_number_is_the_one_integer_of_the_text_without_suffixes(text, number):
     assert module.step_number(text) == number
-
-
-def test_an_epoch_is_known_by_its_name_in_any_case():
-    families = ("epoch #", "Train EPOCH #", "epochs", "step #", "epo ch")
-    assert [module.holds_steps(family) for family in families] == [True, True, True, False, False]
-
-
-@pytest.mark.parametrize("n_roles", range(5))
-def test_of_several_roles_the_first_in_order_wins(n_roles):
-    assert module.PHASES == ("backward", "forward", "optimizer", "data")
-    family = " ".join(["other", *module.PHASES[::-1][:n_roles]])
-    assert module.phase_of(family, DEFAULTS) == (module.PHASES[4 - n_roles] if n_roles else None)
-    # Patterns of one's own decide alone.
-    patterns = DEFAULTS | {"data": re.compile("^other$")}
-    assert [module.phase_of(family, patterns) for family in ("other", "data")] == ["data", None]
 
 
 def patterns(reading):
@@ -206,9 +188,3 @@ def test_a_table_is_read_as_it_is_written_maybe_without_a_key_and_never_with_an_
     assert table("calls: One row per call.\n    call text its name").key == ()
     with pytest.raises(KeyError, match="parsec"):
         table("way: One row.\n    length parsec how far")
-
-
-def test_figures_are_computed_as_their_formulas_say():
-    assert RATIOS["backward_overlap_ratio"] == ("overlap_backward_ns", "comm_ns")
-    assert MEANS["collectives_per_step"] == "n_collectives"
-    assert MEANS["idle_input_ns_per_step"] == "idle_input_ns"
