@@ -28,6 +28,13 @@ _COMMAND = re.compile(
     r"\bnsyspipe (?:analyze (?P<reports>\S+) --out (?P<out>\S+?)(?: --label (?P<label>\S+?))?"
     r"|diff (?:--against (?P<against>\S+) )?(?P<baseline>[^\s-]\S*) (?P<candidate>\S+?))(?=,? (?:for|or)\b|\n|$)"
 )
+_LONGEST_VALUE = 60
+# As the system, its loader and SQLite say it; not every library has an error of its own for that.
+# The last is what Python says of a module that it could not unpack.
+_NO_MEMORY = (
+    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
+    "Failed to launch worker thread",
+)  # fmt: skip
 
 
 def _as_call(command: re.Match[str]) -> str:
@@ -64,9 +71,6 @@ def in_python(text: str) -> str:
 
     text = _COMMAND.sub(_as_call, text)
     return _OPTION.sub(parameter, text)
-
-
-_LONGEST_VALUE = 60
 
 
 class NsyspipeError(Exception):
@@ -176,14 +180,6 @@ def short_repr(given: object) -> str:
 
 class OutputError(NsyspipeError):
     """A result cannot be written where it was asked for."""
-
-
-# As the system, its loader and SQLite say it; not every library has an error of its own for that.
-# The last is what Python says of a module that it could not unpack.
-_NO_MEMORY = (
-    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
-    "Failed to launch worker thread",
-)  # fmt: skip
 
 
 def shortage(error: BaseException) -> InputError | None:

@@ -15,6 +15,20 @@ from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Flags, Int64
 
 Phases = NDArray[np.int8] | NDArray[np.int32]
+# Figure -> what it needs of `Recorded`.
+_NEEDS = {
+    **dict.fromkeys(("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")),
+    **dict.fromkeys(("overlap_backward_ns", "n_collectives"), ("kernels", "names")),
+    **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
+    **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
+    "dtod_bytes": ("memcpy", "kinds", "sizes"),
+    "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
+}  # fmt: skip
+# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
+_SHORTEST_RUN = 8
+_LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
+PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
+_LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time means that it never was idle
 
 
 @dataclass(frozen=True)
@@ -74,17 +88,6 @@ def breakdown(device: DeviceTime, backward: Flags | None, recorded: Recorded) ->
     return columns | dict.fromkeys(lacking)
 
 
-# Figure -> what it needs of `Recorded`.
-_NEEDS = {
-    **dict.fromkeys(("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns"), ("kernels", "names")),
-    **dict.fromkeys(("overlap_backward_ns", "n_collectives"), ("kernels", "names")),
-    **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
-    **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
-    "dtod_bytes": ("memcpy", "kinds", "sizes"),
-    "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
-}  # fmt: skip
-
-
 def started_in(starts: Int64, values: Int64, windows: Windows) -> tuple[Int64, Int64]:
     """Return how many operations start in each window, and the sum of their values."""
     order = np.argsort(starts, kind="stable")
@@ -97,11 +100,6 @@ def _copies(operations: ProcessOperations, chosen: Flags, windows: Windows) -> t
     """Return the union of some copies, and the number and bytes of those that start in each window."""
     starts = operations.copy_start[chosen]
     return union(starts, operations.copy_end[chosen]), *started_in(starts, operations.copy_bytes[chosen], windows)
-
-
-# Copies of gradients out of their buckets: a model's own copies stand between kernels, DDP copies a bucket's in one go.
-_SHORTEST_RUN = 8
-_LONGEST_LATENCY_NS = 20_000  # from the end of one to the start of the next: more is a wait for something else
 
 
 def grad_copies(device: DeviceTime, in_backward: Flags | None, recorded: Recorded) -> dict[str, Int64 | None]:
@@ -140,10 +138,6 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     in_runs = np.zeros(launch.size, np.bool_)
     in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
     return in_runs
-
-
-PAUSE_NS = 2_000_000  # A host that launches one operation after the other never takes so long for the next one
-_LONGEST_LAUNCH_NS = 20_000  # to reach an idle device: a larger least time means that it never was idle
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # no ra
 _ENOUGH = 3  # one bad correlation decides nothing
 _SOLVED = 1e-24  # of the square of what there was to fit: a part of 10^12
 _MAD_SCALE = 1.4826  # makes the median of absolute deviations an estimate of the standard deviation
+_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong by, and what a launch or a return takes
+_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,6 @@ def floor_median(ordered: Int64) -> Int64:
     low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
     median: Int64 = low + (high - low) // 2
     return median
-
-
-_TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000  # what measuring may be wrong by, and what a launch or a return takes
-_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)

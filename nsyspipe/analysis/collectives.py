@@ -24,6 +24,20 @@ from nsyspipe.model.names import COLLECTIVES, algorithm_of, bare_name, collectiv
 from nsyspipe.model.table import Flags, Float64, Int32, Int64, conform, narrowed
 
 UNGROUPED = -1
+PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")  # NCCL reports one rank's part of these
+NOBODY = -1
+_ALL = slice(None)
+_AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
+NO_MEMBER = -1
+# Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
+_COLLECTIVES = (
+    "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
+)  # fmt: skip
+_ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
+SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
+ALL_TO_ALL = _COLLECTIVES.index("alltoall")
+_AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
+ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
 def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
@@ -65,9 +79,6 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     return matched
 
 
-PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")  # NCCL reports one rank's part of these
-
-
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
     """Return the size of the whole array that a collective moves, as nccl-tests counts; `n_ranks` is the communicator's."""
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
@@ -79,10 +90,6 @@ def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     if collective == "all_reduce":
         return 2 * part
     return part if collective in PER_RANK else np.ones_like(part)
-
-
-NOBODY = -1
-_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -126,9 +133,6 @@ class Waiting:
         return value * (starts == last) if name in ("late_by_ns", "is_late_significant") else value
 
 
-_AT_ONCE = 2**19  # operations that are measured at once, for what is computed on the way
-
-
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, owner: Int32, clocks: tuple[Int64, Int64]) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned.
 
@@ -169,9 +173,6 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     """Return until when an operation waits, from its start on: ``min(last start, own end)``, which is what waiting is."""
     until: Int64 = np.minimum(ends, starts + wait_ns)
     return until
-
-
-NO_MEMBER = -1
 
 
 @dataclass(frozen=True)
@@ -275,17 +276,6 @@ def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, 
     numbers = np.empty(n_pairs, np.int64)
     numbers[order] = places_in_runs(of_pair[order])
     return numbers[pair]
-
-
-# Kinds of NCCL's calls are counted through these. Sends and receives meet in one kernel.
-_COLLECTIVES = (
-    "allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce", "reducescatter", "scatter", "sendrecv",
-)  # fmt: skip
-_ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
-SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
-ALL_TO_ALL = _COLLECTIVES.index("alltoall")
-_AS_SENDS = (ALL_TO_ALL, *map(_COLLECTIVES.index, ("gather", "scatter")))  # NCCL makes sends and receives of these
-ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
 def calls_of(payloads: pa.Table) -> pa.Table:

@@ -18,6 +18,19 @@ from nsyspipe.model.side_files import CommMember, Communicator, NcclLog, Topolog
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Pair: TypeAlias = "tuple[int, int]"
 Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
+_PATH_WORDS = {
+    "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
+    "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
+}  # fmt: skip
+_SHOWN = 2
+_ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
+# What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
+# upper bound, since packets have headers.
+_GB = 1e9
+# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
+_PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
+_PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
+_REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
 
 
 def classify_transport(transport: str) -> str:
@@ -154,14 +167,6 @@ def _speed(kind: str, words: Sequence[str], path: str | None, models: Sequence[s
     return nominal_speed(models, path) if path and is_by_wire and not is_indirect else None
 
 
-_PATH_WORDS = {
-    "PIX": "one PCIe bridge", "PXB": "several PCIe bridges", "PHB": "a PCIe host bridge, usually the CPU",
-    "NODE": "the PCIe host bridges of a NUMA node", "SYS": "the link between NUMA nodes",
-}  # fmt: skip
-_SHOWN = 2
-_ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
-
-
 @dataclass(frozen=True)
 class SlowestLink:
     """The slowest of the links of a run."""
@@ -232,14 +237,6 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
             return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))
 
 
-# What data sheets promise of NVLink and PCIe by GPU model, per second and direction (half of what they call total): an
-# upper bound, since packets have headers.
-_GB = 1e9
-# PCI Express Base Specification: GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits.
-_PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
-_PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
-
-
 class Speed(NamedTuple):
     """A nominal bandwidth, and in words what it is."""
 
@@ -294,9 +291,6 @@ class NamedLink:
     def within(self) -> float:
         """What the bandwidth may be off by: what was measured lay within 8 %, a data sheet's part is rounder."""
         return 0.1 if self.is_measured else 0.2
-
-
-_REACHED = 0.78  # the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200
 
 
 def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:

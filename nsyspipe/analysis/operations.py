@@ -30,6 +30,8 @@ _COPY_NAMES = {
     12: "memcpy unified DtoH", 13: "memcpy unified DtoD", 14: "memcpy unified",
 }  # fmt: skip
 _COPY, _MEMSET = "memcpy", "memset"
+NO_SEQ = -1
+_STEP_ITSELF = -1
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,6 @@ def device_operations(
         n_bytes=np.concatenate((np.full(n_kernels, UNKNOWN), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
         names=tuple(names),
     )  # fmt: skip
-
-
-NO_SEQ = -1
-_STEP_ITSELF = -1
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.table import Flags, Int64
 
+NO_WINDOW, NO_PHASE = np.int64(-1), -1
+# What launched an operation of a step that has a backward pass.
+IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)
+
 
 def with_copies_behind(ranges: PhaseRanges, operations: ProcessOperations) -> PhaseRanges:
     """Let ranges that end with the launch of a kernel hold the device-to-device copies launched before the next kernel.
@@ -82,9 +86,6 @@ def phase_costs(
     if not member.size or not operations.n_launched:
         costs |= dict.fromkeys(("n_kernels", *measured))
     return costs
-
-
-NO_WINDOW, NO_PHASE = np.int64(-1), -1
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,6 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         earliest_end = np.append(np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max)
         contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
     return contains
-
-
-# What launched an operation of a step that has a backward pass.
-IN_FORWARD, IN_BACKWARD, BEHIND_BACKWARD = range(3)
 
 
 def launching_passes(member: Int64, launch: Int64, backward: PhaseRanges | None) -> tuple[Int64, Int64]:

@@ -20,6 +20,14 @@ from nsyspipe.model.table import Flags, Float64, Int64
 
 _NS_PER_S = 1e9
 _NOTHING = np.empty(0, np.int64)
+_Sums = Mapping[str, float | None]
+_SUMMED = tuple(dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)]))
+_TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
+_NO_SUMS: _Sums = dict.fromkeys((*_SUMMED, *_TRANSFERRED))
+_NEAR, _HALF = 0.1, 0.5
+_GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fewer where they come regularly
+_LEAST_OF_A_LEVEL = 2
+MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
 def with_ratios(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -84,12 +92,6 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     return schema.PHASE_SUMMARY.from_rows(rows)
 
 
-_Sums = Mapping[str, float | None]
-_SUMMED = tuple(dict.fromkeys([*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)]))
-_TRANSFERRED = ("transfer_ns", *dict.fromkeys(RATES.values()))
-_NO_SUMS: _Sums = dict.fromkeys((*_SUMMED, *_TRANSFERRED))
-
-
 def _figures(sums: _Sums, n_rows: int | None) -> dict[str, float | None]:
     return {
         **{name: divided(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
@@ -126,11 +128,6 @@ def _sum(column: pa.ChunkedArray) -> float | None:
 def divided(above: float | None, below: float | None) -> float | None:
     """Return a ratio; None where a part is, or without a denominator."""
     return above / below if above is not None and below else None
-
-
-_NEAR, _HALF = 0.1, 0.5
-_GAP, _REGULAR_GAP = 4.0, 2.5  # between two levels, times the spread within; fewer where they come regularly
-_LEAST_OF_A_LEVEL = 2
 
 
 @dataclass(frozen=True)
@@ -182,9 +179,6 @@ def period_of(is_long: Flags) -> int | None:
     period, *others = np.unique(np.diff(at)).tolist() or [0]
     is_whole = period > 1 and not others and at[0] < period and at[-1] + period >= is_long.size
     return period if is_whole else None
-
-
-MUCH_RATIO = 0.05  # A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %
 
 
 @dataclass(frozen=True)

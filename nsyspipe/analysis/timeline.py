@@ -15,6 +15,9 @@ from nsyspipe.analysis.operations import NO_SEQ
 from nsyspipe.model import schema
 from nsyspipe.model.table import Int64
 
+Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
+MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -27,9 +30,6 @@ class Pieces:
     names: Int64
     lengths: Int64
     seqs: Int64
-
-
-Bars: TypeAlias = "dict[str, Int64]"  # columns of bars, in order of start; names are codes
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
@@ -147,9 +147,6 @@ def comm_lanes(
         bars["wait_ns"] = waited.lengths(bars["start_ns"], bars["end_ns"])
     exposed = joined(pieces_outside(comm, compute), max_bars)
     return {"comm": (bars, names), "exposed": (exposed, names), "wait": (joined(waits, max_bars), wait_names)}
-
-
-MAX_BARS = 600  # of a lane; more cannot be told apart on a screen
 
 
 def representative_step(steps: pa.Table) -> int | None:

@@ -19,6 +19,8 @@ _SURELY_IN_FORWARD = 0.3
 # What counts, clips or averages: the loss, a norm, whether a gradient overflowed.
 SMALL_BYTES = 64 * 1024
 _SIDES = ("all_gather", "reduce_scatter")
+# From the innermost, which NCCL serves best, to the outermost.
+_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,6 @@ def between_stages(collectives: pa.Table) -> pa.ChunkedArray:
     pairs = np.unique(code[in_pairs.to_numpy()])
     is_shared = (users @ users[pairs].T > 1).any(axis=1)
     return pc.or_(in_pairs, pa.chunked_array([is_shared[code]]))
-
-
-# From the innermost, which NCCL serves best, to the outermost.
-_NESTING = (TENSOR, EXPERT, PIPELINE, SHARDED, DATA)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,37 @@ _SAYS_NOTHING = re.compile(
     r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
     r"gpu_kernel_impl(?:_nocast)?|T\d+"
 )
+_MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
+PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
+    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim|^DeepSpeedEngine\.step$",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)|data[ _-]*loader",
+}
+PHASES = tuple(PHASE_PATTERNS)
+
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2 (Arrow) and to Python.
+SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
+DIGITS_PATTERN = r"[0-9]+"
+
+# Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
+_LIBRARY_DOMAINS = (
+    "NCCL", "MPI", "DALI", "CCCL", "UCX", "cuBLAS", "cuDNN", "cuFFT", "cuSPARSE", "cuSOLVER", "cuRAND", "cuTENSOR",
+    "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
+    "libkvikio",
+)  # fmt: skip
+_ANY_CASE = (re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
+_LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
+# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
+_OPERATOR = re.compile(
+    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
+    r"|\{\s*['\"]\w+['\"]\s*:"
+)
+# What a range of one step may be called.
+_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
+_PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
+_HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
+_LARGEST_STEP = 2**63 - 1
 
 
 def collective_of(name: str) -> str:
@@ -65,9 +96,6 @@ def datatype_of(name: str) -> str | None:
 def algorithm_of(name: str) -> str | None:
     """Return algorithm and protocol in a communication kernel's name, ``RING_LL``; None when it says none."""
     return found[1] if (found := _ALGORITHM.search(name)) else None
-
-
-_MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
 
 
 def is_matrix_product(name: str) -> bool:
@@ -123,38 +151,6 @@ def _without_brackets(name: str) -> tuple[str, str]:
             continue
         inside.append(" ")
     return "".join(outside), "".join(inside)
-
-
-PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
-    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
-    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
-    "optimizer": r"(?i)\boptim|^DeepSpeedEngine\.step$",
-    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)|data[ _-]*loader",
-}
-PHASES = tuple(PHASE_PATTERNS)
-
-# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2 (Arrow) and to Python.
-SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
-DIGITS_PATTERN = r"[0-9]+"
-
-# Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
-_LIBRARY_DOMAINS = (
-    "NCCL", "MPI", "DALI", "CCCL", "UCX", "cuBLAS", "cuDNN", "cuFFT", "cuSPARSE", "cuSOLVER", "cuRAND", "cuTENSOR",
-    "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
-    "libkvikio",
-)  # fmt: skip
-_ANY_CASE = (re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
-_LIBRARY_DOMAIN = re.compile("|".join(_ANY_CASE))  # abbreviations as they are written
-# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
-_OPERATOR = re.compile(
-    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
-    r"|\{\s*['\"]\w+['\"]\s*:"
-)
-# What a range of one step may be called.
-_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
-_PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
-_HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
-_LARGEST_STEP = 2**63 - 1
 
 
 def step_number(text: str) -> int | None:

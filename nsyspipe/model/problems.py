@@ -5,17 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 SEVERITIES = ("error", "warning", "info")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of problem: its message and fix are templates over the facts of the case."""
-
-    severity: str
-    message: str
-    fix: str | None = None
-
-
 # What mends several of them.
 _MENDS = {
     "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
@@ -122,6 +111,20 @@ _KINDS = """
     not-judged (info): not judged: {rules} ({reason}) -> {how}
     undecoded-payload (info): {n} NVTX payloads do not fit their description: ignored
 """
+# The problem that each lacking fact is.
+NOT_RECORDED = {
+    "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
+    "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of problem: its message and fix are templates over the facts of the case."""
+
+    severity: str
+    message: str
+    fix: str | None = None
 
 
 def _kind(line: str) -> tuple[str, Kind]:
@@ -189,10 +192,3 @@ class Recorded:
     # the kind of every copy, and the bytes of every device-to-device copy
     kinds: bool = True
     sizes: bool = True
-
-
-# The problem that each lacking fact is.
-NOT_RECORDED = {
-    "kernels": "no-kernels", "names": "no-kernel-names", "memcpy": "no-memcpy", "memset": "no-memset",
-    "kinds": "no-copy-kind", "sizes": "no-copy-bytes",
-}  # fmt: skip
