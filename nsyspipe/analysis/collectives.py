@@ -1,8 +1,4 @@
-"""The communication operations of each rank, which of different ranks are one collective, and what those say.
-
-A kernel and its call share no id, but an order: each call comes before its launch, inside the call's own range or, when calls
-are grouped, in the ``ncclGroupEnd`` behind them.
-"""
+"""The communication operations of each rank, which of different ranks are one collective, and what those say."""
 
 from __future__ import annotations
 
@@ -55,7 +51,6 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     key = group[chosen] * n_ranks + rank[chosen]
     order = np.argsort(key, kind="stable")
     key, rows = key[order], chosen[order]
-
     # A cell is what one rank has of one group.
     cell_first = run_starts(key)
     cell_count = np.diff(cell_first, append=key.size)
@@ -66,16 +61,13 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     most = np.maximum.reduceat(cell_count, group_first)
     required = n_required[cell_group[group_first]]
     is_matched = (fewest == most) & (n_cells == required) & (n_cells > 1)
-
     matched = []
     for size in np.unique(n_cells[is_matched]).tolist():
         own = np.flatnonzero(is_matched & (n_cells == size))
         cells = group_first[own][:, np.newaxis] + np.arange(size)
         # Row k of a group's block takes the k-th operation of each of its cells.
         block = np.repeat(np.arange(own.size), fewest[own])
-        begin = np.cumsum(fewest[own]) - fewest[own]
-        k = np.arange(block.size) - begin[block]
-        matched.append(rows[cell_first[cells[block]] + k[:, np.newaxis]])
+        matched.append(rows[cell_first[cells[block]] + places_in_runs(block)[:, np.newaxis]])
     return matched
 
 
@@ -319,7 +311,8 @@ def _kind_of_call(text: str) -> int:
 def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Table:
     """Assign NCCL's payloads to the communication kernels of one process: a row of `calls_of` per kernel, in their order.
 
-    Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
+    A kernel and its call share no id, but an order: a call comes before its launch, in its own range or in the
+    ``ncclGroupEnd`` behind it. Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
     together one to one, in order. One kernel behind several payloads of one communicator and one collective is NCCL's
     fusion of a group: their sizes are summed. (Launched inside the last payload's own range, it is no group's but that
     call's.) All else is ambiguous, a payload that names another collective than its kernel included: the kernels of that
