@@ -5,31 +5,27 @@ what cannot be started; 3 when it ended well but reports are missing; 124 when a
 143 on SIGTERM.
 """
 
-from __future__ import annotations
-
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
 from nsyspipe.capture.rank import Captured, NsysOutput, report_there
-from nsyspipe.capture.status import STATUS_DIR, RankRecord, loop_has_ended, read_programs, read_records
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
-
-if TYPE_CHECKING:
-    import subprocess
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
-# For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
-_HURRY_S, _LAST_WORDS_S = 1.0, 3.0
+# For somebody who has asked twice; until every rank has said how it ended, once its processes have; and for a program that
+# has said that its loop is over.
+_HURRY_S, _LAST_WORDS_S, _LINGER_S = 1.0, 3.0, 120.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -121,9 +117,9 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            limits.append((self._since.get("loop", now), "exit", job.linger_s))
-            if job.ends_any:
-                limits.append((self._since.get("capture", now), "linger", job.linger_s))
+            linger_s = _LINGER_S if job.linger_s is None else job.linger_s
+            limits.append((self._since.get("loop", now), "exit", linger_s))
+            limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 
     def _look(self, now: float) -> None:
@@ -139,7 +135,8 @@ class _Running:
             if self._node_report_at is None and self._of_node.is_whole(now):
                 self._node_report_at = time.time()
             is_whole = self._node_report_at is not None
-        is_loop_over = all(loop_has_ended(self._directory, one.rank) for one in records)
+        programs = read_programs(self._directory)
+        is_loop_over = all(one.rank in programs and programs[one.rank].loop_ended for one in records)
         are_ranks_over = all(one.status is not None for one in records)
         for what, is_so in (("loop", is_loop_over), ("ranks", are_ranks_over), ("capture", is_whole)):
             if is_so:

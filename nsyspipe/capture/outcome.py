@@ -1,26 +1,22 @@
 """When a captured job has ended: what to say of it, its reports exported, its sidecar written, and what to do next."""
 
-from __future__ import annotations
-
 import glob
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.capture import sidecar
+from nsyspipe.capture.plan import Job
 from nsyspipe.capture.rank import NOTHING, is_missed_agent
+from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
-
-if TYPE_CHECKING:
-    from nsyspipe.capture.plan import Job
-    from nsyspipe.capture.status import Program, RankRecord
 
 _NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
 # The warm-up is enough for a first step that is slower than the others.
@@ -211,7 +207,8 @@ def _describe(
     """Write topology and sidecar, and return what to say of them."""
     key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
-    sidecar.write_topology(place, around)
+    if around.topology is not None:
+        sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), around.topology)
     ranks = []
     for one in records:
         problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)

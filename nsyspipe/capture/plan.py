@@ -4,8 +4,6 @@
 graphs are traced, a line each. Exit status 2 if something is missing; a dry run says all that is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -18,15 +16,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import ask, installed, ranges_reach, torch_versions
-
-if TYPE_CHECKING:
-    from nsyspipe.nsys.programs import Nsys
+from nsyspipe.nsys.programs import Nsys, ask, installed, ranges_reach, torch_versions
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
@@ -37,7 +32,7 @@ _REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-_LINGER_S, _MOST_NAMED = 120.0, 3
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -57,13 +52,11 @@ class Job:
     trace: tuple[str, ...]
     capture_range: str
     attach_steps: str | None  # A:B where the program is captured unchanged; None where it begins its capture itself
-    # limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
-    # over; 0 for none, but nsys always has one
+    # limits for the whole job, for nsys once the program has ended, and for any program once its reports are whole; 0 for
+    # none, but nsys always has one; None where nobody has asked for the last
     timeout_s: float
     exit_timeout_s: float
-    linger_s: float
-    # whether the last of these holds for any program once its reports are whole: somebody has asked for it
-    ends_any: bool
+    linger_s: float | None
     is_exported: bool
     is_forced: bool
 
@@ -136,10 +129,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--no-export", dest="is_exported", action="store_false")
     parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
-    given = vars(parser.parse_args(words[:at]))
-    ends_any = given["linger_s"] is not None
-    given["linger_s"] = given["linger_s"] if ends_any else _LINGER_S
-    return Job(**given, ends_any=ends_any, command=tuple(words[at + 1 :]))
+    return Job(**vars(parser.parse_args(words[:at])), command=tuple(words[at + 1 :]))
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
@@ -163,7 +153,7 @@ class Room(contextlib.AbstractContextManager["Room"]):
         self._aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
         self._made = [folder for folder in job.name.parents if not folder.exists()]
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> Self:
         job = self._job
         if job.nsys is None:
             return self

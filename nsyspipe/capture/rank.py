@@ -4,28 +4,24 @@
 is passed on, and what came of it goes to the launcher as a `RankRecord`, also without nsys.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
-
-if TYPE_CHECKING:
-    import subprocess
 
 NOTHING = "nothing was captured"
 

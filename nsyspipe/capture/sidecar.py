@@ -113,7 +113,7 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     return True if is_without else None
 
 
-_TOPOLOGY, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
+TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
 CUT_SHORT = rf"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
@@ -150,23 +150,25 @@ def sidecar_document(
     ranks: Iterable[CapturedRank] = (),
     programs: Mapping[int, Program] | None = None,
     *,
+    surroundings: Surroundings,
     captured_at: datetime | None = None,
     environment: Mapping[str, str] | None = None,
-    surroundings: Surroundings | None = None,
     key: HashKey | None = None,
     **facts: Any,  # noqa: ANN401 - of the document, as they are
 ) -> dict[str, Any]:
     """Collect what a sidecar says, once the job has ended, on the node that ran it; nothing is written.
 
     The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
-    whose pids are not in the reports for another capture's. Time, environment, surroundings and
-    key are this process's if left out. The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``:
-    ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
+    whose pids are not in the reports for another capture's. Time, environment and key are this process's if left out.
+    The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
     """
-    around = surroundings or gather_surroundings(program_directory(command))
     key, programs = key or hash_key(), programs or {}
+    around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
+    # What the training program saw goes before what this process finds installed.
+    versions = ("cuda_version", "torch_version", "nccl_version")
+    seen = {name: said for name in versions if (said := _common(programs, name))}
     rows = _ranks({one.rank: one for one in ranks}, programs)
-    topology_file = place.file(_TOPOLOGY)
+    topology_file = place.file(TOPOLOGY_SUFFIX)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
     pattern = _common(programs, "step_pattern")
@@ -177,26 +179,13 @@ def sidecar_document(
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
-        "git_commit": around.git_commit,
-        "git_is_dirty": around.git_is_dirty,
-        "host": around.host,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        "world_size": facts.get("world_size"),
-        "ended_by": facts.get("ended_by"),
+        **(around | seen | facts),
         "ranks": [asdict(row) for row in rows],
-        "gpus": [asdict(gpu) for gpu in around.gpus],
-        "driver_version": around.driver_version,
-        # What the training program saw goes before what this process finds installed.
-        "cuda_version": _common(programs, "cuda_version") or around.cuda_version,
-        "torch_version": _common(programs, "torch_version") or around.torch_version,
-        "nccl_version": _common(programs, "nccl_version") or around.nccl_version,
-        "nsys_version": facts.get("nsys_version"),
-        "python_version": around.python_version,
         "trace": [recorded_value(one, key, name="trace") for one in facts.get("trace", ())],
-        "capture_range": facts.get("capture_range"),
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
-        "nccl_log_files": _logs(place, rows, around.host),
+        "nccl_log_files": _logs(place, rows, surroundings.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
         "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
         "environment": recorded_environment(os.environ if environment is None else environment, key),
@@ -223,14 +212,8 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def write_topology(place: Place, surroundings: Surroundings) -> None:
-    """Write what ``nvidia-smi topo -m`` printed, if it printed anything, beside the reports; OutputError if it cannot."""
-    if surroundings.topology is not None:
-        write_sidecar(place.file(_TOPOLOGY), surroundings.topology)
-
-
 def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
-    """Write a sidecar; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
+    """Write a sidecar, or a text beside it; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
     text = document if isinstance(document, str) else json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

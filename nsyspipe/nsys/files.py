@@ -183,9 +183,7 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise NotAReportError(
-                    str(path), "no ordinary file, where a report was needed", fix="name the file itself"
-                )
+                raise no_file(path)
             header = os.read(file, _HEADER_BYTES)
         finally:
             os.close(file)
@@ -207,6 +205,11 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
                 problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
                 raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
+
+
+def no_file(path: Path) -> NotAReportError:
+    """Return the error for what is there and no ordinary file."""
+    return NotAReportError(str(path), "no ordinary file, where a report was needed", fix="name the file itself")
 
 
 def _no_database(path: Path) -> NotAReportError:

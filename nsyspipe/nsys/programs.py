@@ -272,9 +272,12 @@ class Nsys:
         return self._helps[command]
 
 
-def find(program: str | None = None) -> Nsys:
-    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed."""
-    path = _path(program)
+def find(program: str | None = None, *, or_else: str = "") -> Nsys:
+    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed.
+
+    NsysNotFoundError if there is none (`or_else` is what helps besides), NsysFailedError if it does not answer as nsys does.
+    """
+    path = _path(program, or_else)
     output = ask([str(path), "--version"], _ANSWER_S)
     if output is None:
         problem = "cannot be started"
@@ -290,11 +293,11 @@ def find(program: str | None = None) -> Nsys:
     raise NsysFailedError(str(path), problem, fix=fix)
 
 
-def _path(program: str | None) -> Path:
+def _path(program: str | None, or_else: str) -> Path:
     if program is None:
         if (found := find_nsys()) is not None:
             return found.path
-        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH"
+        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
     given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)
