@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -58,10 +57,10 @@ def gather_surroundings(
     directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
     """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
-    patience = Patience(ask, total_s)
-    there, driver = gpus(patience, search_path)
-    links = topology(patience, search_path) if there else None
-    commit, is_dirty = _commit(patience, directory, search_path)
+    patience = Patience(ask, total_s, search_path)
+    there, driver = gpus(patience)
+    links = topology(patience) if there else None
+    commit, is_dirty = (None, None) if directory is None else _commit(patience, directory)
     versions = (*torch_versions(), nccl_version(root), platform.python_version())
     host = printable(platform.node())[:_LONGEST_NAME] or None  # as nsys records it
     return Surroundings(host, there, driver, links, *versions, commit, is_dirty)
@@ -74,13 +73,11 @@ def program_directory(command: Sequence[str]) -> Path | None:
     return None if program is None else Path(program).absolute().parent
 
 
-def _commit(patience: Patience, directory: Path | None, search_path: str | None) -> tuple[str | None, bool | None]:
+def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | None]:
     """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
-    if (git := shutil.which("git", path=search_path)) is None or directory is None:
-        return None, None
     # Changes nothing, and starts no program that the repository's configuration names.
     settings = [word for one in _NO_PROGRAMS for word in ("-c", one)]
-    here = (git, "-C", str(directory), "--no-optional-locks", *settings)
+    here = ("git", "-C", str(directory), "--no-optional-locks", *settings)
     commit = patience.answer(*here, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
         return None, None
@@ -94,7 +91,7 @@ def _commit(patience: Patience, directory: Path | None, search_path: str | None)
         return commit, None
     for one in sorted(filters):
         settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    there = (git, "-C", top, "--no-optional-locks", *settings)
+    there = ("git", "-C", top, "--no-optional-locks", *settings)
     return commit, _is_dirty(patience, there, has_filters=bool(filters))
 
 

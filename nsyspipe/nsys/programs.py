@@ -136,16 +136,17 @@ def printed(
 class Patience:
     """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
 
-    def __init__(self, run: Run, total_s: float) -> None:
-        self._run, self._deadline = run, time.monotonic() + total_s
+    def __init__(self, run: Run, total_s: float, search_path: str | None = None) -> None:
+        self._run, self._deadline, self._search_path = run, time.monotonic() + total_s, search_path
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed; one that there is no time for did not answer."""
+        """Return what a program printed, None where it is not on the search path; one that there is no time for did not answer."""
         left = min(self._deadline - time.monotonic(), _PROGRAM_S)
         if program in self._hung or left <= 0:
             return Output(None, "")
-        output = self._run([program, *arguments], left)
+        path = shutil.which(program, path=self._search_path)
+        output = self._run([path, *arguments], left) if path else None
         if output is not None and output.status is None:
             self._hung.add(program)
         return output
