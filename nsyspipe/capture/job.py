@@ -13,10 +13,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
-from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
+from nsyspipe.capture.plan import Job, parse_job, room_for
 from nsyspipe.capture.rank import Captured, NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
@@ -32,9 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one job on this node and return the launcher's exit status."""
     try:
         job = parse_job(sys.argv[1:] if words is None else words)
-        if job.nsys is not None:
-            check_ranks(job.chosen, job.world_size)
-        with supervision.interruptible(), Room(job) as room:
+        with supervision.interruptible(), room_for(job) as room:
             return _captured_job(job, room)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
@@ -46,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return supervision.SIGNALLED + number
 
 
-def _captured_job(job: Job, room: Room) -> int:
+def _captured_job(job: Job, room: SimpleNamespace) -> int:
     where = None
     try:
         with supervision.short_directory() as directory:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nsyspipe.capture import sidecar
 from nsyspipe.capture.plan import Job
-from nsyspipe.capture.rank import NOTHING, is_missed_agent
+from nsyspipe.capture.rank import MISSED_AGENT, NOTHING
 from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
@@ -160,7 +160,7 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
 def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
-        fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
+        fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [what, found, fix]
     status = failed.status or 0
     how = f"ended with status {status}; its own message stands above"

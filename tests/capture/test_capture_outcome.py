@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe.capture.outcome import End, judge
 from nsyspipe.capture.plan import parse_job
-from nsyspipe.capture.rank import NOTHING, Captured, NsysOutput, is_missed_agent, last_words, output_of, report_there
+from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, Captured, NsysOutput, last_words, output_of, report_there
 from nsyspipe.capture.status import Program, RankRecord
 
 WELL = End(0)
@@ -148,5 +148,5 @@ def test_the_output_has_this_process_s_rank_and_an_agent_that_was_missed_is_know
     assert output_of(["nsys", "profile"]) is None
     (place / "log").write_text("[1/2]\nException: Connection to Agent lost: End of file\n")
     assert last_words(place / "log") == ": Exception: Connection to Agent lost: End of file"
-    assert is_missed_agent(last_words(place / "log"))
-    assert not is_missed_agent(": unrecognised option")
+    assert MISSED_AGENT.search(last_words(place / "log"))
+    assert not MISSED_AGENT.search(": unrecognised option")

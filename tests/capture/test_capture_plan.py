@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import plan as ready
-from nsyspipe.capture.plan import Room, earlier_files, parse_job
+from nsyspipe.capture.plan import earlier_files, parse_job, room_for
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import parse_ranks
@@ -34,7 +34,7 @@ def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
 @pytest.mark.parametrize("is_used", [False, True])
 def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(tmp_path, is_used):
     (tmp_path / "a").mkdir()
-    with Room(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
+    with room_for(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
         assert (tmp_path / "a" / "b" / "c").is_dir()
         if is_used:
             (tmp_path / "a" / "b" / "note").touch()
