@@ -297,7 +297,7 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         if not there:
             fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
         if options.dry_run:
-            fix = "none to look at the command; the machine that captures has to have them"
+            fix = "--dry-run needs none; the machine that captures has to have them"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
     # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.

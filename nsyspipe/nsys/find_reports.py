@@ -24,7 +24,7 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.model.names import decoded, printable
+from nsyspipe.model.names import decoded, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
@@ -153,9 +153,8 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             elif path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
-                if not found and any(one.name.startswith("run_id=") for one in path.iterdir()):
-                    problem, fix = "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
-                    fix = _word(fix)
+                if not found and (inside := table_of_store(path)):
+                    problem, fix = inside[0], _word(inside[1])
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):

@@ -21,7 +21,8 @@ def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
     told = ""
     for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):
         machine.put_gpus(n or 1)
-        told += f"$ {n} GPUs: sweep.sh --list {words}\n" + sweep(machine, "--list", *words.split()).out
+        answer = sweep(machine, "--list", *words.split())
+        told += f"$ {n} GPUs: sweep.sh --list {words}\n{answer.err}{answer.out}"
     pinned("launchers/sweep_lists.txt", told)
     assert machine.files() == []
 
@@ -29,7 +30,7 @@ def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
 @pytest.mark.slow
 def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
     answer = sweep(machine, "--cpu", "--dry-run", "-o", "d", "--only", "^ddp", "--", "--lr", "1")
-    printed = [line for line in answer.err.splitlines() if line.startswith("env ")]
+    printed = [line for line in answer.out.splitlines() if line.startswith("env ")]
     there = sweep(machine, "--cpu", "--list", "--only", "^ddp")
     assert (answer.status, len(printed)) == (0, there.out.count("\n"))
     assert all(re.search(r"--json d/ddp-[\w-]+\.train\.json --lr 1$", line) for line in printed)

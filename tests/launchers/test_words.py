@@ -28,7 +28,7 @@ REFUSED = [
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
     *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
     *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "ddp.sh -n 2 train.py"),
-    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing"),
+    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
 ]  # fmt: skip
 PRINTED = [
     *("ddp.sh -n 2 -- --lr 1", "baseline.sh", "ddp.sh --cuda-graph-trace graph", "ddp.sh --trace nvtx", "ddp.sh --no-profile"),
@@ -254,7 +254,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
         refused = run(script, status=2)
         assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
         return
-    assert run(script, "-h").stdout == told.stdout
+    assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
     assert max(map(len, told.stdout.splitlines())) <= 120
     assert f"  launchers/{script.name}" in told.stdout
     known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
@@ -281,7 +281,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
     assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
-    assert "  fix: none to look at the command; the machine that captures has to have them\n" in told.err
+    assert "  fix: --dry-run needs none; the machine that captures has to have them\n" in told.err
     given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
     for words in given:
         assert words in told.out
