@@ -177,8 +177,7 @@ class _Running:
             records = [self._came(one, of_node) for one in records]
             ended_by = end.why if end.why != "command" else None
             written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
-        expected = job.expected([one.rank for one in records])
-        status, lines = judge(job, records, expected, programs, end)
+        status, lines = judge(job, records, programs, end)
         for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:

@@ -52,14 +52,13 @@ class End(NamedTuple):
     after_s: float = 0.0
 
 
-def judge(
-    job: Job, records: Sequence[RankRecord], expected: Sequence[int], programs: Mapping[int, Program], end: End
-) -> tuple[int, list[str]]:
-    """Return the launcher's exit status and what to say, by what a job's ranks left, which were expected, and its end.
+def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End) -> tuple[int, list[str]]:
+    """Return the launcher's exit status and what to say, by what a job's ranks left and how it ended.
 
     0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys did not start it.
     """
-    captured = [one for one in records if one.rank in set(expected) and one.report]
+    expected = job.expected([one.rank for one in records])
+    captured = [one for one in records if one.rank in expected and one.report]
     reports = dict.fromkeys(one.report for one in records if one.report)  # a node's has several ranks
     names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
     found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
@@ -162,13 +161,13 @@ def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) 
         what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [what, found, fix]
-    status = failed.status or 0
+    status = failed.status or 1
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
-    return status or 1, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
+    return status, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
 
 
 def _signal(status: int) -> str:

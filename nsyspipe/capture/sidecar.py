@@ -19,7 +19,7 @@ from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
-from nsyspipe.nsys.command_words import recorded_command, recorded_environment, recorded_value
+from nsyspipe.nsys.command_words import recorded_command, recorded_environment
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.nsys.machine import Gpu, gpus, topology
 from nsyspipe.nsys.programs import ROOT, Patience, ask, nccl_version, torch_versions
@@ -180,7 +180,7 @@ def sidecar_document(
         "n_nodes": place.n_nodes,
         **(around | seen | facts),
         "ranks": [asdict(row) for row in rows],
-        "trace": [recorded_value(one, key, name="trace") for one in facts.get("trace", ())],
+        "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
         "nccl_log_files": _logs(place, rows, surroundings.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,

@@ -293,7 +293,7 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     with contextlib.suppress(OSError), report.open("rb") as file:
         if header := _HEADER.search(file.read(_HEADER_BYTES)):
             captured = header[1].decode("ascii").replace("@", ".")
-            if numbers(captured) > nsys.version:
+            if numbers(captured) > numbers(nsys.version_text):
                 return captured
     return f"later than {nsys.version_text}" if "newer than your" in said else None
 

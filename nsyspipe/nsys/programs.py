@@ -247,16 +247,11 @@ def trace_values_in(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers, and its version as it says it (``2024.2.3.38``)."""
+    """An nsys that answers, and its version as it says it (``2024.2.3.38``; `numbers` of it compare)."""
 
     path: Path
     version_text: str
     _helps: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """The numbers of its version, to compare by."""
-        return numbers(self.version_text)
 
     def trace_values(self) -> tuple[str, ...]:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
