@@ -299,16 +299,12 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     program(tmp_path, "scontrol", f'cat "{tmp_path}/said/$*"')
     program(tmp_path, "srun", 'printf "%s\\n" "$@"')
     slurm = {
-        "SLURM_CPUS_PER_TASK": "32",
-        "SLURM_JOB_END_TIME": str(int(time.time()) + 1800),
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "nodes",
-        "SLURM_NNODES": "2",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-    }
+        "CPUS_PER_TASK": "32", "JOB_END_TIME": str(int(time.time()) + 1800), "JOB_ID": "7", "JOB_NODELIST": "nodes",
+        "NNODES": "2", "SUBMIT_DIR": str(tmp_path),
+    }  # fmt: skip
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **{f"SLURM_{name}": text for name, text in slurm.items()}}
     answers = []
     for _ in range(2):
-        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
         words = ["bash", copy, "--program", "train.py"]
         answers.append(subprocess.run(words, capture_output=True, text=True, env=environment, timeout=20, check=False))
         put(tmp_path, "said/show job 7", "JobId=7\n   Command=(null)\n")

@@ -107,8 +107,11 @@ def test_what_is_up_to_date_needs_no_nsys_at_all_and_force_or_a_newer_report_exp
     os.utime(report, (time.time() + 10,) * 2)
     # Its time is ahead of the clock, which must not make it outdated for ever.
     assert statuses(attempt_exports([report], nsys=old)) == [EXPORTED]
-    monkeypatch.setenv("PATH", "/nonexistent")
+    take_nsys_away(monkeypatch)
     assert statuses(attempt_exports([report])) == [UP_TO_DATE]
+    with pytest.raises(NsysNotFoundError) as caught:
+        attempt_exports([report], force=True)
+    assert "on the machine that captured" in caught.value.fix
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"SQLite format 3\0" + b"\1" * 200, None])
@@ -227,13 +230,6 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
     for name in ("gone.nsys-rep", "."):  # what is no file
         with pytest.raises(InputError):
             export_reports([tmp_path / name], nsys=picky)
-
-
-def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
-    take_nsys_away(monkeypatch)
-    with pytest.raises(NsysNotFoundError) as caught:
-        export_reports([report])
-    assert "on the machine that captured" in caught.value.fix
 
 
 # --- new files, and who claims a place ------------------------------------------------------------

@@ -152,11 +152,8 @@ def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(c
     assert now[0] < 10
 
 
-def test_the_newest_nsys_of_the_usual_places_is_found_off_the_path(checks, place):
-    for version in ("2024.2.3", "2025.10.1", "2025.9.1"):
-        folder = place[0] / "opt/nvidia/nsight-systems" / version
-        program(folder / "bin", "nsys", printing(version=VERSION))
-        program(folder / "host-linux-x64", "QdstrmImporter", "")
+def test_an_nsys_of_a_usual_place_is_told_with_how_to_put_it_on_the_path(checks, place):
+    program(place[0] / "opt/nvidia/nsight-systems/2025.10.1/bin", "nsys", printing(version=VERSION))
     found = checks()
     assert found["nsys"].status == "warning"
     assert found["nsys"].fix == "export PATH=/opt/nvidia/nsight-systems/2025.10.1/bin:$PATH"
@@ -194,26 +191,23 @@ def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     assert "in a clone of nsyspipe: pip install '.[train]'" in found.fix
 
 
-@pytest.mark.parametrize(
-    ("driver", "torch", "says"),
-    [
-        ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
-        ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
-        ("missing", "missing", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu) with a Python"),
-        ("ok", "missing", "This machine can analyze reports, convert .nsys-rep files and capture runs with a Python that has"),
-        ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("driver", "torch", "says"), [
+    ("ok", "ok", ", convert .nsys-rep files and capture runs."),
+    ("missing", "warning", ", convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
+    ("missing", "missing", ", convert .nsys-rep files and capture runs on its CPUs only (--cpu) with a Python"),
+    ("ok", "missing", ", convert .nsys-rep files and capture runs with a Python that has"),
+    ("unknown", "ok", " and convert .nsys-rep files; unclear whether it can capture runs."),
+])  # fmt: skip
 def test_a_machine_can_capture_what_its_cpus_do_and_what_another_python_trains(driver, torch, says):
     facts = (("nsyspipe", "ok", "", ANALYZE), ("cuda_driver", driver, "", CAPTURE), ("torch", torch, "", CAPTURE))
     found = [Check(*fact) for fact in facts]
-    assert " ".join(as_text(machine_blocks(found), Console(width=100)).split()).startswith(says)
+    said = " ".join(as_text(machine_blocks(found), Console(width=100)).split())
+    assert said.startswith(f"This machine can analyze reports{says}")
 
 
-@pytest.mark.parametrize(
-    ("nvtx", "nsys", "status"),
-    [("0.2.12", "2024.2.3", "warning"), ("0.2.15", "2023.4.1", "warning"), ("0.2.11", "2024.2.3", "ok"), ("0.2.12", "2025.3.2", "ok")],
-)  # fmt: skip
+@pytest.mark.parametrize(("nvtx", "nsys", "status"), [
+    ("0.2.12", "2024.2.3", "warning"), ("0.2.15", "2023.4.1", "warning"), ("0.2.11", "2024.2.3", "ok"), ("0.2.12", "2025.3.2", "ok"),
+])  # fmt: skip
 def test_a_new_nvtx_does_not_reach_an_old_nsys(checks, place, packages, nvtx, nsys, status):
     packages(nvtx=nvtx)
     program(place[1], "nsys", printing(version=f"NVIDIA Nsight Systems version {nsys}.38-24v0"))
