@@ -22,7 +22,7 @@ from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedR
 from nsyspipe.nsys.command_words import recorded_command, recorded_environment
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.nsys.machine import Gpu, gpus, topology
-from nsyspipe.nsys.programs import ROOT, Patience, ask, nccl_version, torch_versions
+from nsyspipe.nsys.programs import ROOT, Patience, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
 
@@ -57,7 +57,7 @@ def gather_surroundings(
     directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
     """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
-    patience = Patience(ask, total_s, search_path)
+    patience = Patience(total_s, search_path)
     there, driver = gpus(patience)
     links = topology(patience) if there else None
     commit, is_dirty = (None, None) if directory is None else _commit(patience, directory)

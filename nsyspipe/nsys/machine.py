@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from nsyspipe.model.names import printable
 from nsyspipe.nsys import programs
-from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, Run, ask, torch_versions
+from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, torch_versions
 from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
@@ -78,10 +78,10 @@ class Check:
 
 
 def check_machine(
-    *, run: Run = ask, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
+    *, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
-    patience = Patience(run, total_s, search_path)
+    patience = Patience(total_s, search_path)
     nsys = programs.find_nsys(search_path, root)
     answer = patience.output(str(nsys.path), "--version") if nsys else None
     version = programs.version_in(answer.text) if answer else None

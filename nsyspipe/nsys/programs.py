@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
@@ -53,10 +53,6 @@ class Output(NamedTuple):
 
     status: int | None
     text: str
-
-
-# Runs a program with a time limit in seconds; None when it cannot be started.
-Run: TypeAlias = Callable[[Sequence[str], float], Output | None]
 
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
@@ -136,8 +132,8 @@ def printed(
 class Patience:
     """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
 
-    def __init__(self, run: Run, total_s: float, search_path: str | None = None) -> None:
-        self._run, self._deadline, self._search_path = run, time.monotonic() + total_s, search_path
+    def __init__(self, total_s: float, search_path: str | None) -> None:
+        self._deadline, self._search_path = time.monotonic() + total_s, search_path
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
@@ -146,7 +142,7 @@ class Patience:
         if program in self._hung or left <= 0:
             return Output(None, "")
         path = shutil.which(program, path=self._search_path)
-        output = self._run([path, *arguments], left) if path else None
+        output = ask([path, *arguments], left) if path else None
         if output is not None and output.status is None:
             self._hung.add(program)
         return output

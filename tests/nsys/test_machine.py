@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
+from nsyspipe.nsys import programs
 from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
-from nsyspipe.nsys.programs import Output, ask
+from nsyspipe.nsys.programs import Output
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.doctor import machine_blocks
 from tests.build.programs import DRIVER_FILE, GPUS, HELP, STATUS, TOPOLOGY, VERSION, have_ended, printing, program, put
@@ -29,10 +30,11 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def checks(place):
+def checks(place, monkeypatch):
     root, bin_ = place
 
-    def run(**options):
+    def run(ask=programs.ask, **options):
+        monkeypatch.setattr(programs, "ask", ask)
         found = check_machine(root=root, search_path=str(bin_), **options)
         assert [one.name for one in found] == NAMES
         assert {one.status for one in found} <= set(STATUSES)
@@ -82,7 +84,7 @@ PARANOID = "proc/sys/kernel/perf_event_paranoid"
 NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
 
 
-@pytest.mark.parametrize(("programs", "files", "name", "status", "found"), [
+@pytest.mark.parametrize(("tools", "files", "name", "status", "found"), [
     ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "nsys", "ok", "2024.2.3.38 on PATH"),
     ({"nsys": printing(version=VERSION, profile=HELP)}, {}, "trace_values", "warning", NO_NCCL),
     ({"nsys": printing(version=VERSION, profile=WITH_NCCL)}, {}, "trace_values", "ok", NO_NCCL[9:].replace("osrt", "osrt, nccl")),
@@ -104,8 +106,8 @@ NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so"
     ({"nvidia-smi": "echo failed; exit 9"}, {"proc/driver/nvidia/version": DRIVER_FILE}, "topology", "unknown", ""),
     ({}, {f"{NCCL}.2.9.6": "", f"{NCCL}.2.28.3": ""}, "nccl", "ok", "2.28.3"),  # the system's counts too
 ])  # fmt: skip
-def test_a_check_is_what_programs_and_files_say(checks, place, programs, files, name, status, found):
-    for tool, script in programs.items():
+def test_a_check_is_what_programs_and_files_say(checks, place, tools, files, name, status, found):
+    for tool, script in tools.items():
         path = program(place[1], tool, script or "")
         if script is None:
             path.write_bytes(b"\x7fELF\x02\x01\x01")
@@ -127,7 +129,8 @@ def test_a_check_is_what_programs_and_files_say(checks, place, programs, files, 
 def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place):
     pids = place[1] / "pids"
     program(place[1], "nsys", f"sleep 60 & echo $! $$ >> {pids}; wait")
-    found = checks(run=lambda command, timeout_s: ask(command, min(timeout_s, 0.5)))
+    real = programs.ask
+    found = checks(lambda command, timeout_s: real(command, min(timeout_s, 0.5)))
     assert found["nsys"].status == found["trace_values"].status == "unknown"
     assert found["nsys"].found == "on PATH, but does not answer"
     (line,) = pids.read_text().splitlines()
@@ -138,7 +141,7 @@ def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(c
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "exit 0")
     asked = []
-    found = checks(run=lambda command, timeout_s: asked.append(command), total_s=0)
+    found = checks(lambda command, timeout_s: asked.append(command), total_s=0)
     assert asked == []
     assert {found[name].status for name in ("nsys", "trace_values", "topology")} == {"unknown"}
     now = [0.0]
@@ -148,7 +151,7 @@ def test_all_programs_together_get_less_than_ten_seconds_and_none_starts_later(c
         now[0] += timeout_s * 0.99
         return Output(0, "")
 
-    checks(run=slow)
+    checks(slow)
     assert now[0] < 10
 
 
@@ -232,4 +235,4 @@ def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):
 def test_no_output_makes_a_probe_fail(checks, place, text, status):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "")
-    checks(run=lambda command, timeout_s: Output(status, text))
+    checks(lambda command, timeout_s: Output(status, text))
