@@ -14,6 +14,7 @@ import pytest
 
 from nsyspipe.capture.job import _LINGER_S
 from tests.build.fake_nsys import COPY
+from tests.build.programs import within
 from tests.launchers.fakes import CAPTURE, ended, wait_for
 from tests.launchers.jobs import CRASHING, EARLY, HANGS, LOOP_OVER, STUBBORN, WAITING, ddp, starting
 
@@ -218,10 +219,7 @@ def test_what_a_killed_launcher_ran_ends_with_it(machine, launcher):
     process = starting(machine, n=1, launcher=launcher)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=20)
-    deadline = time.monotonic() + 20
-    while machine.left_behind() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert machine.left_behind() == {}
+    within(20, lambda: not machine.left_behind(), "all end")
     # Its nsys has ended too, with a report.
     assert [name for name in machine.files() if name.endswith("_0.nsys-rep")]
     for folder in machine.temporary.glob("nsyspipe-*"):

@@ -342,12 +342,15 @@ def train(tmp_path, *options):
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_help_says_how_to_start_it(tmp_path):
+def test_help_says_how_to_start_it_and_a_machine_without_torch_is_told_so(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch must not be needed here')", "utf-8")
     done = train(tmp_path, "--help")
     assert done.returncode == 0
     assert "torchrun --standalone --nproc_per_node=4 train_vit.py" in done.stdout
     assert "demonstrations of what goes wrong" in done.stdout
+    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
+    done = train(tmp_path, "--model", "tiny")
+    assert (done.returncode, done.stderr) == (1, "error: train_vit.py needs PyTorch: pip install torch\n")
 
 
 NO_GROUP = "needs a process group: start with 'torchrun --standalone"
@@ -375,10 +378,3 @@ def test_options_that_cannot_be_used_end_in_one_message(parse, monkeypatch, caps
         parse(options.split())
     assert end.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_machine_without_torch_is_told_so(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
-    done = train(tmp_path, "--model", "tiny")
-    assert done.returncode == 1
-    assert done.stderr == "error: train_vit.py needs PyTorch: pip install torch\n"
