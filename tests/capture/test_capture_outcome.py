@@ -12,7 +12,6 @@ from nsyspipe.capture.rank import MISSED_AGENT, NOTHING, Captured, NsysOutput, l
 from nsyspipe.capture.status import Program, RankRecord
 
 WELL = End(0)
-EMPTY = "nothing was captured"
 
 
 def rank(number=0, *, status=0, report=True, problem=None, ended_at=1.0, pid=100, is_captured=True):
@@ -33,7 +32,7 @@ def never_began(said):
     return rank(status=1, pid=None, report=False, problem=f"nsys failed before it started the program: {said}")
 
 
-LOST = rank(report=False, problem=EMPTY)
+LOST = rank(report=False, problem=NOTHING)
 OF_NODE = [replace(rank(n), report="/data/run_node0") for n in (0, 1)]
 CASES = {
     "all reports of a job that ended well": (0, verdict(rank(0), rank(1))),
@@ -69,7 +68,7 @@ CASES = {
     "an unchanged program of too few steps": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(12, 0, 50, 20))),
     "an unchanged program of one step": (3, verdict(LOST, words=["--attach-steps=50:70"], of_0=(1, 0, 50, 20))),
     "an unchanged program without steps": (3, verdict(LOST, words=["--attach-steps=50:70"])),
-    "a partial set": (3, verdict(rank(0), rank(1, report=False, problem=EMPTY), expected=(0, 1, 2))),
+    "a partial set": (3, verdict(rank(0), rank(1, report=False, problem=NOTHING), expected=(0, 1, 2))),
     "a kept report": (3, verdict(rank(0), rank(1, report=False, problem="which is kept: run.kept-7_1.nsys-rep"))),
     "many lost ranks": (3, verdict(*(rank(n, report=n == 0) for n in range(10)))),
 }

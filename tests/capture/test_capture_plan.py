@@ -20,11 +20,9 @@ def job(*words, name="/data/run"):
     return parse_job([f"--name={name}", "--program=train.py", *words, "--", "run", "it"])
 
 
-RANKS = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}, "2-2": {2}}
-
-
 def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
-    assert {text: parse_ranks(text) for text in RANKS} == RANKS
+    ranks = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}, "2-2": {2}}
+    assert {text: parse_ranks(text) for text in ranks} == ranks
     for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
         with pytest.raises(OptionError, match=r"^ranks=.*: .") as caught:
             parse_ranks(text)

@@ -112,9 +112,7 @@ class Machine:
         program(self.root / "bin", "nvidia-smi", f"cat <<'END'\n{lines}\nEND")
 
     def put_program(self, text, name="train.py"):
-        path = self.work / name
-        path.write_text(text)
-        return path
+        put(self.work, name, text)
 
     @property
     def environment(self):

@@ -170,10 +170,8 @@ def test_a_second_interrupt_does_not_wait(machine):
     os.kill(process.pid, signal.SIGINT)
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGINT)
-    begin = time.monotonic()
-    answer = ended(process, timeout=40)
+    answer = ended(process, timeout=15)  # less than that takes
     assert answer.status == 130
-    assert time.monotonic() - begin < 15
     assert "Traceback" not in answer.err
 
 
@@ -231,10 +229,8 @@ def test_ranks_whose_torchrun_was_killed_end(machine):
     process = starting(machine)
     name = str(machine.root / "bin" / "torchrun")
     (torchrun,) = [pid for pid, command in machine._running().items() if command.split()[2:3] == [name]]
-    begin = time.monotonic()
     os.kill(torchrun, signal.SIGKILL)
-    answer = ended(process)
-    assert time.monotonic() - begin < 20
+    answer = ended(process, timeout=20)
     assert answer.status == 143
     assert "found: reports of 2 of 2 ranks" in answer.err
 

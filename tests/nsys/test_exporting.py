@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -269,23 +267,16 @@ def test_a_claim_holds_until_it_is_closed_and_renews_the_time(tmp_path):
     assert claimed_at(tmp_path) > 1
 
 
-def test_only_what_a_killed_process_left_is_removed(tmp_path):
-    script = (
-        "import os, sys; from pathlib import Path; from nsyspipe.nsys.files import scratch_directory\n"
-        "with scratch_directory(Path(sys.argv[1])) as scratch:\n"
-        "    (scratch / 'half.sqlite').touch(); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=30)
-    (left,) = tmp_path.iterdir()
-    remove_abandoned(tmp_path)
-    assert left.exists()  # young: its owner may be about to lock it
-    long_ago = time.time() - 3600
+def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_and_goes_with_all_in_it(tmp_path):
+    left = tmp_path / ".nsyspipe-12345678.unfinished"
+    left.mkdir(mode=0o700)
+    os.close(claim(left))
     with scratch_directory(tmp_path) as used:
         assert used.stat().st_mode & 0o777 == 0o700
-        for one in (left, used):
-            os.utime(one, (long_ago, long_ago))
-        (tmp_path / "other").mkdir()
+        os.utime(used, (time.time() - 3600,) * 2)
         remove_abandoned(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted([used, tmp_path / "other"])
+        assert sorted(tmp_path.iterdir()) == sorted([left, used])  # the owner of the young one may be about to lock it
         (used / "half").write_text("x")
-    assert list(tmp_path.iterdir()) == [tmp_path / "other"]
+    os.utime(left, (time.time() - 3600,) * 2)
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []
