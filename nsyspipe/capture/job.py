@@ -203,9 +203,8 @@ def _opening(job: Job) -> str:
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
     if job.nsys is None:
         return f"running {job.program} without nsys: {job.n_local} rank(s), {limit}"
-    ranks = len(job.local_ranks or ()) or job.n_local
-    n = len(job.expected(list(job.local_ranks or ()))) or ranks
-    what = f"{n} of {ranks} ranks" if n != ranks else f"{ranks} rank{'s' * (ranks > 1)}"
+    n = len(job.expected([])) or job.n_local
+    what = f"{n} of {job.n_local} ranks" if n != job.n_local else f"{n} rank{'s' * (n > 1)}"
     return f"capturing {job.program}: {what}, {','.join(job.trace)}, {limit} -> {job.name}_*"
 
 

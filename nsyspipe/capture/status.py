@@ -45,7 +45,7 @@ class Program:
     warmup: int = 0
     steps_asked: int = 0
     epoch_steps: int = 0
-    loop_ended: bool = False  # its training loop is over; one that does not use ours says so at its end
+    loop_ended: bool = False  # its training loop is over; one that does not use ours never says
     torch_version: str | None = None
     cuda_version: str | None = None
     nccl_version: str | None = None
