@@ -17,16 +17,15 @@ from types import SimpleNamespace
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
-from nsyspipe.capture.plan import Job, parse_job, room_for
+from nsyspipe.capture.plan import LINGER_S, Job, parse_job, room_for
 from nsyspipe.capture.rank import Captured, NsysOutput, report_there
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
-# For somebody who has asked twice; until every rank has said how it ended, once its processes have; and for a program that
-# has said that its loop is over.
-_HURRY_S, _LAST_WORDS_S, _LINGER_S = 1.0, 3.0, 120.0
+# For somebody who has asked twice; and until every rank has said how it ended, once its processes have.
+_HURRY_S, _LAST_WORDS_S = 1.0, 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -116,7 +115,7 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            linger_s = _LINGER_S if job.linger_s is None else job.linger_s
+            linger_s = LINGER_S if job.linger_s is None else job.linger_s
             limits.append((self._since.get("loop", now), "exit", linger_s))
             limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)

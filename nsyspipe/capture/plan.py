@@ -32,7 +32,8 @@ _REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-_MOST_NAMED = 3
+# For a program that has said that its loop is over.
+LINGER_S, _MOST_NAMED = 120.0, 3
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nsyspipe.capture.job import _LINGER_S
+from nsyspipe.capture.plan import LINGER_S
 from tests.build.fake_nsys import COPY
 from tests.build.programs import within
 from tests.launchers.fakes import CAPTURE, ended, wait_for
@@ -137,8 +137,8 @@ print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subpro
 @pytest.mark.slow
 def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(machine):
     machine.put_nsys(EARLY)
-    assert _LINGER_S == 120  # its own default is shortened, so that it would be seen
-    machine.put_patience("nsyspipe.capture.job", _LINGER_S=0.5)
+    assert LINGER_S == 120  # its own default is shortened, so that it would be seen
+    machine.put_patience("nsyspipe.capture.plan", LINGER_S=0.5)
     text = WAITING.replace("60", "4") + "print('trained on')"
     answer = ddp(machine, text=text)
     assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
