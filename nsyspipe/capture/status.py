@@ -89,7 +89,6 @@ class Program:
             _write(Path(directory) / f"ranges_{self.rank}.json", asdict(self))
 
 
-# What this process says.
 facts = Program()
 
 _KINDS = {"int": int, "str": str, "bool": bool, "list[str]": list}
