@@ -211,9 +211,8 @@ def decoded(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def is_run_directory(name: str) -> bool:
-    """Tell whether a directory is called as that of one run in a table of a store: ``run_id=ID``."""
-    return name.startswith("run_id=")
+# In each table of a store the directory of a run begins so; the run's id follows.
+RUN_DIRECTORY = "run_id="
 
 
 def table_of_store(path: Path) -> tuple[str, str] | None:
@@ -221,7 +220,7 @@ def table_of_store(path: Path) -> tuple[str, str] | None:
 
     The store is a path from here. OSError if the directory cannot be looked into.
     """
-    if any(is_run_directory(one.name) for one in path.iterdir()):
+    if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
         return "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
     return None
 

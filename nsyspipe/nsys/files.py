@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
-from nsyspipe.model.names import is_run_directory
+from nsyspipe.model.names import RUN_DIRECTORY
 from nsyspipe.model.side_files import SIDECAR_SUFFIX
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
@@ -221,7 +221,7 @@ def _no_database(path: Path) -> NotAReportError:
         fix = "nsys export --type=sqlite REPORT.nsys-rep"
     elif path.suffix in OUTPUTS:
         problem, fix = f"{OUTPUTS[path.suffix]}, where a report was needed", f"{fix}; or the DIR of analyze --out"
-        if run := next((one for one in path.parents if is_run_directory(one.name)), None):
+        if run := next((one for one in path.parents if one.name.startswith(RUN_DIRECTORY)), None):
             fix = f"nsyspipe analyze {run}"
     return NotAReportError(str(path), problem, fix=fix)
 
