@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Capture the same job on one GPU without torchrun: what the others are compared with.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 # shellcheck source=capture.bash
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/capture.bash"

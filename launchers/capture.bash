@@ -124,8 +124,8 @@ check_options() {
   check_python
   [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
   local one
-  for one in "$timeout" "$exit_timeout" "${linger-0}"; do
-    [[ $one =~ ^[0-9]+$ ]] || die "'$one': not a number of seconds" "see --help"
+  for one in timeout exit_timeout linger; do
+    [[ ${!one-0} =~ ^[0-9]+$ ]] || die "--${one/_/-} '${!one}': not a number of seconds" "--${one/_/-} 600"
   done
   # Without time nsys cannot write a report.
   [[ $exit_timeout =~ [1-9] ]] || die "--exit-timeout 0: needs at least a second" "--exit-timeout 600"

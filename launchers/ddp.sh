@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Capture a job on the GPUs of one machine, a report per rank.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 # shellcheck source=capture.bash
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/capture.bash"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run the study of optimizations: one GPU, DDP on more of them, each option of DDP; capture, analyze, compare.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 # shellcheck source=capture.bash
 . "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/capture.bash"
@@ -152,7 +153,8 @@ run_one() {
   words+=(-- "$@" --json "$name/$label.train.json" "${train_args[@]}")
   echo "== $label" >&2
   [ -n "$dry_run" ] || : >"$name/$label.begun"
-  run env "${variables[@]}" "${words[@]}" >&2
+  # What programs print goes to stderr, the commands of a dry run to stdout, as the table.
+  if [ -n "$dry_run" ]; then run env "${variables[@]}" "${words[@]}"; else run env "${variables[@]}" "${words[@]}" >&2; fi
   if [ "$status" = 0 ]; then
     [ -n "$dry_run" ] || printf '%s\n' "$made" >"$name/$label.done"
   else
@@ -205,9 +207,13 @@ fi
 check_python
 : "${name:=study}"
 case $name in -*) name=./$name ;; esac
+[ -z "$analyze_only" ] || [ -d "$name" ] || die "-o $name: no such directory" "-o DIR of an earlier sweep"
 [[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
 if [ -z "$most" ]; then
-  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("${run_module[@]}" nsyspipe.capture.plan --program="$program" --count-gpus); fi
+  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else
+    most=$("${run_module[@]}" nsyspipe.capture.plan --program="$program" --count-gpus)
+    [ "$most" != 1 ] || echo "note: fewer than 2 GPUs are here: only the runs of one; --list or --dry-run with -n 8 shows those of 8" >&2
+  fi
 fi
 [[ $most =~ ^[1-9][0-9]*$ ]] || die "-n $most: not a number of GPUs" "-n 4"
 mapfile -t runs < <(study "$most" | only=$only awk '$1 ~ ENVIRON["only"]')

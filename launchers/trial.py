@@ -202,6 +202,9 @@ def _tried(options: argparse.Namespace, launcher: Sequence[str], capture: _Captu
     folder: Path = options.output
     capture.take("before-1", Change())
     if "--dry-run" in launcher:
+        what = f"{asked}" if asked else "what analyze advises after the first"
+        rest = f"the others have other names, and {options.captures} of them the change: {what}"
+        print(f"note: that is the first of {capture.n_all} captures; {rest}", file=sys.stderr)
         return 0
     findings = _analyzed(folder, "before-1")["findings"]
     finding, change = (None, asked) if asked else _advised(findings, options, launcher)

@@ -5,26 +5,22 @@ what cannot be started; 3 when it ended well but reports are missing; 124 when a
 143 on SIGTERM.
 """
 
-from __future__ import annotations
-
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
-from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
+from nsyspipe.capture.plan import LINGER_S, Job, parse_job, room_for
 from nsyspipe.capture.rank import Captured, NsysOutput, report_there
-from nsyspipe.capture.status import STATUS_DIR, RankRecord, loop_has_ended, read_programs, read_records
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, read_programs, read_records
 from nsyspipe.errors import CaptureError, NsyspipeError
-
-if TYPE_CHECKING:
-    import subprocess
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
@@ -36,9 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one job on this node and return the launcher's exit status."""
     try:
         job = parse_job(sys.argv[1:] if words is None else words)
-        if job.nsys is not None:
-            check_ranks(job.chosen, job.world_size)
-        with supervision.interruptible(), Room(job) as room:
+        with supervision.interruptible(), room_for(job) as room:
             return _captured_job(job, room)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
@@ -50,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return supervision.SIGNALLED + number
 
 
-def _captured_job(job: Job, room: Room) -> int:
+def _captured_job(job: Job, room: SimpleNamespace) -> int:
     where = None
     try:
         with supervision.short_directory() as directory:
@@ -121,9 +115,9 @@ class _Running:
             # Each rank's nsys has the same limit of its own, and is a little earlier.
             limits.append((self._since["ranks"], "command", job.exit_timeout_s + JOB_GRACE_S))
         else:
-            limits.append((self._since.get("loop", now), "exit", job.linger_s))
-            if job.ends_any:
-                limits.append((self._since.get("capture", now), "linger", job.linger_s))
+            linger_s = LINGER_S if job.linger_s is None else job.linger_s
+            limits.append((self._since.get("loop", now), "exit", linger_s))
+            limits.append((self._since.get("capture", now), "linger", job.linger_s or 0))
         return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 
     def _look(self, now: float) -> None:
@@ -139,7 +133,8 @@ class _Running:
             if self._node_report_at is None and self._of_node.is_whole(now):
                 self._node_report_at = time.time()
             is_whole = self._node_report_at is not None
-        is_loop_over = all(loop_has_ended(self._directory, one.rank) for one in records)
+        programs = read_programs(self._directory)
+        is_loop_over = all(one.rank in programs and programs[one.rank].loop_ended for one in records)
         are_ranks_over = all(one.status is not None for one in records)
         for what, is_so in (("loop", is_loop_over), ("ranks", are_ranks_over), ("capture", is_whole)):
             if is_so:
@@ -181,8 +176,7 @@ class _Running:
             records = [self._came(one, of_node) for one in records]
             ended_by = end.why if end.why != "command" else None
             written, failed, analysis = finish(job, records, programs, self._started_ns / 1e9, ended_by)
-        expected = job.expected([one.rank for one in records])
-        status, lines = judge(job, records, expected, programs, end)
+        status, lines = judge(job, records, programs, end)
         for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:
@@ -208,9 +202,8 @@ def _opening(job: Job) -> str:
     limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
     if job.nsys is None:
         return f"running {job.program} without nsys: {job.n_local} rank(s), {limit}"
-    ranks = len(job.local_ranks or ()) or job.n_local
-    n = len(job.expected(list(job.local_ranks or ()))) or ranks
-    what = f"{n} of {ranks} ranks" if n != ranks else f"{ranks} rank{'s' * (ranks > 1)}"
+    n = len(job.expected([])) or job.n_local
+    what = f"{n} of {job.n_local} ranks" if n != job.n_local else f"{n} rank{'s' * (n > 1)}"
     return f"capturing {job.program}: {what}, {','.join(job.trace)}, {limit} -> {job.name}_*"
 
 

@@ -1,26 +1,22 @@
 """When a captured job has ended: what to say of it, its reports exported, its sidecar written, and what to do next."""
 
-from __future__ import annotations
-
 import glob
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.capture import sidecar
-from nsyspipe.capture.rank import NOTHING, is_missed_agent
+from nsyspipe.capture.plan import Job
+from nsyspipe.capture.rank import MISSED_AGENT, NOTHING
+from nsyspipe.capture.status import Program, RankRecord
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys import programs as nsys
 from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
-
-if TYPE_CHECKING:
-    from nsyspipe.capture.plan import Job
-    from nsyspipe.capture.status import Program, RankRecord
 
 _NOT_STARTED, INCOMPLETE, TIMED_OUT, _SIGNALLED, INTERRUPTED = 2, 3, 124, 128, 130
 # The warm-up is enough for a first step that is slower than the others.
@@ -56,14 +52,13 @@ class End(NamedTuple):
     after_s: float = 0.0
 
 
-def judge(
-    job: Job, records: Sequence[RankRecord], expected: Sequence[int], programs: Mapping[int, Program], end: End
-) -> tuple[int, list[str]]:
-    """Return the launcher's exit status and what to say, by what a job's ranks left, which were expected, and its end.
+def judge(job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], end: End) -> tuple[int, list[str]]:
+    """Return the launcher's exit status and what to say, by what a job's ranks left and how it ended.
 
     0 if each expected rank has its report; else that of the rank that failed first, or 2 where nsys did not start it.
     """
-    captured = [one for one in records if one.rank in set(expected) and one.report]
+    expected = job.expected([one.rank for one in records])
+    captured = [one for one in records if one.rank in expected and one.report]
     reports = dict.fromkeys(one.report for one in records if one.report)  # a node's has several ranks
     names = _some([f"{Path(report).name}.nsys-rep" for report in reports])
     found = f"  found: reports of {len(captured)} of {len(expected)} ranks{': ' * bool(names)}{', '.join(names)}"
@@ -164,15 +159,15 @@ def _never_started(job: Job, said: Program | None) -> tuple[str, ...]:
 def _of_failure(failed: RankRecord, found: str, job: Job, *, has_reports: bool) -> tuple[int, list[str]]:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
-        fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
+        fix = _AGENT_FIX if MISSED_AGENT.search(failed.problem) else _NSYS_FIX
         return _NOT_STARTED, [what, found, fix]
-    status = failed.status or 0
+    status = failed.status or 1
     how = f"ended with status {status}; its own message stands above"
     if status > _SIGNALLED:
         how = f"was ended by {_signal(status)}"
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     fix = "  fix: mend the program, then capture again" + " with --force" * has_reports
-    return status or 1, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
+    return status, [f"error: {job.program}: rank {failed.rank} {how}", found, fix]
 
 
 def _signal(status: int) -> str:
@@ -211,7 +206,8 @@ def _describe(
     """Write topology and sidecar, and return what to say of them."""
     key, place = hash_key(), sidecar.Place(str(job.name), job.node_rank, job.n_nodes)
     around = sidecar.gather_surroundings(sidecar.program_directory(job.command))
-    sidecar.write_topology(place, around)
+    if around.topology is not None:
+        sidecar.write_sidecar(place.file(sidecar.TOPOLOGY_SUFFIX), around.topology)
     ranks = []
     for one in records:
         problem = one.problem or (cut_short(programs.get(one.rank)) if one.report else None)

@@ -4,8 +4,6 @@
 graphs are traced, a line each. Exit status 2 if something is missing; a dry run says all that is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -18,15 +16,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import ask, installed, ranges_reach, torch_versions
-
-if TYPE_CHECKING:
-    from nsyspipe.nsys.programs import Nsys
+from nsyspipe.nsys.programs import Nsys, ask, installed, ranges_reach, torch_versions
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
@@ -37,7 +32,8 @@ _REPORT = re.compile(r"_(node)?([0-9]{1,9})\.(?:nsys-rep|sqlite|qdstrm)")
 _FACTS = (".capture.json", ".topo.txt")
 _FACT_OF_NODE = re.compile(r"\.(node)([0-9]{1,9})\.(?:capture\.json|topo\.txt)")
 _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
-_LINGER_S, _MOST_NAMED = 120.0, 3
+# For a program that has said that its loop is over.
+LINGER_S, _MOST_NAMED = 120.0, 3
 
 
 @dataclass(frozen=True)
@@ -57,13 +53,11 @@ class Job:
     trace: tuple[str, ...]
     capture_range: str
     attach_steps: str | None  # A:B where the program is captured unchanged; None where it begins its capture itself
-    # limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
-    # over; 0 for none, but nsys always has one
+    # limits for the whole job, for nsys once the program has ended, and for any program once its reports are whole; 0 for
+    # none, but nsys always has one; None where nobody has asked for the last
     timeout_s: float
     exit_timeout_s: float
-    linger_s: float
-    # whether the last of these holds for any program once its reports are whole: somebody has asked for it
-    ends_any: bool
+    linger_s: float | None
     is_exported: bool
     is_forced: bool
 
@@ -136,10 +130,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--no-export", dest="is_exported", action="store_false")
     parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
-    given = vars(parser.parse_args(words[:at]))
-    ends_any = given["linger_s"] is not None
-    given["linger_s"] = given["linger_s"] if ends_any else _LINGER_S
-    return Job(**given, ends_any=ends_any, command=tuple(words[at + 1 :]))
+    return Job(**vars(parser.parse_args(words[:at])), command=tuple(words[at + 1 :]))
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
@@ -150,61 +141,50 @@ def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
         raise OptionError("--ranks", problem, fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out")
 
 
-class Room(contextlib.AbstractContextManager["Room"]):
-    """Room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
+@contextlib.contextmanager
+def room_for(job: Job) -> Iterator[SimpleNamespace]:
+    """Make room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
 
-    It is removed at the end if the job `has_begun`, else put back. Logs of NCCL are no capture: they are not refused.
+    It is removed at the end if what is yielded `has_begun`, else put back. Logs of NCCL are no capture: they are not refused.
     Directories that were made for it go again, if nothing is in them.
     """
-
-    def __init__(self, job: Job) -> None:
-        self.has_begun = False
-        self._job = job
-        self._aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
-        self._made = [folder for folder in job.name.parents if not folder.exists()]
-
-    def __enter__(self) -> Room:
-        job = self._job
-        if job.nsys is None:
-            return self
-        try:
-            job.name.parent.mkdir(parents=True, exist_ok=True)
-            there = earlier_files(job)
-            if not job.is_forced:
-                names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
-                if names:
-                    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-                    problem = "an earlier capture of this name is there"
-                    fix = "-o ANOTHER_NAME, or --force to replace it"
-                    raise OutputError(str(job.name), problem, found=", ".join(names[:_MOST_NAMED]) + more, fix=fix)
-                return self
-            for path in there:
-                if path.is_dir() and not path.is_symlink():
-                    raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
-            if there:
-                self._aside.mkdir()
-            for path in there:
-                with contextlib.suppress(FileNotFoundError):  # another node was first
-                    path.rename(self._aside / path.name)
-        except OSError as error:
-            self.__exit__()
-            problem = f"reports cannot be written there: {error.strerror}"
-            raise OutputError(str(job.name), problem, fix="-o NAME") from error
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Remove the earlier capture, or put back what has not been replaced."""
+    aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
+    made = [folder for folder in job.name.parents if not folder.exists()]
+    room = SimpleNamespace(has_begun=False)
+    try:
+        if job.nsys is not None:
+            _set_aside(job, aside)
+        yield room
+    finally:
         with contextlib.suppress(OSError):
-            for folder in self._made:
+            for folder in made:
                 folder.rmdir()
-        if not self._aside.is_dir():
-            return
-        with contextlib.suppress(OSError):  # what cannot be put back stays where it is
-            for path in sorted(self._aside.iterdir()):
-                place = self._job.name.with_name(path.name)
-                if not self.has_begun and not place.exists():
+        with contextlib.suppress(OSError):  # nothing was set aside; what cannot be put back stays where it is
+            for path in sorted(aside.iterdir()):
+                place = job.name.with_name(path.name)
+                if not room.has_begun and not place.exists():
                     path.rename(place)
-            shutil.rmtree(self._aside)
+            shutil.rmtree(aside)
+
+
+def _set_aside(job: Job, aside: Path) -> None:
+    try:
+        job.name.parent.mkdir(parents=True, exist_ok=True)
+        there = earlier_files(job)
+        names = [path.name for path in there if not _LOG.fullmatch(path.name.removeprefix(job.name.name))]
+        if names and not job.is_forced:
+            more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            found, fix = ", ".join(names[:_MOST_NAMED]) + more, "-o ANOTHER_NAME, or --force to replace it"
+            raise OutputError(str(job.name), "an earlier capture of this name is there", found=found, fix=fix)
+        earlier = there if job.is_forced else []
+        if wrong := next((path for path in earlier if path.is_dir() and not path.is_symlink()), None):
+            raise IsADirectoryError(errno.EISDIR, f"{wrong.name} is a directory")
+        for path in earlier:
+            aside.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another node was first
+                path.rename(aside / path.name)
+    except OSError as error:
+        raise OutputError(str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME") from error
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -318,7 +298,7 @@ def _missing(options: argparse.Namespace, there: int | None) -> Iterator[Nsyspip
         if not there:
             fix = "a machine with GPUs, or what hosts do: --cpu (the sample model is a small one then)"
         if options.dry_run:
-            fix = "none to look at the command; the machine that captures has to have them"
+            fix = "--dry-run needs none; the machine that captures has to have them"
         ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
         yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
     # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.

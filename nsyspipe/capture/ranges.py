@@ -5,8 +5,6 @@ The capture's two ends are here too. Ranges cost well under a microsecond each w
 Under ``torch.compile``, put them around compiled calls, not inside: a range breaks the graph.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -15,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
 
@@ -69,8 +67,7 @@ def start_capture(*, is_alone: bool = False) -> None:
     facts.announce()
     wait = functools.partial(settle, is_alone=True) if is_alone else meet
     wait()
-    torch = loaded_torch()
-    _window.is_open = True
+    _window.is_open, torch = True, loaded_torch()
     _window.has_cuda = torch is not None and torch.cuda.is_available()
     atexit.register(stop_capture, is_cut_off=True)
     if _window.has_cuda:
@@ -173,7 +170,7 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         if number is None:
             facts.saw(name)
 
-    def __enter__(self) -> annotate:
+    def __enter__(self) -> Self:
         backend().push(self.text)
         return self
 

@@ -4,34 +4,30 @@
 is passed on, and what came of it goes to the launcher as a `RankRecord`, also without nsys.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from nsyspipe.capture import supervision
 from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.model.options import parse_ranks
 from nsyspipe.nsys.programs import telling_lines
 
-if TYPE_CHECKING:
-    import subprocess
-
 NOTHING = "nothing was captured"
 
 _LONGEST_LOG, _LOOK_S, _FIRST_OF_TWO_DIGITS = 4096, 1.0, 10
-# What nsys says when it and the agent that it starts have missed each other; the next time they do not.
-_MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
+# What nsys says when it and the agent that it starts have missed each other, which starting it again mends.
+MISSED_AGENT = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # What the clocks of file servers may differ from ours, and what nsys may take to start the program.
 _CLOCK_SLACK_NS, _START_S = 60 * 10**9, 15.0
@@ -90,7 +86,7 @@ class _Rank:
             problem, status = self._start(nsys, program, stop)
             # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
-            if nsys and has_never_begun and is_missed_agent(last_words(self._log)):
+            if nsys and has_never_begun and MISSED_AGENT.search(last_words(self._log)):
                 problem, status = self._start(nsys, program, stop)
         report, failure = self._output.captured() if self._output else (None, None)
         if self._output and self._program_pid() is None:
@@ -224,17 +220,13 @@ class NsysOutput:
         """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
         if now_s - self._looked_at < _LOOK_S:
             return False
-        self._looked_at = now_s
-        before, self._seen = self._seen, self._look()
-        return self._seen is not None and self._seen == before
-
-    def _look(self) -> tuple[int, int, int] | None:
+        self._looked_at, before, self._seen = now_s, self._seen, None
         there = report_there(self.output)
         with contextlib.suppress(OSError):  # moved in between
             # On its way from another file system it is there twice, and once not whole.
             if there not in (None, self.earlier) and there[2] and not self._has_others():
-                return there
-        return None
+                self._seen = there
+        return self._seen is not None and self._seen == before
 
     def _has_others(self) -> bool:
         """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
@@ -270,11 +262,6 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
 
     telling = telling_lines(said, 1)
     return f": {without_words(telling[0], command)}" if telling else ""
-
-
-def is_missed_agent(said: str) -> bool:
-    """Tell by what nsys said whether it and its agent missed each other, which starting it again mends."""
-    return _MISSED.search(said) is not None
 
 
 def _kept(paths: Sequence[Path], output: str) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -20,10 +19,10 @@ from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded, printable
 from nsyspipe.model.side_files import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
-from nsyspipe.nsys.command_words import recorded_command, recorded_environment, recorded_value
+from nsyspipe.nsys.command_words import recorded_command, recorded_environment
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.nsys.machine import Gpu, gpus, topology
-from nsyspipe.nsys.programs import ROOT, Patience, ask, nccl_version, torch_versions
+from nsyspipe.nsys.programs import ROOT, Patience, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
 
@@ -58,10 +57,10 @@ def gather_surroundings(
     directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
     """Look at this machine for about `total_s` seconds, and at the repository of the training program, if known."""
-    patience = Patience(ask, total_s)
-    there, driver = gpus(patience, search_path)
-    links = topology(patience, search_path) if there else None
-    commit, is_dirty = _commit(patience, directory, search_path)
+    patience = Patience(total_s, search_path)
+    there, driver = gpus(patience)
+    links = topology(patience) if there else None
+    commit, is_dirty = (None, None) if directory is None else _commit(patience, directory)
     versions = (*torch_versions(), nccl_version(root), platform.python_version())
     host = printable(platform.node())[:_LONGEST_NAME] or None  # as nsys records it
     return Surroundings(host, there, driver, links, *versions, commit, is_dirty)
@@ -74,13 +73,11 @@ def program_directory(command: Sequence[str]) -> Path | None:
     return None if program is None else Path(program).absolute().parent
 
 
-def _commit(patience: Patience, directory: Path | None, search_path: str | None) -> tuple[str | None, bool | None]:
+def _commit(patience: Patience, directory: Path) -> tuple[str | None, bool | None]:
     """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
-    if (git := shutil.which("git", path=search_path)) is None or directory is None:
-        return None, None
     # Changes nothing, and starts no program that the repository's configuration names.
     settings = [word for one in _NO_PROGRAMS for word in ("-c", one)]
-    here = (git, "-C", str(directory), "--no-optional-locks", *settings)
+    here = ("git", "-C", str(directory), "--no-optional-locks", *settings)
     commit = patience.answer(*here, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
         return None, None
@@ -94,7 +91,7 @@ def _commit(patience: Patience, directory: Path | None, search_path: str | None)
         return commit, None
     for one in sorted(filters):
         settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
-    there = (git, "-C", top, "--no-optional-locks", *settings)
+    there = ("git", "-C", top, "--no-optional-locks", *settings)
     return commit, _is_dirty(patience, there, has_filters=bool(filters))
 
 
@@ -113,7 +110,7 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     return True if is_without else None
 
 
-_TOPOLOGY, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
+TOPOLOGY_SUFFIX, _LONGEST_TEXT, _MOST_LOGS = ".topo.txt", 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 _EPOCHS = "(?: in one epoch| in epochs of [0-9]+)?"
 CUT_SHORT = rf"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps?{_EPOCHS}, the warm-up is [0-9]+"
@@ -150,23 +147,25 @@ def sidecar_document(
     ranks: Iterable[CapturedRank] = (),
     programs: Mapping[int, Program] | None = None,
     *,
+    surroundings: Surroundings,
     captured_at: datetime | None = None,
     environment: Mapping[str, str] | None = None,
-    surroundings: Surroundings | None = None,
     key: HashKey | None = None,
     **facts: Any,  # noqa: ANN401 - of the document, as they are
 ) -> dict[str, Any]:
     """Collect what a sidecar says, once the job has ended, on the node that ran it; nothing is written.
 
     The ranks are this node's; a pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
-    whose pids are not in the reports for another capture's. Time, environment, surroundings and
-    key are this process's if left out. The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``:
-    ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
+    whose pids are not in the reports for another capture's. Time, environment and key are this process's if left out.
+    The facts are ``world_size``, ``nsys_version``, ``trace``, ``capture_range`` and ``ended_by``: ``linger`` (its reports were whole), ``exit`` (it hung while it exited), ``timeout``, ``interrupt``, or None.
     """
-    around = surroundings or gather_surroundings(program_directory(command))
     key, programs = key or hash_key(), programs or {}
+    around = {name: fact for name, fact in asdict(surroundings).items() if name != "topology"}
+    # What the training program saw goes before what this process finds installed.
+    versions = ("cuda_version", "torch_version", "nccl_version")
+    seen = {name: said for name in versions if (said := _common(programs, name))}
     rows = _ranks({one.rank: one for one in ranks}, programs)
-    topology_file = place.file(_TOPOLOGY)
+    topology_file = place.file(TOPOLOGY_SUFFIX)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
     pattern = _common(programs, "step_pattern")
@@ -177,26 +176,13 @@ def sidecar_document(
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
-        "git_commit": around.git_commit,
-        "git_is_dirty": around.git_is_dirty,
-        "host": around.host,
         "node_rank": place.node_rank,
         "n_nodes": place.n_nodes,
-        "world_size": facts.get("world_size"),
-        "ended_by": facts.get("ended_by"),
+        **(around | seen | facts),
         "ranks": [asdict(row) for row in rows],
-        "gpus": [asdict(gpu) for gpu in around.gpus],
-        "driver_version": around.driver_version,
-        # What the training program saw goes before what this process finds installed.
-        "cuda_version": _common(programs, "cuda_version") or around.cuda_version,
-        "torch_version": _common(programs, "torch_version") or around.torch_version,
-        "nccl_version": _common(programs, "nccl_version") or around.nccl_version,
-        "nsys_version": facts.get("nsys_version"),
-        "python_version": around.python_version,
-        "trace": [recorded_value(one, key, name="trace") for one in facts.get("trace", ())],
-        "capture_range": facts.get("capture_range"),
+        "trace": recorded_command(["--trace", *facts.get("trace", ())], key)[1:],
         "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
-        "nccl_log_files": _logs(place, rows, around.host),
+        "nccl_log_files": _logs(place, rows, surroundings.host),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
         "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
         "environment": recorded_environment(os.environ if environment is None else environment, key),
@@ -223,14 +209,8 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def write_topology(place: Place, surroundings: Surroundings) -> None:
-    """Write what ``nvidia-smi topo -m`` printed, if it printed anything, beside the reports; OutputError if it cannot."""
-    if surroundings.topology is not None:
-        write_sidecar(place.file(_TOPOLOGY), surroundings.topology)
-
-
 def write_sidecar(path: Path, document: Mapping[str, Any] | str) -> None:
-    """Write a sidecar; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
+    """Write a sidecar, or a text beside it; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
     text = document if isinstance(document, str) else json.dumps(document, indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Program:
     warmup: int = 0
     steps_asked: int = 0
     epoch_steps: int = 0
-    loop_ended: bool = False
+    loop_ended: bool = False  # its training loop is over; one that does not use ours never says
     torch_version: str | None = None
     cuda_version: str | None = None
     nccl_version: str | None = None
@@ -89,7 +89,6 @@ class Program:
             _write(Path(directory) / f"ranges_{self.rank}.json", asdict(self))
 
 
-# What this process says.
 facts = Program()
 
 _KINDS = {"int": int, "str": str, "bool": bool, "list[str]": list}
@@ -98,24 +97,14 @@ _KIND_BY_FIELD = {one.name: _KINDS[str(one.type).partition(" |")[0]] for one in 
 
 def read_programs(directory: Path) -> dict[int, Program]:
     """Return what the training programs say, by rank; of a field of another type nothing."""
-    found = map(_read_program, sorted(directory.glob("ranges_*.json")))
-    return {one.rank: one for one in found if one is not None}
-
-
-def _read_program(path: Path) -> Program | None:
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(_MOST_BYTES))
-        typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
-        return Program(**typed | {"rank": int(path.stem.removeprefix("ranges_"))})
-    except (AttributeError, OSError, ValueError, RecursionError):  # also where it is no table of facts
-        return None
-
-
-def loop_has_ended(directory: Path, rank: int) -> bool:
-    """Tell whether the program said that its training loop is over; one that does not use ours never says."""
-    program = _read_program(directory / f"ranges_{rank}.json")
-    return program is not None and program.loop_ended
+    found = {}
+    for path in sorted(directory.glob("ranges_*.json")):
+        # One that cannot be read, or is no table of facts, says nothing.
+        with contextlib.suppress(AttributeError, OSError, ValueError, RecursionError), path.open("rb") as file:
+            said, rank = json.loads(file.read(_MOST_BYTES)), int(path.stem.removeprefix("ranges_"))
+            typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
+            found[rank] = Program(**typed | {"rank": rank})
+    return found
 
 
 @dataclass(frozen=True)

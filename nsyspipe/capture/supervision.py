@@ -1,7 +1,5 @@
 """Run a program in a process group and a temporary directory of its own, and see that all of it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -13,13 +11,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO
 
 from nsyspipe.nsys.files import YOUNG_S, claim, claimed_at, is_as_made, is_claimed
 from nsyspipe.nsys.programs import SET_CHILD_SUBREAPER, SET_DEATH_SIGNAL, handling, prctl
-
-if TYPE_CHECKING:
-    from typing import IO
 
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.

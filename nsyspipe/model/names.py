@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {
@@ -204,6 +205,20 @@ def bare_name(name: str) -> str:
 def decoded(name: str) -> str:
     """Return a file name as text: bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode("utf-8", "replace")
+
+
+# In each table of a store the directory of a run begins so; the run's id follows.
+RUN_DIRECTORY = "run_id="
+
+
+def table_of_store(path: Path) -> tuple[str, str] | None:
+    """Return what a table's directory of a store is, where something else was meant, and its store; None for any other path.
+
+    The store is a path from here. OSError if the directory cannot be looked into.
+    """
+    if any(one.name.startswith(RUN_DIRECTORY) for one in path.iterdir()):
+        return "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
+    return None
 
 
 def listed(names: Iterable[object], most: int | None = None, joint: str = "and") -> str:

@@ -217,11 +217,6 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     return {name: value if allows(name, value) else mask.of(name, value) for name, value in given}
 
 
-def recorded_value(value: str, mask: Mask, *, name: str = "") -> str:
-    """Return the value of an option as it may be written down."""
-    return _value(value, _Owner(name, is_secret=_hints_at_secret(name)), mask)
-
-
 def without_words(text: str, words: Sequence[str]) -> str:
     """Return a text without what it quotes of a command that may not be written down, as an error message does."""
     hidden: set[str] = set()

@@ -19,16 +19,8 @@ from threading import Event
 from types import FrameType
 from typing import Any
 
-from nsyspipe.errors import (
-    DamagedReportError,
-    NotAReportError,
-    NsysFailedError,
-    NsysNotFoundError,
-    NsyspipeError,
-    OptionError,
-    OutputError,
-)
-from nsyspipe.nsys.files import check_file, readable, remove_abandoned, remove_side_files, scratch_directory
+from nsyspipe.errors import DamagedReportError, InputError, NsysFailedError, NsyspipeError, OptionError, OutputError
+from nsyspipe.nsys.files import check_file, no_file, readable, remove_abandoned, remove_side_files, scratch_directory
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, handling, numbers, printed, telling_lines
 
 EXPORTED, UP_TO_DATE, TIMEOUT_S = "exported", "up to date", 1800.0
@@ -41,6 +33,7 @@ _HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
 # What an export says of itself; before 2023.3 in a table of another name, and not from which report.
 _META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
 _LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
+_OR_CONVERT = "; or run nsyspipe convert on the machine that captured the reports"
 # nsys takes some times a report's size in memory, and a disk only so much at once.
 _MOST_ROWS, _MOST_JOBS = 1000, 8
 
@@ -97,7 +90,8 @@ def attempt_exports(
     if left:
         for folder in {target.parent for _, target in left.values()}:
             remove_abandoned(folder)
-        options = {"nsys": nsys if elsewhere else nsys or _any_nsys(), "force": force, "timeout_s": timeout_s}
+        found = nsys if nsys or elsewhere else find(or_else=_OR_CONVERT)
+        options = {"nsys": found, "force": force, "timeout_s": timeout_s}
         made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), elsewhere, **options)
         outcomes |= dict(zip(left, made, strict=True))
     return [outcomes[at] for at in range(len(pairs))]
@@ -111,14 +105,6 @@ def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]
         more = f" (and {len(failures) - 1} more of {len(outcomes)} reports failed)" * (len(failures) > 1)
         raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
     return [one for one in outcomes if isinstance(one, Exported)]
-
-
-def _any_nsys() -> Nsys:
-    try:
-        return find()
-    except NsysNotFoundError as error:
-        fix = f"{error.fix}; or run nsyspipe convert on the machine that captured the reports"
-        raise NsysNotFoundError(error.subject, error.problem, fix=fix) from error
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
@@ -136,9 +122,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     with readable(source):
         report = source.stat()
         if not source.is_file():
-            raise NotAReportError(
-                str(source), "no ordinary file, where a report was needed", fix="name the file itself"
-            )
+            raise no_file(source)
         source.open("rb").close()
     if not report.st_size:
         problem = "is empty (0 bytes): its capture did not end well"
@@ -150,7 +134,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     origin = None
     try:
         origin = _origin(target)
-    except (DamagedReportError, NotAReportError):
+    except InputError:
         # Cut short, or without a header yet: its writer was killed.
         with contextlib.suppress(OSError), target.open("rb") as file:
             header = file.read(100)
@@ -250,7 +234,7 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     """Raise if what nsys wrote is no whole export, or the report changed while it was read."""
     try:
         check_file(made)
-    except (DamagedReportError, NotAReportError) as error:
+    except InputError as error:
         problem = f"nsys export ends well, but its output is no whole report ({error.problem})"
         fix = "is the disk full? else try another: nsyspipe convert --nsys PATH"
         raise NsysFailedError(str(source), problem, fix=fix) from error
@@ -309,7 +293,7 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     with contextlib.suppress(OSError), report.open("rb") as file:
         if header := _HEADER.search(file.read(_HEADER_BYTES)):
             captured = header[1].decode("ascii").replace("@", ".")
-            if numbers(captured) > nsys.version:
+            if numbers(captured) > numbers(nsys.version_text):
                 return captured
     return f"later than {nsys.version_text}" if "newer than your" in said else None
 

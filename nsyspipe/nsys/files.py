@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
+from nsyspipe.model.names import RUN_DIRECTORY
 from nsyspipe.model.side_files import SIDECAR_SUFFIX
 
 # A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
@@ -40,6 +41,16 @@ BEING_WRITTEN = "is still being written, or its writer was killed"
 WAIT = "wait until nsys export has ended"
 
 
+@contextlib.contextmanager
+def opened(path: Path | str, flags: int, directory: int | None = None) -> Iterator[int]:
+    """Yield a descriptor, which does not wait for a pipe; `path` may be from a `directory` that is open. OSError if it cannot be opened."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
 def claim(directory: Path) -> int | None:
     """Take a directory's shared lock, timed now, until it is closed or the process ends; None where that cannot be."""
     try:
@@ -58,19 +69,15 @@ def claim(directory: Path) -> int | None:
 
 def is_claimed(directory: Path) -> bool:
     """Return whether a process uses a directory; where locks are not to be had, whether one did lately."""
-    try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return time.time() - os.fstat(lock).st_mtime < _RECENT_S
-    finally:
-        os.close(lock)
-    return False
+    with contextlib.suppress(OSError), opened(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return time.time() - os.fstat(lock).st_mtime < _RECENT_S
+        return False
+    return True
 
 
 def claimed_at(directory: Path) -> float:
@@ -125,13 +132,10 @@ def _remove_if_abandoned(path: Path) -> None:
         if not is_claimed(path):
             shutil.rmtree(path, ignore_errors=True)
     elif stat.S_ISREG(status.st_mode) and status.st_mode & _PERMISSIONS == _FILE_MODE:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with opened(path, os.O_RDONLY | os.O_NOFOLLOW) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), path.lstat()):
                 path.unlink()
-        finally:
-            os.close(lock)
 
 
 def is_as_made(directory: Path) -> bool:
@@ -178,17 +182,11 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
 
     A closed file in WAL mode is opened as immutable: else SQLite makes ``-wal`` and ``-shm`` files, even to read.
     """
-    with readable(path):
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is not waited for
-        try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise NotAReportError(
-                    str(path), "no ordinary file, where a report was needed", fix="name the file itself"
-                )
-            header = os.read(file, _HEADER_BYTES)
-        finally:
-            os.close(file)
+    with readable(path), opened(path, os.O_RDONLY) as file:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise no_file(path)
+        header = os.read(file, _HEADER_BYTES)
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
     if not header.startswith(_MAGIC[: len(header)]):
@@ -209,6 +207,11 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
     return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
 
 
+def no_file(path: Path) -> NotAReportError:
+    """Return the error for what is there and no ordinary file."""
+    return NotAReportError(str(path), "no ordinary file, where a report was needed", fix="name the file itself")
+
+
 def _no_database(path: Path) -> NotAReportError:
     """Return the error for a file that is none, with what its name says that it is."""
     problem, fix = "not an SQLite database", "pass the reports of a capture: .sqlite, or .nsys-rep where nsys is"
@@ -218,7 +221,7 @@ def _no_database(path: Path) -> NotAReportError:
         fix = "nsys export --type=sqlite REPORT.nsys-rep"
     elif path.suffix in OUTPUTS:
         problem, fix = f"{OUTPUTS[path.suffix]}, where a report was needed", f"{fix}; or the DIR of analyze --out"
-        if run := next((one for one in path.parents if one.name.startswith("run_id=")), None):
+        if run := next((one for one in path.parents if one.name.startswith(RUN_DIRECTORY)), None):
             fix = f"nsyspipe analyze {run}"
     return NotAReportError(str(path), problem, fix=fix)
 

@@ -24,7 +24,7 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.model.names import decoded, printable
+from nsyspipe.model.names import decoded, printable, table_of_store
 from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import OUTPUTS, claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import GET_NSYS, Nsys, by_number, find
@@ -153,11 +153,8 @@ def _expand(arguments: Iterable[str | Path], *suffixes: str) -> list[Path]:
             elif path.is_dir():
                 found = sorted((one for one in path.iterdir() if one.suffix in suffixes), key=by_number)
                 problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
-                if not found and any(one.name.startswith("run_id=") for one in path.iterdir()):
-                    problem, fix = (
-                        "a directory inside a store of saved runs",
-                        _word(os.path.relpath(path.resolve().parent)),
-                    )
+                if not found and (inside := table_of_store(path)):
+                    problem, fix = inside[0], _word(inside[1])
             elif path.exists():
                 found = [path]
             elif not glob.has_magic(str(path)):
@@ -193,7 +190,7 @@ def reports_near(path: Path) -> str:
 
 
 _DIRECTORY, _BYTES, _MOST_BYTES = "NSYSPIPE_CACHE_DIR", "NSYSPIPE_CACHE_BYTES", 20_000_000_000
-_KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
+_KEY_LENGTH, _OPTIONS_LENGTH, _NO_CACHE = 32, 8, "cannot be used as the cache of exports"
 _ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
 
 # Entries that this process uses: their locks stay open until it ends.
@@ -241,20 +238,18 @@ def exported_reports(
 
 def _make_private(folder: Path) -> None:
     """Make the directory of all entries; one that is there is refused if others could put entries in."""
-    problem, fix = "", f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
+    fix = f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        problem = f"cannot be used as the cache of exports ({error.strerror})"
-        raise OutputError(str(folder), problem, fix=fix) from error
+        raise OutputError(str(folder), f"{_NO_CACHE} ({error.strerror})", fix=fix) from error
     if os.geteuid() not in (0, status.st_uid):
-        problem = "is another user's"
-    elif stat.S_IMODE(status.st_mode) & 0o022:
-        problem, fix = ("can be written by others", f"chmod go-w {shlex.quote(str(folder))}, or {fix}")
-    if problem:
-        raise OutputError(str(folder), f"cannot be used as the cache of exports: it {problem}", fix=fix)
+        raise OutputError(str(folder), f"{_NO_CACHE}: it is another user's", fix=fix)
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        fix = f"chmod go-w {shlex.quote(str(folder))}, or {fix}"
+        raise OutputError(str(folder), f"{_NO_CACHE}: it can be written by others", fix=fix)
 
 
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:

@@ -4,26 +4,25 @@ A laptop without GPU and nsys is a good place to analyze, so nothing here is an 
 but the search path.
 """
 
+import contextlib
 import platform
 import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from nsyspipe.model.names import printable
 from nsyspipe.nsys import programs
-from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, Run, ask, torch_versions
+from nsyspipe.nsys.programs import GET_NSYS, ROOT, Output, Patience, Program, torch_versions
 from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
 _BOTH = f"{CONVERT}, {CAPTURE}"
-_WITHOUT_NSYS = (
-    ("nsys", "not on PATH, not in the usual places", _BOTH),
-    ("importer", "comes with nsys", _BOTH),
-    ("trace_values", "nsys would tell", "choosing --trace"),
-)
+# What a probe found: its status, what it says, and what would mend it.
+_Found: TypeAlias = tuple[str, str, str | None]
 
 _LONGEST_NAME, _MOST_PARANOID = 64, 2
 _LITTLE_SPACE_BYTES = 5_000_000_000
@@ -46,11 +45,11 @@ class Gpu:
     name: str
 
 
-def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], str | None]:
+def gpus(patience: Patience) -> tuple[tuple[Gpu, ...], str | None]:
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
     query = ("--query-gpu=index,name,driver_version", "--format=csv,noheader,nounits")
     found, driver = [], None
-    for line in _smi(patience, search_path, *query).split("\n"):
+    for line in patience.answer("nvidia-smi", *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != query[0].count(",") + 1 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
@@ -60,15 +59,10 @@ def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], 
     return tuple(found), driver
 
 
-def topology(patience: Patience, search_path: str | None) -> str | None:
+def topology(patience: Patience) -> str | None:
     """Return what ``nvidia-smi topo -m`` prints, if it tells of GPUs."""
-    text = _smi(patience, search_path, "topo", "-m")
+    text = patience.answer("nvidia-smi", "topo", "-m")
     return text if _LINK_ROW.search(text) else None
-
-
-def _smi(patience: Patience, search_path: str | None, *words: str) -> str:
-    smi = shutil.which("nvidia-smi", path=search_path)
-    return patience.answer(smi, *words) if smi else ""
 
 
 @dataclass(frozen=True)
@@ -84,137 +78,135 @@ class Check:
 
 
 def check_machine(
-    *, run: Run = ask, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
+    *, root: Path = ROOT, search_path: str | None = None, folder: Path = Path(), total_s: float = 9.0
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most; None takes the environment's search path."""
-    patience = Patience(run, total_s)
+    patience = Patience(total_s, search_path)
     nsys = programs.find_nsys(search_path, root)
     answer = patience.output(str(nsys.path), "--version") if nsys else None
     version = programs.version_in(answer.text) if answer else None
-    without = [Check(name, "missing", what, uses, GET_NSYS) for name, what, uses in _WITHOUT_NSYS]
-    with_nsys = nsys and [_nsys(nsys, version, answer), _importer(nsys, root), _trace_values(patience, nsys)]
+    free = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+    checks = (
+        ("nsyspipe", ANALYZE, ("ok", f"{__version__} on Python {platform.python_version()}", None)),
+        ("disk_space", "writing reports", _disk_space(free)),
+        ("nsys", _BOTH, _nsys(nsys, version, answer)),
+        ("importer", _BOTH, _importer(nsys, root)),
+        ("trace_values", "choosing --trace", _trace_values(patience, nsys)),
+        ("cpu_sampling", "CPU samples (not needed)", _cpu_sampling(patience, nsys, root)),
+        ("cuda_driver", CAPTURE, _driver(patience, root)),
+        ("topology", "naming slow links", _topology(patience, search_path)),
+        ("torch", CAPTURE, _torch()),
+        ("nccl", "communication between GPUs", _nccl(root)),
+        ("nvtx", "labels of steps", _nvtx(version)),
+    )
     return [
-        Check("nsyspipe", "ok", f"{__version__} on Python {platform.python_version()}", ANALYZE),
-        _disk_space(folder),
-        *(with_nsys or without),
-        _cpu_sampling(patience, nsys, root),
-        _driver(patience, search_path, root),
-        _topology(patience, search_path),
-        _torch(),
-        _nccl(root),
-        _nvtx(version),
+        Check(name, status, found, uses, fix, free if name == "disk_space" else None)
+        for name, uses, (status, found, fix) in checks
     ]
 
 
-def _disk_space(folder: Path) -> Check:
-    uses = "writing reports"
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError:
-        return Check("disk_space", "unknown", "the current directory cannot be asked", uses)
-    fix = "write reports elsewhere: -o DIR" if free < _LITTLE_SPACE_BYTES else None
-    return Check("disk_space", "warning" if fix else "ok", "free in the current directory", uses, fix, free)
+def _disk_space(free: int | None) -> _Found:
+    if free is None:
+        return "unknown", "the current directory cannot be asked", None
+    is_little = free < _LITTLE_SPACE_BYTES
+    fix = "write reports elsewhere: -o DIR" if is_little else None
+    return "warning" if is_little else "ok", "free in the current directory", fix
 
 
-def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
+def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> _Found:
+    if nsys is None:
+        return "missing", "not on PATH, not in the usual places", GET_NSYS
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
         why = "cannot be started"
         if answer is not None:
             why = "does not answer" if answer.status is None else f"fails with status {answer.status}"
-        return Check("nsys", "unknown", f"{where}, but {why}", _BOTH, "try nsys --version by hand, or install it again")
+        return "unknown", f"{where}, but {why}", "try nsys --version by hand, or install it again"
     if nsys.place:
-        fix = f"export PATH={Path(nsys.place).parent}:$PATH"
-        return Check("nsys", "warning", f"{version} {where}, not on PATH", _BOTH, fix)
-    return Check("nsys", "ok", f"{version} {where}", _BOTH)
+        return "warning", f"{version} {where}, not on PATH", f"export PATH={Path(nsys.place).parent}:$PATH"
+    return "ok", f"{version} {where}", None
 
 
-def _importer(nsys: Program, root: Path) -> Check:
+def _importer(nsys: Program | None, root: Path) -> _Found:
+    if nsys is None:
+        return "missing", "comes with nsys", GET_NSYS
     if programs.find_importer(nsys, root):
-        return Check("importer", "ok", "QdstrmImporter is there", _BOTH)
-    fix = f"{GET_NSYS}, not only its target package"
-    return Check("importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, fix)
+        return "ok", "QdstrmImporter is there", None
+    return "unknown", "no QdstrmImporter beside nsys", f"{GET_NSYS}, not only its target package"
 
 
-def _trace_values(patience: Patience, nsys: Program) -> Check:
-    uses = "choosing --trace"
+def _trace_values(patience: Patience, nsys: Program | None) -> _Found:
+    if nsys is None:
+        return "missing", "nsys would tell", GET_NSYS
     values = programs.trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
-        return Check("trace_values", "unknown", "nsys profile --help does not tell", uses, _SAFE_TRACE)
+        return "unknown", "nsys profile --help does not tell", _SAFE_TRACE
     if "nccl" in values:
-        return Check("trace_values", "ok", ", ".join(values), uses)
-    fix = f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
-    return Check("trace_values", "warning", f"no nccl; {', '.join(values)}", uses, fix)
+        return "ok", ", ".join(values), None
+    return "warning", f"no nccl; {', '.join(values)}", f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
 
 
-def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check:
+def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> _Found:
     """Ask nsys, which tries it; else go by the kernel's setting."""
-    uses = "CPU samples (not needed)"
     try:
         level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return Check("cpu_sampling", "unknown", "the kernel does not tell", uses)
+        return "unknown", "the kernel does not tell", None
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
     found = f"perf_event_paranoid is {level}" + (f", nsys says {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
-        return Check("cpu_sampling", "ok", found, uses)
+        return "ok", found, None
     fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
-    return Check("cpu_sampling", "warning", found, uses, fix)
+    return "warning", found, fix
 
 
-def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
-    there, version = gpus(patience, search_path)
+def _driver(patience: Patience, root: Path) -> _Found:
+    there, version = gpus(patience)
     if there and version:
         counted = ", ".join(f"{n} x {model}" for model, n in Counter(one.name for one in there).items())
-        return Check("cuda_driver", "ok", f"{version}, {counted}", CAPTURE)
-    try:
+        return "ok", f"{version}, {counted}", None
+    with contextlib.suppress(OSError, ValueError):
         text = root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        text = ""
-    if loaded := _DRIVER_FILE.search(text):
-        found = f"{loaded[1]} is loaded, but nvidia-smi shows no GPU"
-        return Check("cuda_driver", "unknown", found, CAPTURE, "try nvidia-smi by hand")
-    return Check("cuda_driver", "missing", "no NVIDIA driver answers", CAPTURE, _NO_GPU)
+        if loaded := _DRIVER_FILE.search(text):
+            return "unknown", f"{loaded[1]} is loaded, but nvidia-smi shows no GPU", "try nvidia-smi by hand"
+    return "missing", "no NVIDIA driver answers", _NO_GPU
 
 
-def _topology(patience: Patience, search_path: str | None) -> Check:
-    uses = "naming slow links"
+def _topology(patience: Patience, search_path: str | None) -> _Found:
     if shutil.which("nvidia-smi", path=search_path) is None:
-        return Check("topology", "missing", "nvidia-smi would tell", uses)
-    rows = _LINK_ROW.findall(topology(patience, search_path) or "")
+        return "missing", "nvidia-smi would tell", None
+    rows = _LINK_ROW.findall(topology(patience) or "")
     if not rows:
-        return Check("topology", "unknown", "nvidia-smi topo -m does not tell", uses)
+        return "unknown", "nvidia-smi topo -m does not tell", None
     links = sorted({cell for row in rows for cell in row.split()[: len(rows)] if _LINK.fullmatch(cell)})
-    found = f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links"
-    return Check("topology", "ok", found, uses)
+    return "ok", f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links", None
 
 
-def _torch() -> Check:
+def _torch() -> _Found:
     version, cuda = torch_versions()
     if version is None:
-        return Check("torch", "missing", "not in this Python environment", CAPTURE, _INSTALL)
+        return "missing", "not in this Python environment", _INSTALL
     if cuda is None:
-        return Check("torch", "warning", f"{version}, which names no CUDA", CAPTURE, _INSTALL)
-    return Check("torch", "ok", f"{version}, CUDA {cuda}", CAPTURE)
+        return "warning", f"{version}, which names no CUDA", _INSTALL
+    return "ok", f"{version}, CUDA {cuda}", None
 
 
-def _nccl(root: Path) -> Check:
-    uses = "communication between GPUs"
+def _nccl(root: Path) -> _Found:
     if version := programs.nccl_version(root):
-        return Check("nccl", "ok", version, uses)
+        return "ok", version, None
     # Some builds of torch have it inside.
-    status = "missing" if torch_versions()[0] is None else "unknown"
-    return Check("nccl", status, "no package or library", uses)
+    return "missing" if torch_versions()[0] is None else "unknown", "no package or library", None
 
 
-def _nvtx(nsys_version: str | None) -> Check:
-    uses = "labels of steps"
+def _nvtx(nsys_version: str | None) -> _Found:
     version = programs.installed("nvtx")
     if version is None:
         if torch_versions()[0] is None:
-            return Check("nvtx", "missing", "neither nvtx nor torch, whose ranges label as well", uses, _INSTALL)
-        return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
+            return "missing", "neither nvtx nor torch, whose ranges label as well", _INSTALL
+        return "ok", "not installed; torch.cuda.nvtx labels as well", None
     if nsys_version is not None and not programs.ranges_reach(nsys_version, version):
         found = f"{version}, whose ranges do not reach nsys {nsys_version}"
-        return Check("nvtx", "warning", found, uses, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'")
-    return Check("nvtx", "ok", version, uses)
+        return "warning", found, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'"
+    return "ok", version, None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
@@ -53,10 +53,6 @@ class Output(NamedTuple):
 
     status: int | None
     text: str
-
-
-# Runs a program with a time limit in seconds; None when it cannot be started.
-Run: TypeAlias = Callable[[Sequence[str], float], Output | None]
 
 
 def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
@@ -136,16 +132,17 @@ def printed(
 class Patience:
     """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
 
-    def __init__(self, run: Run, total_s: float) -> None:
-        self._run, self._deadline = run, time.monotonic() + total_s
+    def __init__(self, total_s: float, search_path: str | None) -> None:
+        self._deadline, self._search_path = time.monotonic() + total_s, search_path
         self._hung: set[str] = set()
 
     def output(self, program: str, *arguments: str) -> Output | None:
-        """Return what a program printed; one that there is no time for did not answer."""
+        """Return what a program printed, None where it is not on the search path; one that there is no time for did not answer."""
         left = min(self._deadline - time.monotonic(), _PROGRAM_S)
         if program in self._hung or left <= 0:
             return Output(None, "")
-        output = self._run([program, *arguments], left)
+        path = shutil.which(program, path=self._search_path)
+        output = ask([path, *arguments], left) if path else None
         if output is not None and output.status is None:
             self._hung.add(program)
         return output
@@ -246,16 +243,11 @@ def trace_values_in(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers, and its version as it says it (``2024.2.3.38``)."""
+    """An nsys that answers, and its version as it says it (``2024.2.3.38``; `numbers` of it compare)."""
 
     path: Path
     version_text: str
     _helps: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """The numbers of its version, to compare by."""
-        return numbers(self.version_text)
 
     def trace_values(self) -> tuple[str, ...]:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
@@ -272,9 +264,12 @@ class Nsys:
         return self._helps[command]
 
 
-def find(program: str | None = None) -> Nsys:
-    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed."""
-    path = _path(program)
+def find(program: str | None = None, *, or_else: str = "") -> Nsys:
+    """Return the nsys named by a path, directory or name, else that of the search path, else the newest installed.
+
+    NsysNotFoundError if there is none (`or_else` is what helps besides), NsysFailedError if it does not answer as nsys does.
+    """
+    path = _path(program, or_else)
     output = ask([str(path), "--version"], _ANSWER_S)
     if output is None:
         problem = "cannot be started"
@@ -290,11 +285,11 @@ def find(program: str | None = None) -> Nsys:
     raise NsysFailedError(str(path), problem, fix=fix)
 
 
-def _path(program: str | None) -> Path:
+def _path(program: str | None, or_else: str) -> Path:
     if program is None:
         if (found := find_nsys()) is not None:
             return found.path
-        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH"
+        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH{or_else}"
         raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
     given = shutil.which(str(Path(named).absolute() / "nsys") if named and Path(named).is_dir() else named)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
+from nsyspipe.nsys.files import opened
 
 _N_BYTES, _N_SHOWN, _FILE = 32, 8, "hash-key"
 _OF_OTHERS, _WRITABLE_BY_OTHERS = 0o077, 0o022
@@ -59,28 +60,21 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
 def _users_key(place: Path) -> bytes:
     with contextlib.suppress(FileExistsError):
         place.mkdir(mode=0o700, parents=True)
-    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with opened(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as directory:
         _check(os.fstat(directory), _WRITABLE_BY_OTHERS, "its directory")
         with contextlib.suppress(FileNotFoundError):
             return _read(directory)
         _make(directory)
         return _read(directory)
-    finally:
-        os.close(directory)
 
 
 def _read(directory: int) -> bytes:
-    # Not waiting: a pipe in its place would never open.
-    file = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    with opened(_FILE, os.O_RDONLY | os.O_NOFOLLOW, directory) as file:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
             raise _UnusableError("it is no ordinary file")
         _check(state, _OF_OTHERS, "it")
         key = os.read(file, _N_BYTES + 1)
-    finally:
-        os.close(file)
     if len(key) != _N_BYTES:
         raise _UnusableError(f"it has not {_N_BYTES} bytes: remove it")
     return key

@@ -5,7 +5,6 @@ file itself. So a store reads the same without it, as a copy may be, only slower
 """
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from nsyspipe.errors import DatasetError
-from nsyspipe.model.names import printable
+from nsyspipe.model.names import printable, table_of_store
 from nsyspipe.model.schema import RUNS
 from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.nsys.files import OUTPUTS
@@ -94,10 +93,9 @@ def _no_store(path: Path) -> DatasetError:
         what = f"{OUTPUTS.get(path.suffix, 'a file')}, where a store was needed"
         fix = "the DIR of analyze --out" if path.suffix in OUTPUTS else f"nsyspipe analyze {path} --out runs"
     elif path.is_dir():
-        there = [one.name for one in path.iterdir()]
-        what, fix = "holds no saved run", f"nsyspipe analyze REPORTS --out {path / 'runs' if there else path}"
-        if any(name.startswith("run_id=") for name in there):
-            what, fix = "a directory inside a store of saved runs", os.path.relpath(path.resolve().parent)
+        is_empty = next(path.iterdir(), None) is None
+        fix = f"nsyspipe analyze REPORTS --out {path if is_empty else path / 'runs'}"
+        what, fix = table_of_store(path) or ("holds no saved run", fix)
     return DatasetError(str(path), what, fix=fix)
 
 

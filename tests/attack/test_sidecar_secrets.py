@@ -11,7 +11,7 @@ from contextlib import closing
 import pyarrow.parquet as pq
 import pytest
 
-from nsyspipe.capture.sidecar import Place, Surroundings, gather_surroundings, sidecar_document
+from nsyspipe.capture.sidecar import Place, Surroundings, gather_surroundings, program_directory, sidecar_document
 from nsyspipe.nsys.command_words import Mask, recorded_command, without_words
 from nsyspipe.nsys.secrets import HashKey, main
 from nsyspipe.reader.sidecar import parse_sidecar
@@ -317,7 +317,7 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     Repository(tmp_path / "code", tmp_path / "mark").commit()
     monkeypatch.chdir(tmp_path / "code")
     for words, is_there in ((["train"], False), (["python3", "train.py"], True)):
-        document = sidecar(words, surroundings=None)
+        document = sidecar(words, surroundings=gather_surroundings(program_directory(words)))
         assert (document["git_commit"] is not None) == is_there
         assert (document["git_is_dirty"] is not None) == is_there
 

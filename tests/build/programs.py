@@ -73,11 +73,8 @@ def listening():
 
 
 def have_ended(pids):
-    """Tell whether processes are gone, or soon will be."""
-    deadline = time.monotonic() + 10
-    while (left := any(map(is_running, pids.split()))) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not left
+    """Tell that processes are gone, or soon will be."""
+    return within(10, lambda: not any(map(is_running, pids.split())), f"{pids} end")
 
 
 def within(seconds, condition, what):

@@ -11,31 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.build.programs import put
+from tests.capture import stand_in
 
 ATTACH = Path(__file__).parents[2] / "launchers" / "attach"
-# As torch is laid out, and as its optimizers call their hooks.
-TORCH = """
-from types import SimpleNamespace as Part
-calls, is_capturing = [], [False]
-def note(text, answer=None):
-    def call(*_, **__):
-        calls.append(text)
-        return answer
-    return call
-__version__, version = "2.99.0", Part(cuda="13.0")
-compiler = Part(is_compiling=lambda: False)
-cuda = Part(
-    nvtx=Part(mark=lambda text: None, range_push=calls.append, range_pop=note("pop"),
-              range_start=lambda text: calls.append(text) or text, range_end=lambda text: calls.append(f"end of {text}")),
-    is_available=lambda: True, is_initialized=lambda: True, is_current_stream_capturing=lambda: is_capturing[0],
-    current_stream=lambda: Part(record_event=lambda: Part(query=note("wait", True))),
-    profiler=Part(start=note("PROFILE"), stop=note("END")),
-    get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)), synchronize=note("SYNCHRONIZE"),
-)
-distributed = Part(is_available=lambda: True, is_initialized=lambda: True, barrier=note("BARRIER"),
-                   get_backend=lambda: "gloo")
-from torch import optim
-"""
+# With optimizers that call their hooks as torch's do.
+TORCH = f"{stand_in.TORCH}from torch import optim\n"
 OPTIMIZER = """
 hooks = []
 register_optimizer_step_post_hook = hooks.append
@@ -53,9 +33,8 @@ A, B = "a, b = Parameter(), Parameter()", "import torch\nfrom torch.optim.optimi
 ONE = f"{B}{A}\nsgd = Optimizer([a, b])\n"
 # Of the first step only the end is seen.
 WINDOW = [
-    "step 1", "end of step 1", "wait", "PROFILE", "wait", "step 2", "end of step 2", "step 3",
-    "end of step 3", "wait", "END",
-]  # fmt: skip
+    *("start step 1", "end", "query", "PROFILE", "query", "start step 2", "end", "start step 3", "end", "query", "END"),
+]
 
 
 @pytest.fixture

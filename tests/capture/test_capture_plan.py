@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import plan as ready
-from nsyspipe.capture.plan import Room, earlier_files, parse_job
+from nsyspipe.capture.plan import earlier_files, parse_job, room_for
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import parse_ranks
@@ -20,11 +20,9 @@ def job(*words, name="/data/run"):
     return parse_job([f"--name={name}", "--program=train.py", *words, "--", "run", "it"])
 
 
-RANKS = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}, "2-2": {2}}
-
-
 def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
-    assert {text: parse_ranks(text) for text in RANKS} == RANKS
+    ranks = {"0": {0}, "0,7,63": {0, 7, 63}, "0-3": {0, 1, 2, 3}, "5,1-2": {1, 2, 5}, "2-2": {2}}
+    assert {text: parse_ranks(text) for text in ranks} == ranks
     for text in ("", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"):
         with pytest.raises(OptionError, match=r"^ranks=.*: .") as caught:
             parse_ranks(text)
@@ -34,7 +32,7 @@ def test_ranks_are_numbers_and_ranges_and_anything_else_is_refused():
 @pytest.mark.parametrize("is_used", [False, True])
 def test_directories_that_are_made_for_a_capture_go_again_if_nothing_is_in_them(tmp_path, is_used):
     (tmp_path / "a").mkdir()
-    with Room(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
+    with room_for(job("--nsys=nsys", name=tmp_path / "a" / "b" / "c" / "run")):
         assert (tmp_path / "a" / "b" / "c").is_dir()
         if is_used:
             (tmp_path / "a" / "b" / "note").touch()

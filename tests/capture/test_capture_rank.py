@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.rank import main, with_status
-from nsyspipe.capture.status import RankRecord, loop_has_ended, read_records, write_record
+from nsyspipe.capture.status import RankRecord, read_programs, read_records, write_record
 from tests.build.programs import program
 
 
@@ -123,7 +123,7 @@ def test_records_are_read_back_in_order_and_only_the_program_says_that_its_loop_
         write_record(tmp_path, record)
     (tmp_path / "rank_1.4242").write_text("{")  # being written
     assert read_records(tmp_path) == [there[1], there[0]]
-    assert not loop_has_ended(tmp_path, 0)
+    assert not read_programs(tmp_path)
     for text, ended in (('{"loop_ended": true}', True), ('{"loop_ended": 1}', False), ("[]", False), ("{", False)):
         (tmp_path / "ranges_0.json").write_text(text)
-        assert loop_has_ended(tmp_path, 0) is ended
+        assert [one.loop_ended for one in read_programs(tmp_path).values() if one.loop_ended] == [True] * ended

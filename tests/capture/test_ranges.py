@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nsyspipe.capture
+from tests.capture.stand_in import TORCH
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,33 +24,6 @@ def start_range(text):
     calls.append(f"start {text}")
     return text
 def end_range(handle): calls.append(f"end {handle}")
-"""
-
-TORCH = """
-from types import SimpleNamespace as Part
-calls, rank_count, in_cuda = [], 2, True
-def note(text, answer=None):
-    def call(*_, **__):
-        calls.append(text)
-        return answer
-    return call
-class _Nvtx:
-    mark = staticmethod(lambda text: None)
-    range_push = staticmethod(calls.append)
-    range_pop = staticmethod(note("pop"))
-    range_start = staticmethod(lambda text: calls.append(f"start {text}"))
-    range_end = staticmethod(note("end"))
-__version__, version = "2.99.0", Part(cuda="13.0")
-cuda = Part(
-    nvtx=_Nvtx, is_available=lambda: True, is_initialized=lambda: True, current_device=lambda: 1,
-    synchronize=note("sync"), profiler=Part(start=note("PROFILE"), stop=note("END")),
-    current_stream=lambda: Part(record_event=lambda: Part(query=note("query", True))),
-    get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)),
-)
-distributed = Part(
-    is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl",
-    barrier=lambda device_ids: calls.append(f"barrier {device_ids}"),
-)
 """
 
 # What torch is without CUDA, and without a process group.

@@ -95,9 +95,7 @@ def asked(tmp_path, program, **parts):
     for name, text in parts.items():
         program = program.replace(name, str(text))
     program = f"import json, nvtx\n{program}\nprint(json.dumps(nvtx.calls))"
-    places = {
-        "PYTHONPATH": f"{tmp_path}/site{os.pathsep}{REPOSITORY}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+    places = {"PYTHONPATH": f"{tmp_path}/site:{REPOSITORY}", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
     options = {"env": os.environ | places, "cwd": tmp_path, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, "-c", program], **options, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

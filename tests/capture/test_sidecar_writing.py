@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture import sidecar
-from nsyspipe.capture.sidecar import Place, Surroundings, gather_surroundings, write_sidecar, write_topology
+from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, gather_surroundings, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import OutputError
 from nsyspipe.model.side_files import CapturedRank
@@ -210,14 +210,11 @@ def test_logs_are_those_of_the_ranks_processes(tmp_path, facts, logs):
 
 
 def test_the_topology_lies_beside_and_is_named(tmp_path):
-    host = Surroundings("n1", (), None, TOPOLOGY, None, None, None, "3", None, None)
-    write_topology(Place(str(tmp_path / "ddp")), NOTHING)
     assert document(tmp_path / "ddp")["topology_file"] is None
-    write_topology(Place(str(tmp_path / "ddp")), host)
+    write_sidecar(Place(str(tmp_path / "ddp")).file(TOPOLOGY_SUFFIX), TOPOLOGY)
     assert (tmp_path / "ddp.topo.txt").read_text() == TOPOLOGY
     assert document(tmp_path / "ddp")["topology_file"] == "ddp.topo.txt"
-    write_topology(Place(str(tmp_path / "ddp"), 1, 2), host)
-    assert (tmp_path / "ddp.node1.topo.txt").is_file()
+    assert Place("ddp", 1, 2).file(TOPOLOGY_SUFFIX) == Path("ddp.node1.topo.txt")
 
 
 def test_it_is_replaced_whole_and_readable_like_any_file_and_where_it_cannot_be_written_that_is_told(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nsyspipe.capture.sidecar import Place, Surroundings, sidecar_document, write_sidecar, write_topology
+from nsyspipe.capture.sidecar import TOPOLOGY_SUFFIX, Place, Surroundings, sidecar_document, write_sidecar
 from nsyspipe.model.side_files import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
@@ -24,7 +24,7 @@ def capture(folder, **more):
     for rank in (0, 1):
         steady_rank(rank).write(folder / f"ddp_{rank}.sqlite")
     place = Place(str(folder / "ddp"))
-    write_topology(place, HOST)
+    write_sidecar(place.file(TOPOLOGY_SUFFIX), TOPOLOGY)
     document = sidecar_document(
         place,
         command=["torchrun", "train.py", "--api-key", SECRET],

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.build.fake_nsys import COPY, fake_nsys
-from tests.build.programs import HELP, listening, program, put
+from tests.build.programs import HELP, listening, program, put, within
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
@@ -56,11 +57,7 @@ def _captured(sidecar):
     return "".join(f"    {json.dumps(row)}\n" for row in rows)
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    out: str
-    err: str
+Answer = namedtuple("Answer", "status out err")
 
 
 @dataclass
@@ -115,9 +112,7 @@ class Machine:
         program(self.root / "bin", "nvidia-smi", f"cat <<'END'\n{lines}\nEND")
 
     def put_program(self, text, name="train.py"):
-        path = self.work / name
-        path.write_text(text)
-        return path
+        put(self.work, name, text)
 
     @property
     def environment(self):
@@ -216,7 +211,4 @@ def ended(process, timeout=30):
 
 
 def wait_for(path, timeout=60):
-    deadline = time.monotonic() + timeout
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path.name} never came"
-        time.sleep(0.02)
+    within(timeout, path.exists, path.name)

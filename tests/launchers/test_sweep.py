@@ -21,7 +21,8 @@ def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
     told = ""
     for n, words in ((5, ""), (1, ""), (0, "--cpu"), (0, "--cpu --only ^ddp-[0-9]gpu$|view")):
         machine.put_gpus(n or 1)
-        told += f"$ {n} GPUs: sweep.sh --list {words}\n" + sweep(machine, "--list", *words.split()).out
+        answer = sweep(machine, "--list", *words.split())
+        told += f"$ {n} GPUs: sweep.sh --list {words}\n{answer.err}{answer.out}"
     pinned("launchers/sweep_lists.txt", told)
     assert machine.files() == []
 
@@ -29,7 +30,7 @@ def test_the_list_of_runs_is_that_of_the_gpus_that_are_there(machine, pinned):
 @pytest.mark.slow
 def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
     answer = sweep(machine, "--cpu", "--dry-run", "-o", "d", "--only", "^ddp", "--", "--lr", "1")
-    printed = [line for line in answer.err.splitlines() if line.startswith("env ")]
+    printed = [line for line in answer.out.splitlines() if line.startswith("env ")]
     there = sweep(machine, "--cpu", "--list", "--only", "^ddp")
     assert (answer.status, len(printed)) == (0, there.out.count("\n"))
     assert all(re.search(r"--json d/ddp-[\w-]+\.train\.json --lr 1$", line) for line in printed)
@@ -114,16 +115,6 @@ def test_files_that_are_not_the_sweeps_stay(lab, name):
         assert mine.read_text() == "mine"
 
 
-@pytest.mark.slow
-def test_a_run_that_was_cut_short_is_made_again_over_what_it_left(lab):
-    folder = lab.work / "s"
-    for name in ("baseline.begun", "baseline_0.sqlite", "baseline_0.nsys-rep"):
-        put(folder, name, "")
-    assert sweep(lab, *BASELINE).status == 0
-    assert (folder / "baseline_0.sqlite").stat().st_size
-    assert (folder / "baseline.done").exists()
-
-
 WAITING = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (open("asked", "a").write("x"), sys.exit(1)))
@@ -152,8 +143,11 @@ def test_a_sweep_that_is_ended_ends_what_it_runs_and_says_how_to_go_on(lab, sent
     assert sorted(path.name for path in (lab.work / "s").glob("*.[bd]*")) == ["baseline.begun"]
     if sent == signal.SIGTERM:
         program.write_text(train)
+        for name in ("baseline_0.sqlite", "baseline_0.nsys-rep"):  # what a run that was killed leaves is replaced
+            put(lab.work / "s", name, "")
         assert sweep(lab, *BASELINE).status == 0
         assert (lab.work / "s" / "baseline.done").exists()
+        assert (lab.work / "s" / "baseline_0.sqlite").stat().st_size
 
 
 @pytest.mark.slow

@@ -124,6 +124,13 @@ def test_words_that_cannot_be_followed_are_refused_before_anything_is_captured(l
     assert not (lab.work / "trial").exists()
 
 
+def test_a_dry_run_shows_the_first_capture_and_says_what_the_others_are(lab):
+    for words, change in (((), "what analyze advises after the first"), (("--with", "--hook bf16"), "--hook bf16")):
+        answer, order = trial(lab, "-n", "2", "--dry-run", *words)
+        assert (answer.status, order, answer.out.count("before-1")) == (0, [], 2)
+        assert answer.err.endswith(f"of 6 captures; the others have other names, and 3 of them the change: {change}\n")
+
+
 def test_a_trial_knows_the_findings_that_analyze_has():
     code = "import trial, nsyspipe.findings.judge as judge; print(trial._findings() == {one.__name__.replace('_', '-') for one in judge.RULES})"
     told = subprocess.run([sys.executable, "-c", code], cwd=LAUNCHERS, capture_output=True, text=True, check=True)

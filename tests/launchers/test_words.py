@@ -28,7 +28,7 @@ REFUSED = [
     *("ddp.sh --attach-steps 50", "ddp.sh --attach-steps 0:9", "ddp.sh --attach-steps 9:9", "ddp.sh --attach-steps 1:2 --capture-range none"),
     *("node.sh", "node.sh --nnodes 2", f"{NODE} --node-rank 2", f"{NODE} --node-rank 01", f"{NODE} --rdzv-endpoint node0"),
     *(f"{NODE} --node-wide --ranks 0", f"{NODE} -n 'a[$(touch owned)]'", f"{NODE} --ranks=8", "ddp.sh -n 2 train.py"),
-    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing"),
+    *("sweep.sh --program x.py", "sweep.sh --force", "sweep.sh --attach-steps 1:2", "sweep.sh --repeat 0", "sweep.sh -n x", "sweep.sh --only nothing", "sweep.sh --analyze-only -o nowhere"),
 ]  # fmt: skip
 PRINTED = [
     *("ddp.sh -n 2 -- --lr 1", "baseline.sh", "ddp.sh --cuda-graph-trace graph", "ddp.sh --trace nvtx", "ddp.sh --no-profile"),
@@ -254,7 +254,7 @@ def test_a_launcher_can_be_run_and_its_help_fits_a_terminal_and_names_every_opti
         refused = run(script, status=2)
         assert refused.stderr == "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
         return
-    assert run(script, "-h").stdout == told.stdout
+    assert run(script, "-h").stdout == run("/bin/sh", script, "-h").stdout == told.stdout
     assert max(map(len, told.stdout.splitlines())) <= 120
     assert f"  launchers/{script.name}" in told.stdout
     known, of_captures = options_of(script), options_of(LAUNCHERS / "capture.bash")
@@ -281,7 +281,7 @@ def test_a_dry_run_on_a_login_node_prints_the_first_nodes_command_and_says_what_
     assert "the launcher itself ends it after 1500 s (--timeout)" in told.err
     unlimited = machine.run("slurm.sbatch", "--dry-run", "--program", "nowhere.py").err
     assert "ends it five minutes before Slurm's --time, or after 3600 s if that is sooner (--timeout)" in unlimited
-    assert "  fix: none to look at the command; the machine that captures has to have them\n" in told.err
+    assert "  fix: --dry-run needs none; the machine that captures has to have them\n" in told.err
     given = ("--nnodes=4 ", "--node_rank=0 ", "--nproc_per_node=8 ", "--ranks=0,31 ", "captures/slurm-JOB_%q{RANK}")
     for words in given:
         assert words in told.out
@@ -299,16 +299,12 @@ def test_a_slurm_job_takes_the_launchers_beside_the_script_that_was_submitted(tm
     program(tmp_path, "scontrol", f'cat "{tmp_path}/said/$*"')
     program(tmp_path, "srun", 'printf "%s\\n" "$@"')
     slurm = {
-        "SLURM_CPUS_PER_TASK": "32",
-        "SLURM_JOB_END_TIME": str(int(time.time()) + 1800),
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "nodes",
-        "SLURM_NNODES": "2",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-    }
+        "CPUS_PER_TASK": "32", "JOB_END_TIME": str(int(time.time()) + 1800), "JOB_ID": "7", "JOB_NODELIST": "nodes",
+        "NNODES": "2", "SUBMIT_DIR": str(tmp_path),
+    }  # fmt: skip
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **{f"SLURM_{name}": text for name, text in slurm.items()}}
     answers = []
     for _ in range(2):
-        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
         words = ["bash", copy, "--program", "train.py"]
         answers.append(subprocess.run(words, capture_output=True, text=True, env=environment, timeout=20, check=False))
         put(tmp_path, "said/show job 7", "JobId=7\n   Command=(null)\n")
@@ -346,12 +342,15 @@ def train(tmp_path, *options):
     return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_help_says_how_to_start_it(tmp_path):
+def test_help_says_how_to_start_it_and_a_machine_without_torch_is_told_so(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch must not be needed here')", "utf-8")
     done = train(tmp_path, "--help")
     assert done.returncode == 0
     assert "torchrun --standalone --nproc_per_node=4 train_vit.py" in done.stdout
     assert "demonstrations of what goes wrong" in done.stdout
+    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
+    done = train(tmp_path, "--model", "tiny")
+    assert (done.returncode, done.stderr) == (1, "error: train_vit.py needs PyTorch: pip install torch\n")
 
 
 NO_GROUP = "needs a process group: start with 'torchrun --standalone"
@@ -379,10 +378,3 @@ def test_options_that_cannot_be_used_end_in_one_message(parse, monkeypatch, caps
         parse(options.split())
     assert end.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_machine_without_torch_is_told_so(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import importlib.util as u; u.find_spec = lambda name: None", "utf-8")
-    done = train(tmp_path, "--model", "tiny")
-    assert done.returncode == 1
-    assert done.stderr == "error: train_vit.py needs PyTorch: pip install torch\n"

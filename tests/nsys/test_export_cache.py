@@ -223,9 +223,7 @@ def test_without_nsys_what_is_in_the_cache_will_do_and_else_the_message_says_how
     assert f"nsyspipe convert {reports}/run_0.nsys-rep" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_*.sqlite'")]
-)
+@pytest.mark.parametrize(("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_*.sqlite'")])  # fmt: skip
 def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
     take_nsys_away(monkeypatch)
     monkeypatch.chdir(tmp_path)

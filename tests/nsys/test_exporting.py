@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -107,8 +105,11 @@ def test_what_is_up_to_date_needs_no_nsys_at_all_and_force_or_a_newer_report_exp
     os.utime(report, (time.time() + 10,) * 2)
     # Its time is ahead of the clock, which must not make it outdated for ever.
     assert statuses(attempt_exports([report], nsys=old)) == [EXPORTED]
-    monkeypatch.setenv("PATH", "/nonexistent")
+    take_nsys_away(monkeypatch)
     assert statuses(attempt_exports([report])) == [UP_TO_DATE]
+    with pytest.raises(NsysNotFoundError) as caught:
+        attempt_exports([report], force=True)
+    assert "on the machine that captured" in caught.value.fix
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"SQLite format 3\0" + b"\1" * 200, None])
@@ -229,13 +230,6 @@ def test_one_failure_keeps_no_other_from_its_export_and_all_are_counted(tmp_path
             export_reports([tmp_path / name], nsys=picky)
 
 
-def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
-    take_nsys_away(monkeypatch)
-    with pytest.raises(NsysNotFoundError) as caught:
-        export_reports([report])
-    assert "on the machine that captured" in caught.value.fix
-
-
 # --- new files, and who claims a place ------------------------------------------------------------
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):
     path = tmp_path / "a"
@@ -273,23 +267,16 @@ def test_a_claim_holds_until_it_is_closed_and_renews_the_time(tmp_path):
     assert claimed_at(tmp_path) > 1
 
 
-def test_only_what_a_killed_process_left_is_removed(tmp_path):
-    script = (
-        "import os, sys; from pathlib import Path; from nsyspipe.nsys.files import scratch_directory\n"
-        "with scratch_directory(Path(sys.argv[1])) as scratch:\n"
-        "    (scratch / 'half.sqlite').touch(); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=30)
-    (left,) = tmp_path.iterdir()
-    remove_abandoned(tmp_path)
-    assert left.exists()  # young: its owner may be about to lock it
-    long_ago = time.time() - 3600
+def test_a_scratch_directory_is_its_users_alone_stays_while_it_is_young_or_used_and_goes_with_all_in_it(tmp_path):
+    left = tmp_path / ".nsyspipe-12345678.unfinished"
+    left.mkdir(mode=0o700)
+    os.close(claim(left))
     with scratch_directory(tmp_path) as used:
         assert used.stat().st_mode & 0o777 == 0o700
-        for one in (left, used):
-            os.utime(one, (long_ago, long_ago))
-        (tmp_path / "other").mkdir()
+        os.utime(used, (time.time() - 3600,) * 2)
         remove_abandoned(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted([used, tmp_path / "other"])
+        assert sorted(tmp_path.iterdir()) == sorted([left, used])  # the owner of the young one may be about to lock it
         (used / "half").write_text("x")
-    assert list(tmp_path.iterdir()) == [tmp_path / "other"]
+    os.utime(left, (time.time() - 3600,) * 2)
+    remove_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ def report(captured, tmp_path):
 
 def test_the_help_of_a_real_nsys_is_understood(nsys):
     found = installed.find(str(nsys))
-    assert found.version >= (2021,)
+    assert installed.numbers(found.version_text) >= (2021,)
     assert {"cuda", "nvtx", "osrt", "none"} <= set(found.trace_values())
     options = ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"]
     assert all(found.has("export", one) for one in options)
@@ -86,7 +86,7 @@ def test_a_report_cut_short_is_told_in_nsyss_words(run, report):
 
 def test_a_report_of_a_later_nsys_names_both_versions(run, report, nsys):
     mine = installed.find(str(nsys))
-    year = f"Report {mine.version[0]}@".encode()
+    year = f"Report {installed.numbers(mine.version_text)[0]}@".encode()
     report.write_bytes(report.read_bytes().replace(year, b"Report 2099@", 1))
     done = run("convert", report, "-q")
     assert_refused(done)

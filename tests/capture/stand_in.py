@@ -1,0 +1,24 @@
+"""A stand-in for torch, as it is laid out, that notes what is asked of it."""
+
+TORCH = """
+from types import SimpleNamespace as Part
+calls, is_capturing = [], [False]
+def note(text, answer=None):
+    def call(*_, **__):
+        calls.append(text)
+        return answer
+    return call
+__version__, version = "2.99.0", Part(cuda="13.0")
+compiler = Part(is_compiling=lambda: False)
+cuda = Part(
+    nvtx=Part(mark=lambda text: None, range_push=calls.append, range_pop=note("pop"),
+              range_start=lambda text: calls.append(f"start {text}"), range_end=note("end")),
+    is_available=lambda: True, is_initialized=lambda: True, current_device=lambda: 1,
+    is_current_stream_capturing=lambda: is_capturing[0],
+    current_stream=lambda: Part(record_event=lambda: Part(query=note("query", True))),
+    profiler=Part(start=note("PROFILE"), stop=note("END")), synchronize=note("sync"),
+    get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)),
+)
+distributed = Part(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl",
+                   barrier=lambda device_ids: calls.append(f"barrier {device_ids}"))
+"""
