@@ -1,7 +1,7 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
 from nsyspipe.reader.payload import CommRank
+from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import (
@@ -56,6 +57,7 @@ class ReportDigest:
     # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
     open_end_ns: int | None
+    zones: Mapping[str, Zones]  # of large tables, by which it finds the rows of a span
     n_graphs: int  # CUDA graphs that were captured as a whole
     n_nccl_ranges: int  # NVTX ranges of NCCL
     n_message_bytes: int  # calls of NCCL whose message size can be read
@@ -118,6 +120,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
+        zones={**capture.operations.zones, **capture.calls.zones},
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
