@@ -176,7 +176,7 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
         (),
         (f"UPDATE {KERNEL} SET rowid = -rowid", f"UPDATE {RUNTIME} SET rowid = 1000 - rowid"),  # last rows first
         (f"UPDATE {KERNEL} SET rowid = rowid + 500 WHERE rowid > 2",),
-        (f'CREATE INDEX late ON {KERNEL} ("end" DESC, start)', f"CREATE INDEX ids ON {RUNTIME} (correlationId DESC)"),
+        (f'CREATE INDEX calls ON {RUNTIME} (correlationId DESC, start, "end", globalTid, nameId)',),
         (f"ALTER TABLE {KERNEL} ADD COLUMN rowid INTEGER", f'UPDATE {KERNEL} SET rowid = "end" / 100'),
         (f'UPDATE {KERNEL} SET "end" = start - 1 WHERE streamId = 7 AND start < 1200',),
     ],
