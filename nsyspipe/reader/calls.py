@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.report import Report, process_of, processes_of
+from nsyspipe.reader.report import Report, Zones, process_of, processes_of
 
 if TYPE_CHECKING:
     from nsyspipe.reader.metadata import ReportFacts
@@ -45,14 +45,17 @@ _DTOH_KIND, _PAGEABLE = 2, 0
 _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
-def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Table | None:
+def read_launches(report: Report, ids: tuple[int, int] | None = None, zones: Zones | None = None) -> pa.Table | None:
     """Read the CUDA API calls as `canonical.LAUNCHES`, of some correlation ids (first, last) or all; None without any row.
 
     What runs on a device was launched, so a table without rows is one that was not recorded.
     """
     if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
-    where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
+    where = None
+    if ids is not None:
+        in_zones = f" AND {zones.condition(*ids)}" if zones else ""
+        where = f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}{in_zones}'
     calls = report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null()
     columns = {"process_id": process_of(calls["globalTid"].to_numpy()), "start_ns": calls["start"]}
     return canonical.LAUNCHES.table(columns | {"correlation_id": calls["correlationId"]})
@@ -67,6 +70,7 @@ class Calls:
     # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
     # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table
+    zones: Mapping[str, Zones] = field(default_factory=dict)  # of the correlation ids
 
 
 def read_calls(report: Report, strings: Strings) -> Calls:
@@ -75,17 +79,18 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
     found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
-    calls = None
+    calls, zones = None, {}
     if report.has(versions.RUNTIME, "correlationId"):
+        zones = report.zones(versions.RUNTIME, *[found["correlationId"]] * 2)
         known = _known(found, *_CALL[:3])
         process = processes_of(known["globalTid"])
         end = pc.coalesce(known["end"], known["start"])
         columns = {"process_id": process, "thread_id": known["globalTid"], "start_ns": known["start"], "end_ns": end}
         calls = canonical.HOST_CALLS.table(columns | {"correlation_id": known["correlationId"]})
     if not report.has(versions.RUNTIME, "end", "nameId"):
-        return replace(nothing, all=calls)
+        return replace(nothing, all=calls, zones=zones)
     waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
-    return Calls(calls, _blocking_calls(strings, found), pa.concat_tables(waits))
+    return Calls(calls, _blocking_calls(strings, found), pa.concat_tables(waits), zones)
 
 
 def _known(found: pa.Table, *columns: str) -> pa.Table:

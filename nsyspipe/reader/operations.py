@@ -14,7 +14,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_launches, read_strings
 from nsyspipe.reader.ranges import read_ranges_again
-from nsyspipe.reader.report import TIME_LIMIT, Report, open_report, process_of, repeated
+from nsyspipe.reader.report import TIME_LIMIT, Report, Zones, open_report, process_of, repeated
 
 # Canonical column -> nsys's.
 _COLUMNS = {
@@ -154,6 +154,7 @@ class Operations:
     has_names: bool  # whether any kernel's name is known; true without kernels
     names: dict[int, str]  # text of every `name_id` among the kernels
     name_column: str | None  # nsys's column that the kernels' names come from
+    zones: Mapping[str, Zones]  # of the times of large tables, of which no row was dropped
 
 
 def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Operations:
@@ -176,7 +177,12 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
         copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets, n_graphs=graphs.num_rows,
         names=names, name_column=column, has_names=not kernels.num_rows or bool(names),
+        zones=_zones(report, versions.KERNEL, rows) | _zones(report, versions.MEMCPY, memcpys),
     )  # fmt: skip
+
+
+def _zones(report: Report, table: str, rows: pa.Table) -> dict[str, Zones]:
+    return report.zones(table, rows["start_ns"], rows["end_ns"])
 
 
 @dataclass(frozen=True)
@@ -192,6 +198,15 @@ class Wanted:
     # As the first reading found them: see `gather.ReportDigest`
     name_column: str | None
     open_end_ns: int | None
+    zones: Mapping[str, Zones]
+
+    def where(self, table: str) -> str | None:
+        """Return the SQL condition of a table's operations; None for all."""
+        if self.span is None:
+            return None
+        first, last = self.span
+        in_zones = f"{self.zones[table].condition(first, last)} AND " if table in self.zones else ""
+        return f'{in_zones}"start" < {last} AND ("end" > {first} OR "start" = {first})'
 
 
 def read_again(
@@ -201,25 +216,24 @@ def read_again(
 
     Returned are the text of each name id, and as they stand in the report kernels (without shapes, graphs last), memcpys
     and memsets with a ``stream_id``, `canonical.RANGES`, and `canonical.LAUNCHES`, None if calls were not recorded.
-    nsys makes no indexes: a span costs one pass over each table, of which few columns are looked at.
     """
-    where, column = None, wanted.name_column
-    if wanted.span is not None:
-        first, last = wanted.span
-        where = f'"start" < {last} AND ("end" > {first} OR "start" = {first})'
+    column = wanted.name_column
     columns = _COLUMNS | _STREAM | _BYTES
     with open_report(path) as report:
         strings = read_strings(report)
-        rows, _ = _read_kernels(report, has_shapes=False, where=where)
-        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), _read_graphs(report, where)[0]])
+        rows, _ = _read_kernels(report, has_shapes=False, where=wanted.where(versions.KERNEL))
+        graphs, _ = _read_graphs(report, wanted.where(versions.GRAPH))
+        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), graphs])
+        where = wanted.where(versions.MEMCPY)
         memcpys, _ = _valid(report, _read(report, versions.MEMCPY, columns | _COPY_KIND, where=where))
+        where = wanted.where(versions.MEMSET)
         memsets, _ = _valid(report, _read(report, versions.MEMSET, columns, where=where))
         ids = None
         if wanted.span is not None:
             bounds = [pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)]
             known = [one for one in bounds if one["min"] is not None]
             ids = min((one["min"] for one in known), default=1), max((one["max"] for one in known), default=0)
-        launches = read_launches(report, ids)
+        launches = read_launches(report, ids, wanted.zones.get(versions.RUNTIME))
         names = {} if column is None else _texts(rows[column], strings)
         return names, (kernels, memcpys, memsets, _ranges(report, strings, wanted, launches), launches)
 

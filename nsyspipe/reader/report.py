@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import adbc_driver_manager
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -185,7 +187,19 @@ class Report:
         return f"CAST({value} AS TEXT)" if kind == "text" else value
 
     def _rows(self, table: str, where: str | None = None) -> str:
-        return f"FROM {quoted(self.physical(table) or table)} WHERE {where or 1}"
+        return f"FROM {quoted(self.physical(table) or table)} NOT INDEXED WHERE {where or 1}"
+
+    def zones(self, table: str, least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> dict[str, Zones]:
+        """Return a table with its zones, by two columns of all of its rows; nothing where some are missing."""
+        if not len(least) or self.has(table, "rowid"):
+            return {}
+        first, last = (self.number(table, f"{end}(rowid)") or 0 for end in ("min", "max"))
+        if last - first + 1 != len(least):  # some were deleted, or dropped
+            return {}
+        edges = np.arange(0, len(least), _ZONE_ROWS)
+        firsts = np.minimum.reduceat(pc.fill_null(least, TIME_LIMIT).to_numpy(), edges)
+        lasts = np.maximum.reduceat(pc.fill_null(greatest, -TIME_LIMIT).to_numpy(), edges)
+        return {table: Zones(first, firsts, lasts)}
 
     def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
@@ -242,6 +256,24 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
         texts = [value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]
         return pa.chunked_array([pa.array(texts, pa.string())])
     return column
+
+
+_ZONE_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Zones:
+    """Where in a table values lie, by every so many rows in order: nsys makes no indexes, and a pass takes its time."""
+
+    first_row: int  # number of the table's first row
+    least: Int64
+    greatest: Int64
+
+    def condition(self, first: int, last: int) -> str:
+        """Return the SQL condition of the rows among which all are that reach from at most `last` to at least `first`."""
+        zones = np.flatnonzero((self.least <= last) & (self.greatest >= first))
+        rows = self.first_row + zones[[0, -1]] * _ZONE_ROWS if zones.size else (0, -_ZONE_ROWS)
+        return f"rowid BETWEEN {rows[0]} AND {rows[1] + _ZONE_ROWS - 1}"
 
 
 def machine_memory() -> int:

@@ -1,7 +1,8 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from nsyspipe.model.table import Int64
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import ReportFacts, read_capture
 from nsyspipe.reader.payload import CommRank
+from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
 from nsyspipe.run.process import (
@@ -36,7 +38,7 @@ from nsyspipe.run.process import (
 )
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import ProcessSteps, process_steps
-from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class ReportDigest:
     # What a second reading must not decide anew: where kernels' names come from, and when ranges never closed end
     name_column: str | None
     open_end_ns: int | None
+    zones: Mapping[str, Zones]  # of large tables, by which it finds the rows of a span
     n_graphs: int  # CUDA graphs that were captured as a whole
     n_nccl_ranges: int  # NVTX ranges of NCCL
     n_message_bytes: int  # calls of NCCL whose message size can be read
@@ -76,9 +79,11 @@ def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, Tex
     return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
-def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
+def digest_report(
+    path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False, n_readers: int = 1
+) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
-    capture = read_capture(path, reading.comm_kernel)
+    capture = read_capture(path, reading.comm_kernel, n_readers)
     ranges, names = capture.ranges.table, capture.operations.names
     named, families = text_families(ranges, reading)
     others, n_named = ranges, 0 if reading.step else None
@@ -118,6 +123,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
+        zones={**capture.operations.zones, **capture.calls.zones},
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
@@ -141,6 +147,9 @@ class Gathered:
     is_aligned: bool = True  # whether it is sure which steps of different ranks are one
 
 
+_DigestAll = Callable[..., list[ReportDigest]]  # `_digest_all` with all but its last two arguments
+
+
 def gather(
     paths: Sequence[Path],
     reading: Reading,
@@ -153,12 +162,13 @@ def gather(
     """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found."""
     for path in paths:
         check_file(path)  # all of them, before any is read
-    own = executor_for(paths, jobs)
-    with contextlib.nullcontext(executor) if executor else own as running:
-        digests = _digest_all(running, [(str(path),) for path in paths], reading, on_progress)
+    n_readers = 1 if executor else readers_for([path.stat().st_size for path in paths], jobs)
+    with contextlib.nullcontext(executor) if executor else executor_for(paths, jobs) as running:
+        digest_all = functools.partial(_digest_all, running, reading, n_readers)
+        digests = digest_all([(str(path),) for path in paths], on_progress)
         asks = reading.step is None and not reading.is_capture
         sidecars = run_sidecars(found, digests, asks_for_steps=asks) if found else RunSidecars()
-        digests, family, why = _agreed(running, digests, reading, sidecars.family)
+        digests, family, why = _agreed(digest_all, digests, reading, sidecars.family)
     is_aligned = True
     if family == REPETITION:
         digests, is_aligned = _with_aligned_numbers(digests)
@@ -166,7 +176,7 @@ def gather(
 
 
 def _agreed(
-    running: Executor, digests: list[ReportDigest], reading: Reading, named: str | None
+    digest_all: _DigestAll, digests: list[ReportDigest], reading: Reading, named: str | None
 ) -> tuple[list[ReportDigest], str | None, str | None]:
     """Bring all digests to one family, that which sidecars name if they do; and say why there is none."""
     if reading.is_capture:
@@ -175,23 +185,23 @@ def _agreed(
         of_hosts = [[host.candidates for host in digest.hosts] for digest in digests]
         family = named or choose_host(of_hosts, clock_shifts(digests))
         why = None if family is not None else "no process has any"
-        return _redo(running, digests, reading, family), family, why
+        return _redo(digest_all, digests, family), family, why
     ranks = place(digests)
     family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
     # Each rank may repeat something that is no family of ranges of all.
     if reading.step is None and (family is None or is_part_of_step(family)):
-        again = _redo(running, digests, reading, REPETITION)
+        again = _redo(digest_all, digests, REPETITION)
         ranks = place(again)
         family = choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
         digests = again if family == REPETITION else digests
-    digests = _redo(running, digests, reading, family)
+    digests = _redo(digest_all, digests, family)
     if family is None:
         return digests, None, _why_none(digests)
     if not any(process.windows.num_rows for digest in digests for process in digest.processes):
         shown = reading.step.pattern if reading.step else family
-        return _redo(running, digests, reading, None), None, f"{shown!r} ranges launched no kernel"
+        return _redo(digest_all, digests, None), None, f"{shown!r} ranges launched no kernel"
     return digests, family, None
 
 
@@ -226,19 +236,20 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     return f"{why}, and launches are seen to repeat {where}"
 
 
-def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:
+def _redo(digest_all: _DigestAll, digests: list[ReportDigest], family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     wrong = [at for at, used in enumerate(_used(digests)) if used and digests[at].family != family]
     calls = [(digests[at].path, family) for at in wrong]
-    again = dict(zip(wrong, _digest_all(running, calls, reading, None), strict=True))
+    again = dict(zip(wrong, digest_all(calls), strict=True))
     return [again.get(at, digest) for at, digest in enumerate(digests)]
 
 
 def _digest_all(
     running: Executor,
-    calls: Sequence[tuple[str] | tuple[str, str | None]],
     reading: Reading,
-    on_progress: Callable[[int, int], None] | None,
+    n_readers: int,
+    calls: Sequence[tuple[str] | tuple[str, str | None]],
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[ReportDigest]:
     """Digest reports by path, on a family where one is decided on."""
     progress = on_progress or (lambda _n_done, _n_calls: None)
@@ -247,8 +258,8 @@ def _digest_all(
     try:
         with telling_shortage():
             for path, *family in calls:
-                place = place_for(running, path)
-                futures.append(running.submit(digest_report, place, reading, *family, is_decided=bool(family)))
+                digest = functools.partial(digest_report, is_decided=bool(family), n_readers=n_readers)
+                futures.append(running.submit(digest, place_for(running, path), reading, *family))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
                     progress(len(futures), len(calls))

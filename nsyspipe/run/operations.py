@@ -210,6 +210,7 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
+        zones=report.zones,
     )
     return ReportTask(report.path, reading, report.family, wanted, steps)
 

@@ -12,6 +12,7 @@ import nsyspipe
 from nsyspipe.analysis.timeline import MAX_BARS, representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.model.table import TableSchema
+from nsyspipe.reader import report
 from nsyspipe.run.operations import run_operations
 from tests.conftest import examples
 from tests.property import cross_oracle, oracle, oracle_costs, timeline_oracle
@@ -19,6 +20,13 @@ from tests.property.strategies import PROCESSES, build, load_run, runs, write
 
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
 MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _zones_of_few_rows():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "_ZONE_ROWS", 2)
+        yield
 
 
 def tables(run, steps=None):

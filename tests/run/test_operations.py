@@ -10,10 +10,12 @@ import nsyspipe
 from nsyspipe.analysis.timeline import representative_step
 from nsyspipe.errors import DamagedReportError, InputError, OptionError, ReportNotFoundError
 from nsyspipe.model import schema
+from nsyspipe.reader import metadata, report
+from nsyspipe.reader.report import open_report
 from nsyspipe.run.operations import run_operations
-from nsyspipe.run.workers import SerialExecutor, jobs_for
+from nsyspipe.run.workers import SerialExecutor, jobs_for, readers_for
 from tests.build.tools import bare, blank, codes, edit, one_report, run_of
-from tests.build.trace import KERNEL, MEMCPY, MEMSET, TraceBuilder, steady_rank
+from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -168,6 +170,39 @@ def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp
     assert ends == {0: 1330, 1: 1510, 2: 1520}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        (f"UPDATE {KERNEL} SET rowid = -rowid", f"UPDATE {RUNTIME} SET rowid = 1000 - rowid"),  # last rows first
+        (f"UPDATE {KERNEL} SET rowid = rowid + 500 WHERE rowid > 2",),
+        (f'CREATE INDEX calls ON {RUNTIME} (correlationId DESC, start, "end", globalTid, nameId)',),
+        (f"ALTER TABLE {KERNEL} ADD COLUMN rowid INTEGER", f'UPDATE {KERNEL} SET rowid = "end" / 100'),
+        (f'UPDATE {KERNEL} SET "end" = start - 1 WHERE streamId = 7 AND start < 1200',),
+    ],
+)
+def test_a_span_is_a_part_of_all_whatever_the_order_of_rows_and_their_numbers(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(report, "_ZONE_ROWS", 2)
+    run = nsyspipe.load(edit(steady_rank(0, world_size=1).write(tmp_path / "a.sqlite"), *changes))
+    (events, _), (some, _) = read(run)[0], read(run, (2, 2))[0]
+    assert some.num_rows
+    assert some == events.filter(pc.equal(events["step"], 2))
+
+
+def test_zones_are_all_that_may_reach_into_a_span_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_ZONE_ROWS", 2)
+    builder = TraceBuilder()
+    for at in range(5):
+        builder.kernel(10 * at, 10 * at + 10, "gemm")
+    with open_report(builder.write(tmp_path / "a.sqlite")) as opened:
+        times = opened.select(KERNEL, {"start": "int", "end": "int"})
+        zones = opened.zones(KERNEL, times["start"], times["end"])[KERNEL]
+    spans = {(0, 5): "1 AND 2", (20, 20): "1 AND 4", (21, 39): "3 AND 4", (41, 90): "5 AND 6", (60, 90): "0 AND -1"}
+    assert {span: zones.condition(*span) for span in spans} == {
+        one: f"rowid BETWEEN {rows}" for one, rows in spans.items()
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "ddp-4gpu-onefile", "ddp-2gpu-straggler", "fsdp-4gpu"])
 def test_a_span_of_a_real_run_is_a_part_of_it(runs, name):
@@ -317,3 +352,22 @@ def test_progress_is_told_and_a_worker_that_dies_is_one_clear_error(steady):
 ])  # fmt: skip
 def test_jobs_are_capped_by_reports_and_memory(sizes, requested, available, expected):
     assert jobs_for(sizes, requested, available=available) == expected
+
+
+@pytest.mark.parametrize(("sizes", "requested", "expected"), [
+    ([2**20], None, 1), ([2**20], 2, 2), ([2**20] * 2, 3, 1), ([2**20] * 2, 4, 2), ([500 << 20], 1, 1),
+])  # fmt: skip
+def test_two_read_a_report_where_there_are_two_processors_for_each(sizes, requested, expected):
+    assert readers_for(sizes, requested) == expected
+
+
+def test_two_readers_of_a_report_find_what_one_does(real, monkeypatch):
+    readers = []
+    monkeypatch.setattr(
+        metadata, "_operations", lambda *own, _read=metadata._operations: readers.append(1) or _read(*own)
+    )
+    path = real / "ddp-2gpu-straggler_0.sqlite"
+    one, two = (nsyspipe.load(path, jobs=jobs) for jobs in (1, 2))
+    for table in ("steps", "phases", "kernels", "collectives", "timeline"):
+        assert getattr(one, table)() == getattr(two, table)()
+    assert len(readers) == 1
