@@ -6,7 +6,8 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -105,7 +106,6 @@ def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
 
 
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -121,14 +121,16 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
         if captured_us is not None and 0 <= captured_us <= _MOST_US:
-            at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=captured_us)
             captured_ms = captured_us // 1000
-            captured = f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"  # whatever the locale
-        finding = row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED)
-        saving, page = row["first_saving_ns_per_step"], pages.get(row["run_id"])
-        most = f"up to {ms_text(saving)}" if saving else None
-        told = {"captured": captured, "captured_ms": captured_ms, "finding": finding, "most": most}
-        runs.append({"row": row, "group": group_name(row), **told, "hint": row["first_action"], "page": page})
+            # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
+            captured = formatdate(captured_us // 1_000_000, usegmt=True)[5:22].lstrip("0")
+        saving = row["first_saving_ns_per_step"]
+        runs.append({
+            "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
+            "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
+            "most": f"up to {ms_text(saving)}" if saving else None,
+            "hint": row["first_action"], "page": pages.get(row["run_id"]),
+        })  # fmt: skip
     return runs
 
 
@@ -136,8 +138,6 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
-_SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
-_STYLES = ("dashboard.css", "dashboard_table.css")
 _ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
@@ -148,6 +148,7 @@ def dashboard_page(
     runs = dashboard_runs(stored, pages or {})
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
+    latest = [(at, runs[at], runs[at]["row"]) for at in range(len(runs))[: -_ROWS - 1 : -1]]
     sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
     context = {
         "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
@@ -158,18 +159,17 @@ def dashboard_page(
         "n_few": 6,
         "n_most": 40,
         "n_runs": len(runs),
-        "rows": [(at, runs[at], _texts(runs[at]["row"])) for at in range(len(runs))[-_ROWS:]][::-1],
+        "rows": [
+            (at, run, [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]) for at, run, row in latest
+        ],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
     }
-    data = {"dashboard": _data(runs, choices)}
-    title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
-    return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
-
-
-def _texts(row: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    return [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]
+    return render(
+        "dashboard.html.j2", f"{title}: nsyspipe dashboard", (STORE, DASHBOARD), context, {"dashboard": _data(runs, choices)},
+        scripts=[f"dashboard_{part}.js" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
+    )  # fmt: skip
 
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
@@ -264,11 +264,8 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-
-                def may_replace(path: Path = path, run_id: str = run_id) -> bool:
-                    return force or run_id_of_page(path) == run_id
-
-                write_text(path, text, (), may_replace=may_replace, is_named=False)
+                is_its = partial(lambda path, run_id: force or run_id_of_page(path) == run_id, path, run_id)
+                write_text(path, text, (), may_replace=is_its, is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
     return failed

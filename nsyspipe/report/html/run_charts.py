@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -184,8 +184,8 @@ def collective_charts(medians: Medians) -> list[Chart]:
     if not rows:
         return []
 
-    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: ms_text(row["wait"].get(rank))
+    def wait_of(rank: int, row: Mapping[str, Any]) -> str:
+        return ms_text(row["wait"].get(rank))
 
     def columns(of_rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, list[Any]]:
         return {name: [row[name] for row in of_rows] for name in names}
@@ -199,7 +199,7 @@ def collective_charts(medians: Medians) -> list[Chart]:
         Field("transfer", of("transfer", ms_text)),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
-        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(Field(f"rank {rank} waits", partial(wait_of, rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
     label, section = "Collectives in the order of a step", "Collectives"

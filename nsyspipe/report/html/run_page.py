@@ -14,23 +14,8 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
-from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.model.table import TableSchema
 from nsyspipe.report import run as run_report, words
-from nsyspipe.report.blocks import (
-    Block,
-    Facts,
-    Field,
-    Heading,
-    Sentence,
-    Table,
-    Tile,
-    Tiles,
-    Troubles,
-    barred,
-    of,
-    table_of,
-)
+from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, traffic_text
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
@@ -90,9 +75,7 @@ def run_page(run: Run, top: int | None = None) -> str:
 def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Choice | MoreRanks | Details]:
     """Yield the page, section by section."""
     summary = run.summary().to_pylist()[0]
-    tiles = key_figures(run, _FIGURES)
-    whole = "the capture" if run.is_capture else "a step"
-    yield from _head(run, summary, tiles)
+    yield from _head(run, summary)
     if run.host_steps().num_rows:
         yield Heading("Host steps")
         yield Sentence(
@@ -102,7 +85,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         yield from host_blocks(run.host_steps(), _LISTED)
     yield from _what_to_change(run)
     listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
-    yield from _charts(run, whole, costs, of_ranks, listed)
+    yield from _charts(run, costs, of_ranks, listed)
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -120,15 +103,17 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Kernels")
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
-    unknown = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
-    links = link_table(run.links())
-    yield links or Sentence(unknown)
-    if run.nccl is not None:
-        yield _pairs("NCCL, as its log says", _nccl(run.nccl))
+    yield (links := link_table(run.links())) or Sentence(
+        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    )
+    if nccl := run.nccl:
+        nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
+        said = [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
+        yield _pairs("NCCL, as its log says", said)
     yield Heading("Problems")
-    if rows := words.troubles(run.problems.to_pylist()):
+    if troubles := words.troubles(run.problems.to_pylist()):
         yield Sentence("What could not be read or answered, and what would bring it back.")
-        yield Troubles(rows, is_close=True)
+        yield Troubles(troubles, is_close=True)
     else:
         rest = "everything that was asked for could be answered" if links else "all but the link, which is not known"
         yield Sentence(f"None: {rest}.")
@@ -137,13 +122,16 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
-    yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
+    for schema in map(DESCRIBED.__getitem__, _DEFINED):
+        rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
+        table = Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True)
+        yield Details(schema.name, schema.doc, table)
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
     yield report_table(run, listed)
 
 
-def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
+def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
     gain = gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
@@ -152,9 +140,12 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
         yield Sentence(gain, verdict="gain")
-    yield Facts(_facts(run, summary), "Run")
+    captured, shares = run.header.captured_at_utc, words.shares_text(run, summary["step_time_ns"])
+    when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
+    facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
+    yield Facts([*filter(None, facts)], "Run")
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
-    yield Tiles(tiles)
+    yield Tiles(key_figures(run, _FIGURES))
 
 
 def _what_to_change(run: Run) -> Iterator[Block | Findings]:
@@ -194,18 +185,11 @@ def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
         yield "these figures rest on one step: capture ten or more before trusting small differences"
 
 
-def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return which run this is, on what, captured when, and which steps count."""
-    captured = run.header.captured_at_utc
-    more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    shares = words.shares_text(run, summary["step_time_ns"])
-    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more, *([shares] if shares else [])]
-
-
 def _charts(
-    run: Run, whole: str, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
+    run: Run, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
 ) -> Iterator[Block | Chart | Choice | MoreRanks]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
+    whole = "the capture" if run.is_capture else "a step"
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
@@ -217,8 +201,9 @@ def _charts(
     )
     if bars:
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = "from the first operation to the end of the last"
-        over = over if run.is_capture else "mean of the steps in the figures"
+        over = (
+            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
+        )
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
         yield bars
     else:
@@ -386,24 +371,12 @@ def link_table(links: pa.Table) -> Table | None:
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
 
 
-def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
-    nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
-    return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
-
-
 _DEFINED = (
     "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
 )  # fmt: skip
-
-
-def _definition(schema: TableSchema) -> Details:
-    columns = [
-        Field("column", kind="name"),
-        Field("unit", kind="text"),
-        *(Field(name, kind="prose") for name in ("meaning", "source")),
-    ]
-    rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
-    return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
+_DEFINITION = [Field(name, kind=kind) for name, kind in (
+    ("column", "name"), ("unit", "text"), ("meaning", "prose"), ("source", "prose"),
+)]  # fmt: skip
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:
