@@ -33,9 +33,8 @@ def shown(text: str) -> str:
     return printable(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def coded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
+def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with each of its texts told once; flags become texts."""
-    column = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
     # As bytes, since nothing proves that what an export calls text is UTF-8.
@@ -49,7 +48,7 @@ def slices(
     columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
     columns |= {name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)}
     columns |= {name: notes[name] for name in notes.column_names}
-    return pa.table({name: coded(column) for name, column in columns.items()})
+    return pa.table({name: coded(column) for name, column in zip(columns, pa.table(columns).columns, strict=True)})
 
 
 class Values(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -21,12 +21,9 @@ from nsyspipe.report.files import check_directory, check_target, identity_of_pag
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import figure_text, ms_text
-from nsyspipe.store.index import Unreadable, stored_runs
+from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
-
-if TYPE_CHECKING:
-    from nsyspipe.store.index import StoredRuns
 
 NOT_RECORDED = "not recorded"
 _LINKS = {
@@ -198,14 +195,11 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "runs": {
             "id": [row["run_id"] for row in rows],
             "label": [row["label"] for row in rows],
-            "captured": [run["captured"] for run in runs],
             "time": [run["captured_ms"] for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [run["finding"] for run in runs],
-            "most": [run["most"] for run in runs],
             "hint": [hints[run["hint"]] for run in runs],
-            "page": [run["page"] for run in runs],
+            **{name: [run[name] for run in runs] for name in ("captured", "finding", "most", "page")},
         },
         "hints": [*hints],
         "values": values,

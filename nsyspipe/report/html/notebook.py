@@ -6,27 +6,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
-from nsyspipe.replay.answer import WhatIf
+from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
-from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
+from nsyspipe.report.blocks import Block, Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.report.words import mean_step_ns, subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nsyspipe.replay.answer import Scenario
-    from nsyspipe.report.blocks import Block
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
 

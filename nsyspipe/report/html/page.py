@@ -28,7 +28,6 @@ LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
 _SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
-_START = "start.js"
 
 
 @functools.cache
@@ -105,7 +104,7 @@ def render(
     JSON can hold (``nsyspipe.data(name)`` in a script). `scripts` and `styles` are in `assets/`, beside every page's.
     """
     library = read_asset(LIBRARY) if data else ""
-    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, _START)))
+    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, "start.js")))
     if any("</script" in text.lower() for text in (library, script)):
         message = "a script of ours would end its own element"
         raise ValueError(message)
