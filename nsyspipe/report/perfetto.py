@@ -16,7 +16,7 @@ from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.model.names import ranges
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.table import Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
 from nsyspipe.report.units import bytes_text
@@ -265,38 +265,24 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     return edges[is_new], percent[is_new]
 
 
-def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
+def _flow_ids(table: pa.Table) -> pa.Array:
     """Return the number of the arrows that link a collective's ranks: another one in all steps within 2**40."""
-    ids: Int64 = (steps << _SEQ_BITS) + seqs + 1
-    return ids
-
-
-def _flags(column: pa.ChunkedArray) -> Flags:
-    return np.asarray(column.to_numpy(), np.bool_)
+    return pc.add(pc.shift_left(table["step"], _SEQ_BITS), pc.add(table["seq"], 1)).combine_chunks()
 
 
 def _with_last_rank(collectives: pa.Table) -> pa.Table:
     """Add which rank the others waited for: null where nobody came last alone, or nothing is matched."""
-    distinct, place = np.unique(_flow_ids(*_times(collectives, "step", "seq")), return_inverse=True)
-    is_late = _flags(pc.greater(pc.fill_null(collectives["late_by_ns"], 0), 0))
-    last = np.full(distinct.size, -1)
-    last[place[is_late]] = collectives["rank"].to_numpy()[is_late]
-    unknown = (last[place] < 0) | ~_flags(collectives["is_matched"])
-    return collectives.append_column("last_rank", pa.array(last[place], pa.int64(), mask=unknown))
+    late = collectives.filter(pc.greater(collectives["late_by_ns"], 0))
+    last = late["rank"].take(pc.index_in(_flow_ids(collectives), value_set=_flow_ids(late)))
+    return collectives.append_column("last_rank", pc.if_else(collectives["is_matched"], last, None))
 
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
-    keys = _flow_ids(*_times(collectives, "step", "seq"))
-    order = np.argsort(keys, kind="stable")
-    asked = _flow_ids(*(pc.fill_null(events[name], -1).to_numpy() for name in ("step", "seq")))
-    at = np.searchsorted(keys[order], asked)
-    is_found = _flags(pc.and_(pc.is_valid(events["step"]), pc.is_valid(events["seq"]))) & (at < keys.size)
-    is_found[is_found] = keys[order][at[is_found]] == asked[is_found]
-    rows = np.zeros(at.size, np.int64)
-    rows[is_found] = order[at[is_found]]
-    flows = pa.array(keys, mask=~_flags(collectives["is_matched"]))
-    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows).take(pa.array(rows, mask=~is_found))
+    ids = _flow_ids(collectives)
+    flows = pc.if_else(collectives["is_matched"], ids, None)
+    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
+    found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
     starts, ends = _times(events, "start_ns", "end_ns")

@@ -177,10 +177,11 @@ class TraceWriter:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
-        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
-        fields |= {} if track.parent is None else {"parent_uuid": track.parent}
-        fields |= {} if track.about is None else {"description": shown(track.about)}
-        fields |= {} if track.unit is None else {"counter": {"unit_name": track.unit}}
+        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place, "parent_uuid": track.parent}
+        fields |= {
+            "description": track.about and shown(track.about),
+            "counter": track.unit and {"unit_name": track.unit},
+        }
         if track.is_thread:
             fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:

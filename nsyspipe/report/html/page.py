@@ -85,8 +85,8 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
-    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b"
+    r"(nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
 # Longer than any sentence of ours.
 _MOST_SHOWN = 2000
@@ -145,12 +145,11 @@ def _told(text: str) -> str:
 
 def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
-    parts, at, text = Markup(), 0, cut(text, _MOST_SHOWN)
-    for found in _CODE.finditer(text):
-        tag = Markup('<code class="long">') if len(found[0]) > _LONG_CODE else Markup("<code>")
-        parts += Markup("{}{}{}</code>").format(_told(text[at : found.start()]), tag, found[0])
-        at = found.end()
-    return parts + _told(text[at:])
+    marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
+    for words, code in zip(pairs[::2], pairs[1::2], strict=True):
+        tag = Markup('<code class="long">') if len(code) > _LONG_CODE else Markup("<code>")
+        marked += Markup("{}{}{}</code>").format(_told(words), tag, code)
+    return marked + _told(rest)
 
 
 @dataclass(frozen=True, slots=True)
