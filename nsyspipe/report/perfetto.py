@@ -88,9 +88,7 @@ def perfetto(
     for n_done, (rank, events, of_phases) in enumerate(run.operations(steps, chosen)):
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
-        names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
-        if run.is_capture:
-            names = pc.if_else(pc.is_valid(names), "whole capture", names)
+        names = "whole capture" if run.is_capture else _step_names(shown_steps)
         tracks = _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges)
         for n_operations in tracks.write(events, of_phases, of_rank, names):
             told(n_done + n_operations / max(events.num_rows, 1))
@@ -137,6 +135,10 @@ def _process_track(place: int, rank: Mapping[str, object]) -> Track:
     return Track(name, place=place, about=about.format_map(rank), process=place + 1)
 
 
+def _step_names(table: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise("step", table["step"].cast(pa.string()), " ")
+
+
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
     return tuple(table[name].to_numpy() for name in names)
 
@@ -151,7 +153,7 @@ class _RankTracks:
     edges: Int64  # of the counters' bins
 
     def write(
-        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray
+        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray | str
     ) -> Iterator[int]:
         """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
@@ -179,8 +181,7 @@ class _RankTracks:
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
         """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
-        step_names = pc.binary_join_element_wise("step", ranges["step"].cast(pa.string()), " ")
-        names, notes = pc.coalesce(ranges["phase"], step_names), ranges.select(_RANGE_NOTES)
+        names, notes = pc.coalesce(ranges["phase"], _step_names(ranges)), ranges.select(_RANGE_NOTES)
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())

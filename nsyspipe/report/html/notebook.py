@@ -12,7 +12,7 @@ from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
 from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
-from nsyspipe.replay.answer import Scenario, WhatIf
+from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
 from nsyspipe.report.blocks import Block, Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.findings import findings_of
@@ -90,7 +90,10 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             if answers:
                 yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
                 yield of_whatif.menu(shown, answers)
-                yield Heading(_assumptions(answers))
+                shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
+                whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
+                each = ["What each rests on: .table()"] if len(answers) > 1 else []
+                yield Heading(". ".join([*whole, *each]))
             if reasons := of_whatif.refusals(shown):
                 yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
             if answers:
@@ -131,13 +134,6 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     if len(findings) > _MOST_LINES:
         yield Heading(f"and {len(findings) - _MOST_LINES} more: .findings()")
     yield from _problems(run.problems.to_pylist())
-
-
-def _assumptions(answers: Sequence[Scenario]) -> str:
-    """Return what all answers rest on, and where to find what each does."""
-    shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
-    whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
-    return ". ".join([*whole, *(["What each rests on: .table()"] if len(answers) > 1 else [])])
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
