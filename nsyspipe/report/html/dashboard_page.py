@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import formatdate
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from nsyspipe.comparison.comparability import FAR_APART
 from nsyspipe.errors import DatasetError, OptionError, OutputError
 from nsyspipe.model.figures import Figure, shown
 from nsyspipe.model.schema import RUNS
@@ -49,13 +50,38 @@ def group_name(run: Mapping[str, Any]) -> str:
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
     """Return the series of each run, which one line joins: its group, and a label.
 
-    In a group where most runs share their label with another, a label is a series (a nightly job). Where most
-    labels are there once (a commit's id, the variants of a study), the group is, and the label None.
+    In a group where most runs share their label with another, a label is a series (a nightly job). Where most labels are
+    there once (a commit's id, the variants of a study), all runs whose steps may do the same work are: the label is None,
+    and the group says which work, if there are several (see `_works`).
     """
     pairs = [(group_name(run), run["label"]) for run in runs]
     n_alike, n_runs = Counter(pairs), Counter(group for group, _ in pairs)
     n_sharing = Counter(group for group, label in pairs if n_alike[group, label] > 1)
-    return [(group, label if 2 * n_sharing[group] >= n_runs[group] else None) for group, label in pairs]
+    series: list[tuple[str, str | None]] = [*pairs]
+    for group in (group for group in n_runs if 2 * n_sharing[group] < n_runs[group]):
+        places = [at for at, (name, _) in enumerate(pairs) if name == group]
+        for at, work in zip(places, _works([runs[at] for at in places]), strict=True):
+            series[at] = (f"{group}{work}", None)
+    return series
+
+
+def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
+    kinds, kind = {}, None
+    works = [(run["step_family"] or "", (run["compute_share"] or 0.0) * (run["step_time_ns"] or 0.0)) for run in runs]
+    for family, compute in sorted(works):  # 0 where it is not known
+        if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
+            kind = family, compute
+        kinds[family, compute] = kind
+    n_kinds = Counter(family for family, _ in {*kinds.values()})
+
+    def words(family: str, least: float) -> Iterator[str]:
+        if len(n_kinds) > 1:
+            yield cut(family, 40) or "no named steps"
+        if n_kinds[family] > 1:
+            yield f"compute from {ms_text(least)}" if least else "compute not known"
+
+    return ["".join(f", {word}" for word in words(*kinds[work])) for work in works]
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
