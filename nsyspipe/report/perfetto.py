@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
+from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.model.names import ranges
 from nsyspipe.model.table import Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
@@ -61,7 +63,8 @@ def perfetto(
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
     exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
-    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations;
+    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations,
+    and one for its CUDA graphs that were captured as a whole, since what runs in them is not known;
     what overlaps on a stream stands on further threads. Arrows link the ranks of each matched collective in order of
     arrival. Times are aligned times; where some rank's clock starts before 0 they are shifted by whole seconds
     (``time_shift_ns`` of the first track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one
@@ -287,7 +290,8 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
     starts, ends = _times(events, "start_ns", "end_ns")
-    return slices(starts, ends, events["name"], events["category"], notes)
+    category = pc.if_else(pc.equal(events["name"], GRAPH), "graph", events["category"])  # not known to be compute
+    return slices(starts, ends, events["name"], category, notes)
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
@@ -295,15 +299,17 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     names = ("device_id", "stream_id", "correlation_id")
     devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
     starts, ends = _times(events, "start_ns", "end_ns")
-    order = np.lexsort((streams, devices))
-    edges = np.union1d(*(run_starts(numbers[order]) for numbers in (devices, streams)))
+    is_graph = pc.equal(events["name"], GRAPH).cast(pa.int64()).to_numpy()
+    order = np.lexsort((is_graph, streams, devices))
+    edges = functools.reduce(np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph)))
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
         numbers = {"device": devices[rows[0]], "stream": streams[rows[0]]}
         parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
         has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
-        yield " ".join(parts) + (" (NCCL)" if has_comm else ""), [rows[lane] for lane in lanes]
+        holds = " (NCCL)" if has_comm else " (CUDA graphs as a whole)" if is_graph[rows[0]] else ""
+        yield " ".join(parts) + holds, [rows[lane] for lane in lanes]
 
 
 def run_id_of_trace(path: Path) -> str | None:

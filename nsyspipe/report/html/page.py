@@ -85,7 +85,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"(nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
     r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
 # Longer than any sentence of ours.

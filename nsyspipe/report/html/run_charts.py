@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,28 +37,24 @@ _SUMMED = (
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 
 
-def legend(*, has_comm: bool) -> list[tuple[str, str]]:
-    """Return the parts of a step that a run has: category of the palette, and words."""
+def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
+    """Return which of the parts of a step some row has, of `parts_of`: category of the palette, and words."""
     without = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
-    return [(category, words) for category, words, _ in _PARTS] if has_comm else without
+    names = {name for row in rows for name in row}
+    parts = [(category, words) for category, words, _ in _PARTS] if has_comm else without
+    return [part for part in parts if part[0] in names]
 
 
-def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
+def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
     """Split a wall time exactly: compute alone, compute with communication beside it, exposed comm, copies, idle.
 
-    None where one of them was not recorded, since a bar of the others would say that it was nothing.
+    Where one of them was not recorded, those of the last three that are known by themselves.
     """
     compute, hidden = row["compute_ns"], row["overlap_compute_ns"]
-    exposed, copies, idle = row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]
-    if None in {compute, hidden, exposed, copies, idle}:
-        return None
-    return {"compute": compute - hidden, "hidden": hidden, "exposed": exposed, "copies": copies, "idle": idle}
-
-
-def _known_parts(row: Mapping[str, Any]) -> dict[str, int]:
-    """Return the parts that are known by themselves, whatever the others are."""
     parts = {"exposed": row["exposed_comm_ns"], "copies": row["exposed_memory_ns"], "idle": row["idle_ns"]}
-    return {name: ns for name, ns in parts.items() if ns is not None}
+    if None in {compute, hidden, *parts.values()}:
+        return {name: ns for name, ns in parts.items() if ns is not None}
+    return {"compute": compute - hidden, "hidden": hidden, **parts}
 
 
 def rank_chart(
@@ -68,14 +64,14 @@ def rank_chart(
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
-    ``ranks``: ``wall``, ``parts`` (see `parts_of`; where some are not known, the others), ``comm``, ``wait``, ``transfer``. None without summary steps.
+    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
     drawn = [
-        {"rank": row["rank"], "parts": parts_of(row) or _known_parts(row)}
+        {"rank": row["rank"], "parts": parts_of(row)}
         | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
         for row in rows
         if row["rank"] in set(ranks)
@@ -91,7 +87,7 @@ def rank_chart(
         return ms_text(None if total is None else total / n_steps)
 
     def part(name: str, row: Mapping[str, Any]) -> str:
-        time, wall = (parts_of(row) or _known_parts(row)).get(name), row["wall_ns"]
+        time, wall = parts_of(row).get(name), row["wall_ns"]
         return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
 
     fields = [
@@ -104,7 +100,7 @@ def rank_chart(
     ]
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
     thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
-    colours = [*legend(has_comm=has_comm), *thin]
+    colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
 
@@ -168,10 +164,10 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
     note = f"The slowest of each {per_column} steps; --json has all." if is_reduced else None
     data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
     data |= {"per_column": per_column, "n_steps": len(rows)}
-    data["parts"] = {name: [row[name] if row else None for row in parts] for name, _, _ in _PARTS}
+    data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, fields, note)
     caption = f"{len(rows)} steps in {len(shown)} columns." if is_reduced else ""
-    colours, has_zoom = legend(has_comm=has_comm), len(rows) > _ZOOMED_FROM
+    colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
 

@@ -83,7 +83,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
             "figures of the device are not recorded."
         )
         yield from host_blocks(run.host_steps(), _LISTED)
-    yield from _what_to_change(run)
+    yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
     listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
     yield from _charts(run, costs, of_ranks, listed)
     yield Heading("Stragglers")
@@ -148,7 +148,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     yield Tiles(key_figures(run, _FIGURES))
 
 
-def _what_to_change(run: Run) -> Iterator[Block | Findings]:
+def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
@@ -156,8 +156,14 @@ def _what_to_change(run: Run) -> Iterator[Block | Findings]:
             yield Sentence(f"By cause, {order}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings))
     else:
-        unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
-        nothing = unjudged if run.is_capture else "Nothing found to change."
+        nothing = "Nothing found to change."
+        if run.is_capture:
+            nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        elif not has_comm:
+            fixes = [row["fix"] for row in run.problems.to_pylist() if row["severity"] == "error" and row["fix"]]
+            nothing = (
+                f"Hardly anything could be judged, as communication is not known{'; fix: '.join(['', *fixes[:1]])}."
+            )
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
     yield from of_capture(run)
 
@@ -193,6 +199,8 @@ def _charts(
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
+    unseen = words.unseen_idle(run)
+    least = f" Idle is at least that: {unseen}." if unseen else ""
     drawn = chosen_ranks(rows, _SHOWN_RANKS)
     yield Heading("Time")
     caption = left_out_note(len(drawn), len(rows))
@@ -204,7 +212,7 @@ def _charts(
         over = (
             "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
         )
-        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
+        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}{least}")
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
@@ -215,7 +223,12 @@ def _charts(
     if columns := charts.step_chart(steps, has_comm=has_comm):
         all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. Striped columns are not in the figures.")
+        striped = (
+            "Striped columns are not in the figures; dashed is what was not recorded."
+            if unseen
+            else "Striped columns are not in the figures."
+        )
+        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. {striped}{least}")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
