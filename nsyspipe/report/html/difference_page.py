@@ -46,7 +46,6 @@ def difference_page(
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
-    """Yield what is said of a difference, with what only a page has room for."""
     for block in report.difference_blocks(difference, gate, settings=settings):
         match block:
             case Facts(about=about):
@@ -75,7 +74,6 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    """Return a judged figure as tiles: both sides, their difference, how sure it is."""
     name, unit, why = metric_label(row["metric"]).capitalize(), row["unit"], row["why"] or "not decided"
     relative = percent_change(row)
 

@@ -137,7 +137,6 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
 
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
-    """Yield the gravest problems, and how many more there are."""
     shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
     yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
     if rest := [row for row in rows if row not in shown]:

@@ -165,6 +165,8 @@ class Chart:
     caption: str = ""
     legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
     has_zoom: bool = False
+    choices: Sequence[tuple[int, str]] = ()  # steps that it can show, and words; the first is drawn
+    n_more: int = 0  # ranks that it shows when asked to
 
 
 # Of the parts of a step: categories of the palette, and words.

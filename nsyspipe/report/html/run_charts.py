@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -123,18 +122,14 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
 
-    def mark(row: Mapping[str, Any], n: int) -> str:
-        if row["step"] in skipped:
-            return "skipped"
-        return "" if row["in_summary"] else "cut off" if n == n_ranks else "not on every rank"
-
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
     columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
     for row, walls, ranks, starts in zip(rows, *columns, strict=True):
         dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
         row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
-        row["mark"] = mark(row, walls.size)
+        why = "cut off" if walls.size == n_ranks else "not on every rank"
+        row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
@@ -202,7 +197,7 @@ def collective_charts(medians: Medians) -> list[Chart]:
     data = columns(rows, "seq", "collective", "transfer", "duration")
     data |= {"longest": [row["longest"] for row in rows], "n_waits": [row["n_waits"] for row in rows]}
     colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
-    table, has_zoom = table_of(label, rows, fields, collective_note(medians)), len(rows) > _ZOOMED_FROM
+    table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
@@ -232,30 +227,13 @@ def extreme_steps(steps: pa.Table, but: int) -> list[tuple[str, int]]:
     return [(what, step) for what, step in found.items() if times[step] != times[but]]
 
 
-def collective_note(medians: Medians) -> str:
-    """Return what the figures are medians over, what is left out, and what could not be matched."""
-    which = f"{medians.n_used} of" if medians.n_used < medians.n_steps else "the"
-    note = f"Medians over {which} {medians.n_steps} steps of the figures"
-    if medians.n_used == medians.n_steps <= 1:
-        note = "The one step of the figures"
-    if len(medians.rows) < medians.n_all:
-        note += f"; the {len(medians.rows)} longest of {medians.n_all} collectives"
-    if not medians.n_matched and medians.n_used:
-        note += "; transfer and waiting are not known, as none could be matched across ranks"
-    elif medians.n_complete < medians.n_used:
-        which = "that" if medians.n_complete == medians.n_matched else "of which some"
-        note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
-    return f"{note}."
-
-
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
-@dataclass(frozen=True)
-class Medians:
+class Medians(NamedTuple):
     """One row per collective of a step that is drawn, in order."""
 
     # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
@@ -263,27 +241,32 @@ class Medians:
     # ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
-    n_all: int  # collectives of a step, with those left out
-    n_steps: int  # of the summary
-    n_used: int  # those of them that the medians are taken over
-    n_matched: int  # of these those in which any operation is matched: transfer and waits rest on them
-    n_complete: int  # in which every one is
+    note: str  # what the figures are medians over, what is left out, and what could not be matched
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
     """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
     table = collectives.filter(collectives["in_summary"])
     steps = table["step"].unique().to_pylist()
-    n_used = len(steps)
+    n_used = n_steps = len(steps)
     if table.num_rows > _MOST_ROWS:
-        n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
-        used = [steps[at * len(steps) // n_used] for at in range(n_used)]
+        n_used = max(n_steps * _MOST_ROWS // table.num_rows, 1)
+        used = [steps[at * n_steps // n_used] for at in range(n_used)]
         table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
+    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
+    if n_used == n_steps <= 1:
+        note = "The one step of the figures"
+    if len(rows) < n_all:
+        note += f"; the {len(rows)} longest of {n_all} collectives"
+    # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
-    rows, n_all = _rows(table) if table.num_rows else ([], 0)
-    ranks = sorted(table["rank"].unique().to_pylist())
-    return Medians(rows, ranks, n_all, len(steps), n_used, len(matched), len(matched - unmatched))
+    if n_used and not matched:
+        note += "; transfer and waiting are not known, as none could be matched across ranks"
+    elif len(matched - unmatched) < n_used:
+        note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
+    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.")
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
@@ -309,20 +292,9 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield each group in order of its keys: these, and of each column the median of what is known."""
-    table = table.sort_by([(name, "ascending") for name in keys])
-    codes = (table[name].combine_chunks().dictionary_encode().indices.to_numpy() for name in keys)
-    first = functools.reduce(np.union1d, map(run_starts, codes))
-    sizes = np.diff(np.append(first, table.num_rows))
-    groups = np.repeat(np.arange(first.size), sizes)
-
-    def medians(name: str) -> list[float | None]:
-        values = table[name].to_numpy().astype(np.float64)  # null is NaN, and comes last
-        values = values[np.lexsort((values, groups))]
-        n_known = np.add.reduceat(~np.isnan(values), first, dtype=np.int64)
-        middle = (values[first + (n_known - 1).clip(0) // 2] + values[first + (n_known // 2).clip(max=sizes - 1)]) / 2
-        return [one if n else None for one, n in zip(middle.tolist(), n_known.tolist(), strict=True)]
-
-    rows = zip(
-        *(column.to_pylist() for column in table.select(keys).take(first).columns), *map(medians, columns), strict=True
-    )
-    yield from map(list, rows)
+    lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
+    lists = lists.sort_by([(name, "ascending") for name in keys])
+    names = (*keys, *(f"{name}_list" for name in columns))
+    for group in zip(*(lists[name].to_pylist() for name in names), strict=True):
+        known = ([one for one in values if one is not None] for values in group[len(keys) :])
+        yield [*group[: len(keys)], *(float(statistics.median(values)) if values else None for values in known)]

@@ -34,18 +34,6 @@ class Findings(NamedTuple):
     by_cause: Sequence[tuple[str, Sequence[Finding]]]
 
 
-class MoreRanks(NamedTuple):
-    """A button that shows the ranks of a timeline that are not drawn at first."""
-
-    n: int
-
-
-class Choice(NamedTuple):
-    """Steps that a timeline can show, each with its words, the one that is drawn first first."""
-
-    steps: Sequence[tuple[int, str]]
-
-
 class Details(NamedTuple):
     """A table under its name, to be opened."""
 
@@ -72,8 +60,7 @@ def run_page(run: Run, top: int | None = None) -> str:
     return blocks_page(blocks, title, identity, brand=brand, scripts=_SCRIPTS, n_beside=n_beside)
 
 
-def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Choice | MoreRanks | Details]:
-    """Yield the page, section by section."""
+def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
     summary = run.summary().to_pylist()[0]
     yield from _head(run, summary)
     if run.host_steps().num_rows:
@@ -193,7 +180,7 @@ def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
 
 def _charts(
     run: Run, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
-) -> Iterator[Block | Chart | Choice | MoreRanks]:
+) -> Iterator[Block | Chart]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
     whole = "the capture" if run.is_capture else "a step"
     medians = charts.collective_medians(run.collectives())
@@ -237,7 +224,7 @@ def _charts(
     if has_comm:
         yield Sentence(
             f"In the order of {whole}: transfer with all ranks there, and the longest that a rank waits in it for the "
-            f"others. {charts.collective_note(medians)}"
+            f"others. {medians.note}"
         )
         yield from collectives
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
@@ -261,7 +248,7 @@ def _clock_text(run: Run) -> str:
     return f"; ranks share one clock{known_to}"
 
 
-def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart | Choice | MoreRanks]:
+def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
@@ -271,17 +258,17 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
     others = _other_steps(run, data, first)
     for step in (data, *(step for _, step in others)):
         step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
+    choices = []
     if others:
         data["others"] = [step for _, step in others]
-        usual = f"{data['step']}, closest to the median"
-        yield Choice([(data["step"], usual), *((step["step"], f"{step['step']}, {what}") for what, step in others)])
+        choices = [
+            (step["step"], f"{step['step']}, {what}") for what, step in [("closest to the median", data), *others]
+        ]
     if data["stretch"]:
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
         where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
         yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
     n_kept, n_ranks = len(data["ranks"]), data["n_ranks"]
-    if n_more := n_kept - data["n_shown"]:
-        yield MoreRanks(n_more)
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
     table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
@@ -290,7 +277,8 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
         "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
         f"table.{left_out}"
     )
-    yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
+    chart = Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
+    yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
