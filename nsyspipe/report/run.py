@@ -184,7 +184,7 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
     problem = next((reasons[code] for code in codes if code in reasons), {"message": "see Problems", "fix": None})
     text = problem["message"].partition(": ")[0]  # what is missing; which answers that costs is seen
     text = text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
-    option = re.search(r"--[a-z-]+=\w+", problem["fix"] or "")
+    option = re.search(r"--[a-z-]+=[\w,]+", problem["fix"] or "")
     return "not recorded", f"{text}: {option[0]}" if option else text
 
 

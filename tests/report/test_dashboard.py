@@ -54,6 +54,27 @@ def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
     assert [label for _, label in dashboard.series_of(rows)] == labels
 
 
+def test_runs_that_no_label_joins_are_joined_only_where_their_steps_may_do_the_same_work():
+    def names(*works):
+        rows = [
+            run_row("a", label=str(at), step_family=name, compute_share=share) for at, (name, share) in enumerate(works)
+        ]
+        return [group.removeprefix("4 × H200") for group, _ in dashboard.series_of(rows)]
+
+    # Of steps of 100 ms; what computes three times as long as the shortest does other work, and so may what is not known.
+    assert names(("s #", 0.2), ("s #", 0.59), ("s #", 0.3)) == ["", "", ""]
+    short, long = ", compute from 20.00 ms", ", compute from 60.00 ms"
+    assert names(("s #", 0.7), ("s #", 0.3), ("s #", 0.2), ("s #", 0.6)) == [long, short, short, long]
+    assert names(("s #", None), ("s #", 0.2), ("s #", None)) == [", compute not known", short, ", compute not known"]
+    # Steps of other names are of another program, whatever they compute.
+    assert names(("a #", 0.2), ("b #", 0.2), (None, 0.2), ("b #", 0.9)) == [
+        ", a #",
+        f", b #{short}",
+        ", no named steps",
+        ", b #, compute from 90.00 ms",
+    ]
+
+
 def test_facets_hold_the_values_in_their_own_order():
     rows = [
         run_row("1", label="b", world_size=16, hosts="n0, n1", link_kind="shm"),

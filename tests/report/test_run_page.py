@@ -1,5 +1,6 @@
 """The page of a run as text: the same for the same run, complete, and closed to what names hold."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
-from nsyspipe.report.html.run_page import _nccl, by_cause, idle_table, link_table, run_page, straggler_table
+from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.run import chosen_ranks, left_out_note, phase_table, summary_text
 from nsyspipe.report.verdict import gain_text
@@ -214,6 +215,17 @@ def test_phases_are_in_the_order_of_a_training_loop():
     assert phase_table(schema.PHASE_SUMMARY.empty()) is None
 
 
+def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anything_was_judged_and_the_flag(real):
+    text = run_page(load(sorted(real.glob("2gpu-graph_[0-9].sqlite")), jobs=1))
+    said = re.sub(r"<[^>]+>", "", text)
+    flag = "capture with nsys profile --cuda-graph-trace=node."
+    assert f"Hardly anything could be judged, as communication is not known; fix: {flag}" in said
+    assert "Nothing found to change" not in said
+    assert said.count("CUDA graphs were captured as a whole: --cuda-graph-trace=node") == 6  # tiles
+    steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
+    assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
+
+
 def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
     causes = dict.fromkeys((f"{name}_per_step" for name in schema.IDLE_CAUSES), 0.0)
     found = idle_table(causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2})
@@ -232,7 +244,7 @@ def test_links_that_are_alike_are_one_row():
     assert re.fullmatch("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, .* and 8 more", row[6])
     # What NCCL says is listed by name.
     facts = NcclFacts("2.28.9", {"NCCL_B": "1", "NCCL_A": "0"}, nvls=None)
-    assert _nccl(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
+    assert nccl_rows(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
 
 
 def problem(message, rank=None, severity="warning", fix=None):

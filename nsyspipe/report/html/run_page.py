@@ -14,6 +14,7 @@ from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TRAFFIC
 from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
+from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report import run as run_report, words
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, traffic_text
@@ -93,10 +94,8 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield (links := link_table(run.links())) or Sentence(
         "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
     )
-    if nccl := run.nccl:
-        nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
-        said = [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
-        yield _pairs("NCCL, as its log says", said)
+    if run.nccl is not None:
+        yield _pairs("NCCL, as its log says", nccl_rows(run.nccl))
     yield Heading("Problems")
     if troubles := words.troubles(run.problems.to_pylist()):
         yield Sentence("What could not be read or answered, and what would bring it back.")
@@ -370,6 +369,12 @@ def link_table(links: pa.Table) -> Table | None:
         Field("from and to rank", lambda row: words.few(row["edges"], 12), "text"),
     ]
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
+
+
+def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
+    """Return what NCCL says of itself, as pairs."""
+    nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
+    return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
 
 
 _DEFINED = (
