@@ -68,8 +68,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]
 def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
     kinds, kind = {}, None
-    works = [(run["step_family"] or "", (run["compute_share"] or 0.0) * (run["step_time_ns"] or 0.0)) for run in runs]
-    for family, compute in sorted(works):  # 0 where it is not known
+    computes = [(run["compute_share"] or 0.0) * (run["step_time_ns"] or 0.0) for run in runs]
+    computes = [compute if math.isfinite(compute) else 0.0 for compute in computes]  # 0 where it is not known
+    works = [(run["step_family"] or "", compute) for run, compute in zip(runs, computes, strict=True)]
+    for family, compute in sorted(works):
         if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
             kind = family, compute
         kinds[family, compute] = kind
@@ -103,10 +105,9 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     }
     found = []
     for (name, title), of_runs in values.items():
-        words = dict(sorted(dict(of_runs).items()))
-        codes = {place: code for code, place in enumerate(words)}
-        of_runs_codes = [codes[place] for place, _ in of_runs]
-        found.append({"name": name, "title": title, "words": [*words.values()], "codes": of_runs_codes})
+        codes = {pair: code for code, pair in enumerate(sorted({*of_runs}))}
+        words = [word for _, word in codes]
+        found.append({"name": name, "title": title, "words": words, "codes": [codes[pair] for pair in of_runs]})
     return found
 
 

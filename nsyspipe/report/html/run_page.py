@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -181,7 +182,9 @@ def _charts(
     run: Run, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
 ) -> Iterator[Block | Chart]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
-    whole = "the capture" if run.is_capture else "a step"
+    whole, over = "a step", "mean of the steps in the figures"
+    if run.is_capture:
+        whole, over = "the capture", "from the first operation to the end of the last"
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
@@ -189,15 +192,9 @@ def _charts(
     least = f" Idle is at least that: {unseen}." if unseen else ""
     drawn = chosen_ranks(rows, _SHOWN_RANKS)
     yield Heading("Time")
-    caption = left_out_note(len(drawn), len(rows))
-    bars = charts.rank_chart(
-        run.breakdown(), drawn, listed, caption=caption, is_capture=run.is_capture, has_comm=has_comm
-    )
-    if bars:
+    chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
+    if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = (
-            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
-        )
         yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}{least}")
         yield bars
     else:
@@ -209,11 +206,7 @@ def _charts(
     if columns := charts.step_chart(steps, has_comm=has_comm):
         all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        striped = (
-            "Striped columns are not in the figures; dashed is what was not recorded."
-            if unseen
-            else "Striped columns are not in the figures."
-        )
+        striped = f"Striped columns are not in the figures{'; dashed: not recorded' if unseen else ''}."
         yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. {striped}{least}")
         yield columns
     else:
@@ -255,14 +248,11 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
     which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
     yield Sentence(f"{which}Times count from the first rank's start{_clock_text(run)}.")
     others = _other_steps(run, data, first)
-    for step in (data, *(step for _, step in others)):
+    for _, step in (steps := [("closest to the median", data), *others]):
         step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
-    choices = []
     if others:
         data["others"] = [step for _, step in others]
-        choices = [
-            (step["step"], f"{step['step']}, {what}") for what, step in [("closest to the median", data), *others]
-        ]
+    choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
     if data["stretch"]:
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
         where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
