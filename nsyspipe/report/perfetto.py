@@ -18,6 +18,7 @@ from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.model.names import ranges
+from nsyspipe.model.schema import STEPS
 from nsyspipe.model.table import Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
@@ -30,11 +31,7 @@ if TYPE_CHECKING:
 
 
 # What is told of each slice.
-_STEP_NOTES = (
-    "step", "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
-    "overlap_compute_ns", "overlap_backward_ns", "wait_ns", "transfer_ns", "n_collectives", "message_bytes",
-    "is_complete", "in_summary",
-)  # fmt: skip
+_STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]
 _RANGE_NOTES = ("step", "n_operations")
 _OPERATION_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
 _COLLECTIVE_NOTES = (

@@ -56,10 +56,8 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings
                 yield from (Tiles(_tiles(rows[name])) for name in difference.judged)
                 yield _waterfall_chart(difference, block) or block
                 yield from _timeline_charts(difference)
-            case Table(caption=caption) if caption == METRICS:
-                yield figure_table(difference, block)
-            case Table(caption=caption) if caption == KERNELS and block.rows:
-                yield kernel_table(difference, block)
+            case Table(caption=caption) if caption in _TABLES and block.rows:
+                yield _TABLES[caption](difference, block)
             case Table(caption=caption) if caption == CHANGES and block.rows:
                 topics = [row["topic"] for row in difference.changes.to_pylist()]
                 yield with_column(block, 0, Field("about", kind="text"), topics)
@@ -273,6 +271,9 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
             table, len(table.columns), Field(f"number, {side}", hint="per rank and summary step"), numbers
         )
     return table
+
+
+_TABLES = {METRICS: figure_table, KERNELS: kernel_table}
 
 
 def provenance_table(difference: RunDifference) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, NamedTuple
 
 from nsyspipe.comparison.difference import RunDifference
@@ -49,7 +48,9 @@ def headline(shown: ShownInNotebooks) -> str:
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    return fragment("notebook.html.j2", {"blocks": blocks, "colours": _colours()})
+    # The pages' light ones by category: a notebook does not tell whether it is dark.
+    colours = dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
+    return fragment("notebook.html.j2", {"blocks": blocks, "colours": colours})
 
 
 def _in_python(block: Block | Bars) -> Block | Bars:
@@ -61,12 +62,6 @@ def _in_python(block: Block | Bars) -> Block | Bars:
             rows = [[in_python(cell) if isinstance(cell, str) else cell for cell in row] for row in block.rows]
             return replace(block, rows=rows, note=block.note and in_python(block.note))
     return block
-
-
-@cache
-def _colours() -> dict[str, str]:
-    """Return the pages' light colours by category: a notebook does not tell whether it is dark."""
-    return dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
 
 
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:

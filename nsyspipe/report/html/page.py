@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
@@ -76,11 +75,8 @@ def _shown(value: object) -> object:
     return value
 
 
-def run_id_of_page(path: Path) -> str | None:
-    """Return the id of the run that a page shows; None if the file is no such page or cannot be read."""
-    return identity_of_page(path, RUN_ID)
-
-
+# The id of the run that a page shows; None if the file is no such page or cannot be read.
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.

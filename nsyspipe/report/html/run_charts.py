@@ -218,15 +218,6 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     return facts
 
 
-def extreme_steps(steps: pa.Table, but: int) -> list[tuple[str, int]]:
-    """Return the slowest and the fastest step, by their slowest ranks; none that takes as long as another one."""
-    times = {row["step"]: row["wall_ns"] for row in step_rows(steps, [], 0)}
-    if but not in times:
-        return []
-    found = {"the slowest": max(times, key=times.__getitem__), "the fastest": min(times, key=times.__getitem__)}
-    return [(what, step) for what, step in found.items() if times[step] != times[but]]
-
-
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 _KIND = ["seq", "collective"]

@@ -276,8 +276,13 @@ _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
-    is_long = (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ
-    for what, number in [] if is_long else charts.extreme_steps(run.breakdown(), data["step"]):
+    times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
+    if data["step"] not in times or (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ:
+        return []
+    for what, choose in (("the slowest", max), ("the fastest", min)):
+        number = choose(times, key=times.__getitem__)
+        if times[number] == times[data["step"]]:
+            continue
         try:
             bars = run.timeline(number)
         except DatasetError:  # saved without its operations
