@@ -177,14 +177,14 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
-    reasons = {row["code"]: row for row in reversed(run.problems.to_pylist())}
+    reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problems.to_pylist())}
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    problem = next((reasons[code] for code in codes if code in reasons), {"message": "see Problems", "fix": None})
-    text = problem["message"].partition(": ")[0]  # what is missing; which answers that costs is seen
+    text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
+    text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
     text = text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
-    option = re.search(r"--[a-z-]+=[\w,]+", problem["fix"] or "")
+    option = re.search(r"--[a-z-]+=[\w,]+", fix)
     return "not recorded", f"{text}: {option[0]}" if option else text
 
 
