@@ -103,7 +103,7 @@ def test_facets_hold_the_values_in_their_own_order():
     ("comm in all", {"comm_share": float("inf")}, "not recorded"),
 ])  # fmt: skip
 def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
-    assert dashboard._text(run_row("a", **changes), FIGURES[figure]) == text
+    assert dashboard._cell(run_row("a", **changes), FIGURES[figure])[0] == text
 
 
 @pytest.mark.parametrize(("captured", "words"), [

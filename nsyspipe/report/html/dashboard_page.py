@@ -172,7 +172,7 @@ def dashboard_page(
     runs = dashboard_runs(stored, pages or {})
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
-    latest = [(at, runs[at], runs[at]["row"]) for at in range(len(runs))[: -_ROWS - 1 : -1]]
+    latest = [*enumerate(runs)][: -_ROWS - 1 : -1]
     sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
     context = {
         "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
@@ -183,9 +183,7 @@ def dashboard_page(
         "n_few": 6,
         "n_most": 40,
         "n_runs": len(runs),
-        "rows": [
-            (at, run, [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]) for at, run, row in latest
-        ],
+        "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
@@ -196,9 +194,10 @@ def dashboard_page(
     )  # fmt: skip
 
 
-def _text(row: Mapping[str, Any], figure: Figure) -> str:
+def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
+    """Return a figure in words, or why there is none, and whether there is none."""
     value = value_of(row, figure)
-    return missing_text(row, figure) if value is None else figure_text(figure, value)
+    return (missing_text(row, figure), True) if value is None else (figure_text(figure, value), False)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -258,8 +257,7 @@ def store_page(
     if pages is not None:
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
-    name = store.resolve().name or "runs"
-    text = dashboard_page(found, title=name, pages=links, problems=failed)
+    text = dashboard_page(found, title=store.resolve().name or "runs", pages=links, problems=failed)
     return text, len(run_ids), [*found.unreadable, *failed]
 
 

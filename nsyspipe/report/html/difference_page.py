@@ -154,8 +154,8 @@ def _axis_start(ends: list[float]) -> float:
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     """Yield the representative step of each side's first capture, on the rank whose window of it is the longest (tie: the lowest)."""
-    sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
-    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
+    sides = (difference.baseline, difference.candidate)
+    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))}
     if drawn := [step for step in found.values() if step is not None]:
         yield _timeline_chart(difference, drawn)
     for name in (name for name, step in found.items() if step is None):
@@ -189,23 +189,21 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    steps = run.steps().filter(pc.equal(run.steps()["step"], bars["step"][0]))
-    steps = steps.append_column("length", pc.subtract(steps["end_ns"], steps["start_ns"]))
-    windows = steps.filter(pc.is_in(steps["rank"], pc.unique(bars["rank"])))
-    window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
-    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
+    is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(pc.unique(bars["rank"]))
+    window = run.steps().filter(is_drawn).sort_by([("wall_ns", "descending"), ("rank", "ascending")]).slice(0, 1)
+    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "wall_ns"))
 
     def moved(table: pa.Table) -> pa.Table:
         """Return a table whose times count from a start, and whose rank and step say which side it is."""
-        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns = {column: table[column] for column in table.column_names}
         columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
-        columns |= {column: [value] * table.num_rows for column, value in (("rank", place), ("step", 0))}
+        columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
         return pa.table(columns, schema=table.schema)
 
     # The label comes last: where there is no room, it is cut.
     title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, 60)}"
     of_rank = bars.filter(pc.equal(bars["rank"], rank))
-    return title, [name, str(step), str(rank)], moved(of_rank), moved(window.drop_columns("length"))
+    return title, [name, str(step), str(rank)], moved(of_rank), moved(window)
 
 
 def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:

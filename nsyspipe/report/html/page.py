@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -102,8 +102,7 @@ def render(
     library = read_asset(LIBRARY) if data else ""
     script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, "start.js")))
     if any("</script" in text.lower() for text in (library, script)):
-        message = "a script of ours would end its own element"
-        raise ValueError(message)
+        raise ValueError("a script of ours would end its own element")
     text: str = _environment().get_template(template).render(
         **context, title=title, identity=[escape(cut(one, _MOST_SHOWN)) for one in identity], tool_version=__version__, has_charts=bool(data),
         csp=csp((library, script)), library="@@LIBRARY@@", script="@@SCRIPT@@",
@@ -169,6 +168,16 @@ class Chart:
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 
+# What a section is called that begins with a block; None, as of any other block, if none does.
+_SECTIONS: dict[type, Callable[[Any], str | None]] = {
+    Heading: lambda block: block.text.rstrip(":"),
+    Troubles: lambda block: None if block.is_close else "Problems",
+    Notes: lambda _: "How to read it",
+    Table: lambda block: None if block.is_close else block.caption,
+    Chart: lambda block: block.section,
+}
+
+
 def blocks_page(
     blocks: Iterable[Any], title: str, identity: tuple[str, str], *,
     scripts: Sequence[str] = (), brand: str | None = None, n_beside: int = 0, short: Mapping[str, str] | None = None,
@@ -181,7 +190,7 @@ def blocks_page(
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
     data = {}
     for block in blocks:
-        section = _section(block)
+        section = _SECTIONS.get(type(block), lambda _: None)(block)
         if section and section != parts[-1][0]:
             parts.append((section, []))
         parts[-1][1].append((type(block).__name__, block))
@@ -197,19 +206,3 @@ def blocks_page(
         "parts": [part for _, part in rest],
     }
     return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=("run.css", "blocks.css"))
-
-
-def _section(block: object) -> str | None:
-    """Return what a section is called that begins with a block; None if none does."""
-    match block:
-        case Heading():
-            return block.text.rstrip(":")
-        case Troubles(is_close=False):
-            return "Problems"
-        case Notes():
-            return "How to read it"
-        case Table(is_close=False):
-            return block.caption
-        case Chart():
-            return block.section
-    return None

@@ -38,10 +38,9 @@ _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
     """Return which of the parts of a step some row has, of `parts_of`: category of the palette, and words."""
-    without = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
+    without = [("compute", "compute", ""), ("copies", "exposed copies", ""), ("idle", "idle", "")]
     names = {name for row in rows for name in row}
-    parts = [(category, words) for category, words, _ in _PARTS] if has_comm else without
-    return [part for part in parts if part[0] in names]
+    return [(category, words) for category, words, _ in (_PARTS if has_comm else without) if category in names]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int]:

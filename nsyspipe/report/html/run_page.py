@@ -48,7 +48,7 @@ _SCRIPTS = (
     "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
 )  # fmt: skip
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS = 12, 8, 15
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 
@@ -169,13 +169,11 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
+    """Yield what stands behind the verdict: the link, whose traffic, why devices idle."""
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         yield words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
-    if summary["n_summary_steps"] == 1:
-        yield "these figures rest on one step: capture ten or more before trusting small differences"
 
 
 def _charts(
@@ -293,7 +291,6 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> lis
     return steps
 
 
-_SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, for any other reason",

@@ -45,12 +45,12 @@ def timeline_data(
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
-    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in _LANES}
 
     def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
-        own = {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()}
-        drawn = {lane: _bars(bars, origin) for lane, bars in own.items() if bars.num_rows}
-        return {_UNTOLD if lane == "compute" and rank in untold else lane: bars for lane, bars in drawn.items()}
+        own = table.filter(pc.field("rank") == rank)
+        lanes = {lane: own.filter(pc.field("lane") == lane) for lane in _LANES}
+        names = {"compute": _UNTOLD} if rank in untold else {}
+        return {names.get(lane, lane): _bars(bars, origin) for lane, bars in lanes.items() if bars.num_rows}
 
     return {
         "step": step,
