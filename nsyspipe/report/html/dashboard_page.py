@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from nsyspipe.comparison.comparability import FAR_APART
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.model.figures import Figure, shown
+from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import figure_text, ms_text
+from nsyspipe.report.units import STEP_PARTS, figure_text, ms_text
 from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -68,10 +68,10 @@ def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]
 def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
     kinds, kind = {}, None
-    computes = [(run["compute_share"] or 0.0) * (run["step_time_ns"] or 0.0) for run in runs]
-    computes = [compute if math.isfinite(compute) else 0.0 for compute in computes]  # 0 where it is not known
+    time, share = FOLLOWED[0], FIGURES[f"{STEP_PARTS[0].name}_share"]
+    computes = [(value_of(run, time) or 0.0) * (value_of(run, share) or 0.0) for run in runs]
     works = [(run["step_family"] or "", compute) for run, compute in zip(runs, computes, strict=True)]
-    for family, compute in sorted(works):
+    for family, compute in sorted(works):  # 0 where it is not known
         if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
             kind = family, compute
         kinds[family, compute] = kind
