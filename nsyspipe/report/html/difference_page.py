@@ -190,8 +190,10 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     if not bars.num_rows:
         return None
     is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(pc.unique(bars["rank"]))
-    window = run.steps().filter(is_drawn).sort_by([("wall_ns", "descending"), ("rank", "ascending")]).slice(0, 1)
-    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "wall_ns"))
+    windows = run.steps().filter(is_drawn)
+    windows = windows.append_column("length", pc.subtract(windows["end_ns"], windows["start_ns"]))
+    window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
+    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
 
     def moved(table: pa.Table) -> pa.Table:
         """Return a table whose times count from a start, and whose rank and step say which side it is."""
@@ -203,7 +205,7 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     # The label comes last: where there is no room, it is cut.
     title = f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, 60)}"
     of_rank = bars.filter(pc.equal(bars["rank"], rank))
-    return title, [name, str(step), str(rank)], moved(of_rank), moved(window)
+    return title, [name, str(step), str(rank)], moved(of_rank), moved(window.drop_columns("length"))
 
 
 def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
