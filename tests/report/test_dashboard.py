@@ -209,18 +209,6 @@ def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
     assert found["missing"]["step_time_ns"] == {"0": "not recorded", "2": "not recorded"}
 
 
-def test_runs_of_other_world_sizes_and_gpus_are_other_series(store):
-    add_series(store, "a", [1, 1])
-    add_series(store, "b", [1, 1], world_size=8, n_ranks=8)
-    add_series(store, "c", [1, 1], gpu_names="NVIDIA A100")
-    found = data(page(store))
-    assert found["groups"] == ["4 × A100", "4 × H200", "8 × H200"]
-    labels = [found["series"][at]["label"] for at in found["runs"]["series"]]
-    assert labels == found["runs"]["label"]
-    # Only what differs can be filtered.
-    assert [facet["name"] for facet in found["facets"]] == ["label", "world", "gpu"]
-
-
 def test_many_labels_are_a_few_buttons_and_the_text_field(store):
     for at in range(41):
         add_run(store, f"r{at}", label=f"label {at:02}")
