@@ -112,8 +112,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
     ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest first (of many some, evenly),
-    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``,
-    ``cut off`` or ``not on every rank``.
+    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
     """
     if not steps.num_rows:
         return []
