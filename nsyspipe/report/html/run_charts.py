@@ -153,13 +153,13 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
-    is_reduced = per_column > 1
-    note = f"The slowest of each {per_column} steps; --json has all." if is_reduced else None
+
+    note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
     data |= {"per_column": per_column, "n_steps": len(rows)}
     data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, fields, note)
-    caption = f"{len(rows)} steps in {len(shown)} columns." if is_reduced else ""
+    caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
     colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
