@@ -153,7 +153,6 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
-
     note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
     data |= {"per_column": per_column, "n_steps": len(rows)}
