@@ -22,6 +22,7 @@ def run_row(run_id: str, **changes: Any) -> dict[str, Any]:
         "nsys_versions": "2026.1", "export_schema_versions": "3.20", "captured_at_utc": START,
         "reports": f"{run_id}.sqlite", "n_steps": 11, "n_summary_steps": 10, "step_time_ns": 100e6,
         "throughput_steps_per_s": 10.0, "comm_share": 0.2, "exposed_comm_share": 0.1, "backward_overlap_ratio": 0.5,
+        "step_family": None, "compute_share": None,
         "wait_share": 0.05, "idle_share": 0.02, "link_kind": "nvlink", "n_findings": 0, "tool_version": "0.1.0",
         "schema_version": SCHEMA_VERSION, "details": "{}",
     } | changes  # fmt: skip

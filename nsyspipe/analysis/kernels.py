@@ -137,12 +137,12 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-_GRAPH, _NAMELESS = "CUDA graph", "(no name)"
+GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
-    by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: _GRAPH}
+    by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: GRAPH}
     labels = sorted({*by_id.values(), _NAMELESS})
     codes = {text: code for code, text in enumerate(labels)}
     code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]], np.int32)

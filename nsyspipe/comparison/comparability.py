@@ -73,7 +73,7 @@ PROBLEMS_OF_RUNS = table(f"""
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
 _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own work changes what it measures
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
-_FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
+FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
 OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
@@ -227,7 +227,7 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     both = kernels[0].keys() & kernels[1].keys()
     shares = [sum(of[name] for name in both) / sum(of.values()) for of in kernels]
     is_same = max(shares) >= _FEW_SHARED
-    if ratio >= (_FAR_APART_OF_SAME if is_same else _FAR_APART) or not (is_same or families[0] & families[1]):
+    if ratio >= (_FAR_APART_OF_SAME if is_same else FAR_APART) or not (is_same or families[0] & families[1]):
         pairs = zip((before, now), shares, strict=True)
         texts = [
             f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels that both run"

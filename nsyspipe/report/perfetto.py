@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
+from nsyspipe.analysis.kernels import GRAPH
 from nsyspipe.model.names import ranges
-from nsyspipe.model.table import Flags, Int64
+from nsyspipe.model.schema import STEPS
+from nsyspipe.model.table import Int64
 from nsyspipe.report.perfetto_packets import FLOW, TraceWriter, Track, disjoint_lanes, nested_lanes, pb2, shown, slices
 from nsyspipe.report.run import chosen_ranks, left_out_note, rank_rows
 from nsyspipe.report.units import bytes_text
@@ -28,11 +31,7 @@ if TYPE_CHECKING:
 
 
 # What is told of each slice.
-_STEP_NOTES = (
-    "step", "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
-    "overlap_compute_ns", "overlap_backward_ns", "wait_ns", "transfer_ns", "n_collectives", "message_bytes",
-    "is_complete", "in_summary",
-)  # fmt: skip
+_STEP_NOTES = [name for name in STEPS.names if name not in {"rank", "start_ns", "end_ns"}]
 _RANGE_NOTES = ("step", "n_operations")
 _OPERATION_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
 _COLLECTIVE_NOTES = (
@@ -61,11 +60,12 @@ def perfetto(
 
     Below the track of each rank stand ``steps``, its windows on the device, and what is derived of them, clipped to them:
     exposed (``M \ C``), waiting (W) and busy time in a window sum to the figure of its step exactly. A track without
-    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations;
-    what overlaps on a stream stands on further threads. Arrows link the ranks of each matched collective in order of
-    arrival. Times are aligned times; where some rank's clock starts before 0 they are shifted by whole seconds
-    (``time_shift_ns`` of the first track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one
-    rank and the packets of some thousand slices, and costs about 5 us per operation.
+    slices is a true zero; what was not recorded has no track. Then a thread for each (device, stream) with all operations,
+    and one for its CUDA graphs that were captured as a whole, since what runs in them is not known; what overlaps on a
+    stream stands on further threads. Arrows link the ranks of each matched collective in order of arrival. Times are
+    aligned times; where some rank's clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first
+    track). Every slice tells its aligned start as ``start_ns``. Holds the columns of one rank and the packets of some
+    thousand slices, and costs about 5 us per operation.
     """
     windows = run.steps()
     if steps is not None:
@@ -88,9 +88,7 @@ def perfetto(
     for n_done, (rank, events, of_phases) in enumerate(run.operations(steps, chosen)):
         row_of_rank, shown_steps = rows[rank], windows.filter(pc.equal(windows["rank"], rank))
         of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
-        names = pc.binary_join_element_wise("step", shown_steps["step"].cast(pa.string()), " ")
-        if run.is_capture:
-            names = pc.if_else(pc.is_valid(names), "whole capture", names)
+        names = "whole capture" if run.is_capture else _step_names(shown_steps)
         tracks = _RankTracks(writer, _process_track(*row_of_rank), shown_steps, edges)
         for n_operations in tracks.write(events, of_phases, of_rank, names):
             told(n_done + n_operations / max(events.num_rows, 1))
@@ -137,6 +135,10 @@ def _process_track(place: int, rank: Mapping[str, object]) -> Track:
     return Track(name, place=place, about=about.format_map(rank), process=place + 1)
 
 
+def _step_names(table: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise("step", table["step"].cast(pa.string()), " ")
+
+
 def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
     return tuple(table[name].to_numpy() for name in names)
 
@@ -151,7 +153,7 @@ class _RankTracks:
     edges: Int64  # of the counters' bins
 
     def write(
-        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray
+        self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray | str
     ) -> Iterator[int]:
         """Write all tracks, with this rank's rows of `_with_last_rank`, and yield how many operations are written so far."""
         parent = self.writer.write_track(self.track)
@@ -179,8 +181,7 @@ class _RankTracks:
 
     def _write_ranges(self, group: int, ranges: pa.Table) -> None:
         """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
-        step_names = pc.binary_join_element_wise("step", ranges["step"].cast(pa.string()), " ")
-        names, notes = pc.coalesce(ranges["phase"], step_names), ranges.select(_RANGE_NOTES)
+        names, notes = pc.coalesce(ranges["phase"], _step_names(ranges)), ranges.select(_RANGE_NOTES)
         starts, ends = _times(ranges, "start_ns", "end_ns")
         is_phase = pc.is_valid(ranges["phase"])
         lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
@@ -265,42 +266,29 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     return edges[is_new], percent[is_new]
 
 
-def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
+def _flow_ids(table: pa.Table) -> pa.Array:
     """Return the number of the arrows that link a collective's ranks: another one in all steps within 2**40."""
-    ids: Int64 = (steps << _SEQ_BITS) + seqs + 1
-    return ids
-
-
-def _flags(column: pa.ChunkedArray) -> Flags:
-    return np.asarray(column.to_numpy(), np.bool_)
+    return pc.add(pc.shift_left(table["step"], _SEQ_BITS), pc.add(table["seq"], 1)).combine_chunks()
 
 
 def _with_last_rank(collectives: pa.Table) -> pa.Table:
     """Add which rank the others waited for: null where nobody came last alone, or nothing is matched."""
-    distinct, place = np.unique(_flow_ids(*_times(collectives, "step", "seq")), return_inverse=True)
-    is_late = _flags(pc.greater(pc.fill_null(collectives["late_by_ns"], 0), 0))
-    last = np.full(distinct.size, -1)
-    last[place[is_late]] = collectives["rank"].to_numpy()[is_late]
-    unknown = (last[place] < 0) | ~_flags(collectives["is_matched"])
-    return collectives.append_column("last_rank", pa.array(last[place], pa.int64(), mask=unknown))
+    late = collectives.filter(pc.greater(collectives["late_by_ns"], 0))
+    last = late["rank"].take(pc.index_in(_flow_ids(collectives), value_set=_flow_ids(late)))
+    return collectives.append_column("last_rank", pc.if_else(collectives["is_matched"], last, None))
 
 
 def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
-    keys = _flow_ids(*_times(collectives, "step", "seq"))
-    order = np.argsort(keys, kind="stable")
-    asked = _flow_ids(*(pc.fill_null(events[name], -1).to_numpy() for name in ("step", "seq")))
-    at = np.searchsorted(keys[order], asked)
-    is_found = _flags(pc.and_(pc.is_valid(events["step"]), pc.is_valid(events["seq"]))) & (at < keys.size)
-    is_found[is_found] = keys[order][at[is_found]] == asked[is_found]
-    rows = np.zeros(at.size, np.int64)
-    rows[is_found] = order[at[is_found]]
-    flows = pa.array(keys, mask=~_flags(collectives["is_matched"]))
-    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows).take(pa.array(rows, mask=~is_found))
+    ids = _flow_ids(collectives)
+    flows = pc.if_else(collectives["is_matched"], ids, None)
+    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows)
+    found = found.take(pc.index_in(_flow_ids(events), value_set=ids, skip_nulls=True))
     columns = [*events.select(_OPERATION_NOTES).columns, *found.columns]
     notes = pa.table(columns, names=[*_OPERATION_NOTES, *found.column_names])
     starts, ends = _times(events, "start_ns", "end_ns")
-    return slices(starts, ends, events["name"], events["category"], notes)
+    category = pc.if_else(pc.equal(events["name"], GRAPH), "graph", events["category"])  # not known to be compute
+    return slices(starts, ends, events["name"], category, notes)
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
@@ -308,15 +296,17 @@ def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
     names = ("device_id", "stream_id", "correlation_id")
     devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
     starts, ends = _times(events, "start_ns", "end_ns")
-    order = np.lexsort((streams, devices))
-    edges = np.union1d(*(run_starts(numbers[order]) for numbers in (devices, streams)))
+    is_graph = pc.equal(events["name"], GRAPH).cast(pa.int64()).to_numpy()
+    order = np.lexsort((is_graph, streams, devices))
+    edges = functools.reduce(np.union1d, (run_starts(numbers[order]) for numbers in (devices, streams, is_graph)))
     for of_stream in np.split(order, edges[1:]) if order.size else ():
         rows = np.sort(of_stream)
         lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
         numbers = {"device": devices[rows[0]], "stream": streams[rows[0]]}
         parts = (f"unknown {kind}" if n == _NOT_KNOWN else f"{kind} {n}" for kind, n in numbers.items())
         has_comm = pc.any(pc.equal(events["category"].take(pa.array(rows)), "comm")).as_py()
-        yield " ".join(parts) + (" (NCCL)" if has_comm else ""), [rows[lane] for lane in lanes]
+        holds = " (NCCL)" if has_comm else " (CUDA graphs as a whole)" if is_graph[rows[0]] else ""
+        yield " ".join(parts) + holds, [rows[lane] for lane in lanes]
 
 
 def run_id_of_trace(path: Path) -> str | None:

@@ -20,6 +20,7 @@ from nsyspipe.model.table import Flags, Int64
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
+    _Pen = Callable[[int, int, int, Sequence[int]], bytes]  # of a slice: start, name, flow, and what is told of it
 
 # Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
 # aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
@@ -33,9 +34,8 @@ def shown(text: str) -> str:
     return printable(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def coded(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
+def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with each of its texts told once; flags become texts."""
-    column = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
     # As bytes, since nothing proves that what an export calls text is UTF-8.
@@ -49,7 +49,7 @@ def slices(
     columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
     columns |= {name: pa.repeat(one, len(starts)) for name, one in columns.items() if isinstance(one, str)}
     columns |= {name: notes[name] for name in notes.column_names}
-    return pa.table({name: coded(column) for name, column in columns.items()})
+    return pa.table({name: coded(column) for name, column in zip(columns, pa.table(columns).columns, strict=True)})
 
 
 class Values(NamedTuple):
@@ -111,33 +111,6 @@ def pb2() -> ModuleType:
     return importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 
 
-class _Pen:
-    """Writes begins of slices of which the same is known: one message, whose values change, at a quarter of the cost."""
-
-    def __init__(self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]) -> None:
-        self._message, self._packet, self._event = message, packet, packet.track_event
-        add = self._event.debug_annotations.add
-        self._flow_ids = None
-        if len(notes) in known:
-            self._event.flow_ids.append(0)
-            self._flow_ids = self._event.flow_ids
-        known = [place for place in known if place < len(notes)]
-        self._numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
-        self._texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
-
-    def begin(self, start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
-        """Return the packet of a slice's begin."""
-        self._packet.timestamp = start
-        self._event.name_iid = name
-        if self._flow_ids is not None:
-            self._flow_ids[0] = flow
-        for place, note in self._numbers:
-            note.int_value = values[place]
-        for place, note in self._texts:
-            note.string_value_iid = values[place]
-        return bytes(self._message.SerializeToString())
-
-
 def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
@@ -178,10 +151,11 @@ class TraceWriter:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
-        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
-        fields |= {} if track.parent is None else {"parent_uuid": track.parent}
-        fields |= {} if track.about is None else {"description": shown(track.about)}
-        fields |= {} if track.unit is None else {"counter": {"unit_name": track.unit}}
+        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place, "parent_uuid": track.parent}
+        fields |= {
+            "description": track.about and shown(track.about),
+            "counter": track.unit and {"unit_name": track.unit},
+        }
         if track.is_thread:
             fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:
@@ -262,7 +236,7 @@ class TraceWriter:
                 while open_ends and open_ends[-1] <= start:
                     end_packet.timestamp = open_ends.pop()
                     packets.append(ending.SerializeToString())
-                packets.append(pens[pen].begin(start, name, flow, values))
+                packets.append(pens[pen](start, name, flow, values))
                 open_ends.append(end)
             self._file.write(b"".join(packets))
         while open_ends:
@@ -285,9 +259,32 @@ def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Value
     for place, values in enumerate(columns):
         shape = shape | (values.is_known.astype(np.int64) << place)
     shapes, pen_of = np.unique(shape, return_inverse=True)
-    pens = []
-    for bits in shapes.tolist():
-        message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
-        packet.track_event.category_iids.append((bits >> len(columns)) + 1)
-        pens.append(_Pen(message, packet, notes, [place for place in range(len(columns)) if bits >> place & 1]))
-    return pens, pen_of
+    places = range(len(columns))
+    pens = (
+        _pen(sequence, bits >> len(columns), notes, [at for at in places if bits >> at & 1]) for bits in shapes.tolist()
+    )
+    return [*pens], pen_of
+
+
+def _pen(sequence: int, category: int, notes: Sequence[Values], known: Sequence[int]) -> _Pen:
+    """Return what writes begins of slices of which the same is known: one message, whose values change, at a quarter of the cost."""
+    message, packet = _event(sequence, pb2().TrackEvent.TYPE_SLICE_BEGIN)
+    event, add = packet.track_event, packet.track_event.debug_annotations.add
+    event.category_iids.append(category + 1)
+    if has_flow := len(notes) in known:
+        event.flow_ids.append(0)
+    flow_ids, known = event.flow_ids, [place for place in known if place < len(notes)]
+    numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
+    texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
+
+    def begin(start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
+        packet.timestamp, event.name_iid = start, name
+        if has_flow:
+            flow_ids[0] = flow
+        for place, note in numbers:
+            note.int_value = values[place]
+        for place, note in texts:
+            note.string_value_iid = values[place]
+        return bytes(message.SerializeToString())
+
+    return begin

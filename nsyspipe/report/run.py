@@ -1,5 +1,6 @@
 """A run as blocks: verdict first, then what it is, its figures, a row per rank, what to change, and what is missing."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -176,13 +177,15 @@ def _why_null(figure: str, run: Run, summary: Mapping[str, Any]) -> tuple[str, s
         return "\N{EN DASH}", "one rank: there is nobody to wait for"
     if figure in {"wait_share", "overlap_ratio", "backward_overlap_ratio"} and summary["comm_share"] == 0:
         return "\N{EN DASH}", "there is no communication"
-    reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
+    reasons = {row["code"]: (row["message"], row["fix"] or "") for row in reversed(run.problems.to_pylist())}
     if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    text = next((reasons[code] for code in codes if code in reasons), "see Problems")
+    text, fix = next((reasons[code] for code in codes if code in reasons), ("see Problems", ""))
     text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
-    return "not recorded", text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+    text = text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+    option = re.search(r"--[a-z-]+=[\w,]+", fix)
+    return "not recorded", f"{text}: {option[0]}" if option else text
 
 
 def without_comm(run: Run) -> str:

@@ -27,10 +27,10 @@ _CAUTION = "Caution: the reports may be of different runs; then nothing said acr
 _ONE_STEP = "Only 1 step counts: it may be unlike the others, and nothing here says how much steps vary."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
-    "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
-    "them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
-    "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
-    "Name yours with --comm-kernel REGEX.",
+    "comm-in-graphs": "Communication is not known, so what to change could not be judged: CUDA graphs were captured as a whole, "
+    "and what runs inside them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
+    "no-comm-kernels": "Communication is not known, so what to change could not be judged: no kernel of several ranks is known "
+    "to communicate. Name yours with --comm-kernel REGEX.",
 }
 _MIXED = {"different-runs", "more-ranks-than-world"}
 # What the bound of late ranks is made of, and which of it only where all but compute may go.

@@ -54,6 +54,27 @@ def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
     assert [label for _, label in dashboard.series_of(rows)] == labels
 
 
+def test_runs_that_no_label_joins_are_joined_only_where_their_steps_may_do_the_same_work():
+    def names(*works):
+        rows = [
+            run_row("a", label=str(at), step_family=name, compute_share=share) for at, (name, share) in enumerate(works)
+        ]
+        return [group.removeprefix("4 × H200") for group, _ in dashboard.series_of(rows)]
+
+    # Of steps of 100 ms; what computes three times as long as the shortest does other work, and so may what is not known.
+    assert names(("s #", 0.2), ("s #", 0.59), ("s #", 0.3)) == ["", "", ""]
+    short, long = ", compute from 20.00 ms", ", compute from 60.00 ms"
+    assert names(("s #", 0.7), ("s #", 0.3), ("s #", 0.2), ("s #", 0.6)) == [long, short, short, long]
+    assert names(("s #", None), ("s #", 0.2), ("s #", None)) == [", compute not known", short, ", compute not known"]
+    # Steps of other names are of another program, whatever they compute.
+    assert names(("a #", 0.2), ("b #", 0.2), (None, 0.2), ("b #", 0.9)) == [
+        ", a #",
+        f", b #{short}",
+        ", no named steps",
+        ", b #, compute from 90.00 ms",
+    ]
+
+
 def test_facets_hold_the_values_in_their_own_order():
     rows = [
         run_row("1", label="b", world_size=16, hosts="n0, n1", link_kind="shm"),
@@ -82,7 +103,7 @@ def test_facets_hold_the_values_in_their_own_order():
     ("comm in all", {"comm_share": float("inf")}, "not recorded"),
 ])  # fmt: skip
 def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
-    assert dashboard._text(run_row("a", **changes), FIGURES[figure]) == text
+    assert dashboard._cell(run_row("a", **changes), FIGURES[figure])[0] == text
 
 
 @pytest.mark.parametrize(("captured", "words"), [
@@ -186,18 +207,6 @@ def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
     assert found["runs"]["id"] == ["unknown", "nightly-000", "nightly-001", "nightly-002"]
     assert (found["values"]["step_time_ns"], found["runs"]["time"][0]) == ([None, 100e6, None, 90e6], None)
     assert found["missing"]["step_time_ns"] == {"0": "not recorded", "2": "not recorded"}
-
-
-def test_runs_of_other_world_sizes_and_gpus_are_other_series(store):
-    add_series(store, "a", [1, 1])
-    add_series(store, "b", [1, 1], world_size=8, n_ranks=8)
-    add_series(store, "c", [1, 1], gpu_names="NVIDIA A100")
-    found = data(page(store))
-    assert found["groups"] == ["4 × A100", "4 × H200", "8 × H200"]
-    labels = [found["series"][at]["label"] for at in found["runs"]["series"]]
-    assert labels == found["runs"]["label"]
-    # Only what differs can be filtered.
-    assert [facet["name"] for facet in found["facets"]] == ["label", "world", "gpu"]
 
 
 def test_many_labels_are_a_few_buttons_and_the_text_field(store):

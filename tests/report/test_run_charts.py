@@ -32,10 +32,10 @@ def test_the_parts_of_a_step_sum_to_its_wall_time():
 
 @pytest.mark.parametrize("name", ["compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"])
 def test_of_a_step_of_which_a_part_is_not_recorded_only_what_is_known_by_itself_is_drawn(name):
-    assert module.parts_of(step() | {name: None}) is None
     found = module.rank_chart(steps(step(), step(number=1) | {name: None, "wait_ns": None}), [0]).data["ranks"][0]
     known = {"exposed_comm_ns": ("exposed", 20), "exposed_memory_ns": ("copies", 10), "idle_ns": ("idle", 50)}
     rest = dict(part for of, part in known.items() if of != name)
+    assert module.parts_of(step() | {name: None}) == {part: ns // 2 for part, ns in rest.items()}
     assert (found["parts"], found["wait"], found["wall"]) == (rest, None, 200)
 
 
@@ -124,22 +124,23 @@ def charts(*rows):
 def test_figures_of_a_collective_are_medians(rows, expected):
     found = medians(*rows)
     assert [{key: one[key] for key in want} for one, want in zip(found.rows, expected, strict=True)] == expected
-    assert found.n_steps == found.n_used == len({one["step"] for one in rows if one["in_summary"]})
+    n = len({one["step"] for one in rows if one["in_summary"]})
+    assert found.note.startswith("The one step" if n < 2 else f"Medians over the {n} steps of the figures")
 
 
 def test_of_many_collectives_the_longest_are_kept_in_order(monkeypatch):
     monkeypatch.setattr(module, "MOST_COLLECTIVES", 2)
     found = medians(row(0, 0, 0, length=90), row(0, 1, 0, length=10), row(0, 2, 0, length=50))
     assert [one["seq"] for one in found.rows] == [0, 2]
-    assert module.collective_note(found) == "The one step of the figures; the 2 longest of 3 collectives."
+    assert found.note == "The one step of the figures; the 2 longest of 3 collectives."
 
 
 def test_of_very_many_rows_steps_are_taken_evenly(monkeypatch):
     monkeypatch.setattr(module, "_MOST_ROWS", 4)
     found = medians(*(row(step, 0, 0, wait=step) for step in range(8)))
     # Every other step: 0, 2, 4, 6, whose median is 3.
-    assert (found.n_used, found.n_steps, found.rows[0]["wait"][0]) == (4, 8, 3.0)
-    assert module.collective_note(found) == "Medians over 4 of 8 steps of the figures."
+    assert found.rows[0]["wait"][0] == 3.0
+    assert found.note == "Medians over 4 of 8 steps of the figures."
 
 
 def test_the_note_says_how_many_steps_could_be_matched():
@@ -148,8 +149,7 @@ def test_the_note_says_how_many_steps_could_be_matched():
         ([row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None)], 2, ": the 2 of which some could be matched."),
         ([row(at, 0, 0, wait=None) for at in (0, 1)], 2, " are not known, as none could be matched across ranks."),
     ]:
-        note = module.collective_note(medians(*rows))
-        assert note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"
+        assert medians(*rows).note == f"Medians over the {n} steps of the figures; transfer and waiting{says}"
 
 
 @pytest.mark.parametrize(("rows", "cells", "wait"), [

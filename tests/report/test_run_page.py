@@ -1,5 +1,6 @@
 """The page of a run as text: the same for the same run, complete, and closed to what names hold."""
 
+import json
 import re
 from types import SimpleNamespace
 
@@ -12,9 +13,9 @@ from nsyspipe.model.side_files import NcclFacts
 from nsyspipe.report.blocks import Bar
 from nsyspipe.report.findings import evidence_rows
 from nsyspipe.report.html.page import LIBRARY, _code, _told, read_asset, run_id_of_page
-from nsyspipe.report.html.run_page import _nccl, by_cause, idle_table, link_table, run_page, straggler_table
+from nsyspipe.report.html.run_page import by_cause, idle_table, link_table, nccl_rows, run_page, straggler_table
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.run import chosen_ranks, left_out_note, phase_table, summary_text
+from nsyspipe.report.run import chosen_ranks, left_out_note, summary_text
 from nsyspipe.report.verdict import gain_text
 from nsyspipe.report.words import troubles
 from nsyspipe.store.write import save
@@ -207,11 +208,14 @@ def test_a_straggler_board_counts_per_step():
         assert straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2) is None
 
 
-def test_phases_are_in_the_order_of_a_training_loop():
-    rows = [{"phase": phase} for phase in ("backward", "data", "forward", "optimizer")]
-    table = phase_table(schema.PHASE_SUMMARY.from_rows(rows))
-    assert [row[0] for row in table.rows] == ["data", "forward", "backward", "optimizer"]
-    assert phase_table(schema.PHASE_SUMMARY.empty()) is None
+def test_of_graphs_that_were_captured_as_a_whole_the_page_says_that_hardly_anything_was_judged_and_the_flag(real):
+    text = run_page(load(sorted(real.glob("2gpu-graph_[0-9].sqlite")), jobs=1))
+    said = re.sub(r"<[^>]+>", "", text)
+    what = "Hardly anything could be judged, as communication is not known; fix: capture with nsys profile"
+    assert f"{what} --cuda-graph-trace=node." in said
+    assert said.count("CUDA graphs were captured as a whole: --cuda-graph-trace=node") == 6  # tiles
+    steps = json.loads(re.search(r'id="data-step-columns">(.*?)</script>', text)[1])["parts"]
+    assert {name for name, parts in steps.items() if any(parts)} == {"idle"}
 
 
 def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
@@ -232,7 +236,7 @@ def test_links_that_are_alike_are_one_row():
     assert re.fullmatch("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, .* and 8 more", row[6])
     # What NCCL says is listed by name.
     facts = NcclFacts("2.28.9", {"NCCL_B": "1", "NCCL_A": "0"}, nvls=None)
-    assert _nccl(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
+    assert nccl_rows(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
 
 
 def problem(message, rank=None, severity="warning", fix=None):

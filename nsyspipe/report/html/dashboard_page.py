@@ -5,27 +5,26 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from email.utils import formatdate
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
+from nsyspipe.comparison.comparability import FAR_APART
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.model.figures import Figure, shown
+from nsyspipe.model.figures import FIGURES, Figure, shown
 from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import figure_text, ms_text
-from nsyspipe.store.index import Unreadable, stored_runs
+from nsyspipe.report.units import STEP_PARTS, figure_text, ms_text
+from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
-
-if TYPE_CHECKING:
-    from nsyspipe.store.index import StoredRuns
 
 NOT_RECORDED = "not recorded"
 _LINKS = {
@@ -51,13 +50,40 @@ def group_name(run: Mapping[str, Any]) -> str:
 def series_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
     """Return the series of each run, which one line joins: its group, and a label.
 
-    In a group where most runs share their label with another, a label is a series (a nightly job). Where most
-    labels are there once (a commit's id, the variants of a study), the group is, and the label None.
+    In a group where most runs share their label with another, a label is a series (a nightly job). Where most labels are
+    there once (a commit's id, the variants of a study), all runs whose steps may do the same work are: the label is None,
+    and the group says which work, if there are several (see `_works`).
     """
     pairs = [(group_name(run), run["label"]) for run in runs]
     n_alike, n_runs = Counter(pairs), Counter(group for group, _ in pairs)
     n_sharing = Counter(group for group, label in pairs if n_alike[group, label] > 1)
-    return [(group, label if 2 * n_sharing[group] >= n_runs[group] else None) for group, label in pairs]
+    series: list[tuple[str, str | None]] = [*pairs]
+    for group in (group for group in n_runs if 2 * n_sharing[group] < n_runs[group]):
+        places = [at for at, (name, _) in enumerate(pairs) if name == group]
+        for at, work in zip(places, _works([runs[at] for at in places]), strict=True):
+            series[at] = (f"{group}{work}", None)
+    return series
+
+
+def _works(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what parts the work of the steps of runs: their name, or compute as far apart as `compare` ranks none together."""
+    kinds, kind = {}, None
+    time, share = FOLLOWED[0], FIGURES[f"{STEP_PARTS[0].name}_share"]
+    computes = [(value_of(run, time) or 0.0) * (value_of(run, share) or 0.0) for run in runs]
+    works = [(run["step_family"] or "", compute) for run, compute in zip(runs, computes, strict=True)]
+    for family, compute in sorted(works):  # 0 where it is not known
+        if kind is None or kind[0] != family or compute >= FAR_APART * kind[1]:
+            kind = family, compute
+        kinds[family, compute] = kind
+    n_kinds = Counter(family for family, _ in {*kinds.values()})
+
+    def words(family: str, least: float) -> Iterator[str]:
+        if len(n_kinds) > 1:
+            yield cut(family, 40) or "no named steps"
+        if n_kinds[family] > 1:
+            yield f"compute from {ms_text(least)}" if least else "compute not known"
+
+    return ["".join(f", {word}" for word in words(*kinds[work])) for work in works]
 
 
 def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -79,10 +105,9 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     }
     found = []
     for (name, title), of_runs in values.items():
-        words = dict(sorted(dict(of_runs).items()))
-        codes = {place: code for code, place in enumerate(words)}
-        of_runs_codes = [codes[place] for place, _ in of_runs]
-        found.append({"name": name, "title": title, "words": [*words.values()], "codes": of_runs_codes})
+        codes = {pair: code for code, pair in enumerate(sorted({*of_runs}))}
+        words = [word for _, word in codes]
+        found.append({"name": name, "title": title, "words": words, "codes": [codes[pair] for pair in of_runs]})
     return found
 
 
@@ -105,7 +130,6 @@ def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
 
 
 _MOST_US = 253_402_300_799_999_999  # the end of the year 9999
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -121,14 +145,16 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
     for row, captured_us in zip(rows, microseconds, strict=True):
         captured_ms, captured = None, NOT_RECORDED
         if captured_us is not None and 0 <= captured_us <= _MOST_US:
-            at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=captured_us)
             captured_ms = captured_us // 1000
-            captured = f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"  # whatever the locale
-        finding = row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED)
-        saving, page = row["first_saving_ns_per_step"], pages.get(row["run_id"])
-        most = f"up to {ms_text(saving)}" if saving else None
-        told = {"captured": captured, "captured_ms": captured_ms, "finding": finding, "most": most}
-        runs.append({"row": row, "group": group_name(row), **told, "hint": row["first_action"], "page": page})
+            # Of "Sun, 01 Mar 2026 04:30:59 GMT", whatever the locale.
+            captured = formatdate(captured_us // 1_000_000, usegmt=True)[5:22].lstrip("0")
+        saving = row["first_saving_ns_per_step"]
+        runs.append({
+            "row": row, "group": group_name(row), "captured": captured, "captured_ms": captured_ms,
+            "finding": row["first_finding"] or ("none" if row["n_findings"] == 0 else NOT_RECORDED),
+            "most": f"up to {ms_text(saving)}" if saving else None,
+            "hint": row["first_action"], "page": pages.get(row["run_id"]),
+        })  # fmt: skip
     return runs
 
 
@@ -136,8 +162,6 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
 STORE, DASHBOARD = "nsyspipe-store", "dashboard"
 
 _PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
-_SCRIPTS = tuple(f"dashboard_{part}.js" for part in _PARTS)
-_STYLES = ("dashboard.css", "dashboard_table.css")
 _ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
@@ -148,6 +172,7 @@ def dashboard_page(
     runs = dashboard_runs(stored, pages or {})
     choices = [facet for facet in facets([run["row"] for run in runs]) if len(facet["words"]) > 1]
     unreadable = [*stored.unreadable, *problems]
+    latest = [*enumerate(runs)][: -_ROWS - 1 : -1]
     sections = ["Trend", "Shares", "Runs", *(["Problems"] if unreadable else [])]
     context = {
         "sections": [*((name.lower(), name) for name in sections), ("reading", "How to read it")],
@@ -158,23 +183,21 @@ def dashboard_page(
         "n_few": 6,
         "n_most": 40,
         "n_runs": len(runs),
-        "rows": [(at, runs[at], _texts(runs[at]["row"])) for at in range(len(runs))[-_ROWS:]][::-1],
+        "rows": [(at, run, [_cell(run["row"], figure) for figure in FOLLOWED]) for at, run in latest],
         "has_pages": any(run["page"] for run in runs),
         "unreadable": unreadable,
         "formulas": {column.name: column.doc for column in RUNS.columns},
     }
-    data = {"dashboard": _data(runs, choices)}
-    title, identity = f"{title}: nsyspipe dashboard", (STORE, DASHBOARD)
-    return render("dashboard.html.j2", title, identity, context, data, scripts=_SCRIPTS, styles=_STYLES)
+    return render(
+        "dashboard.html.j2", f"{title}: nsyspipe dashboard", (STORE, DASHBOARD), context, {"dashboard": _data(runs, choices)},
+        scripts=[f"dashboard_{part}.js" for part in _PARTS], styles=("dashboard.css", "dashboard_table.css"),
+    )  # fmt: skip
 
 
-def _texts(row: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    return [(_text(row, one), value_of(row, one) is None) for one in FOLLOWED]
-
-
-def _text(row: Mapping[str, Any], figure: Figure) -> str:
+def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
+    """Return a figure in words, or why there is none, and whether there is none."""
     value = value_of(row, figure)
-    return missing_text(row, figure) if value is None else figure_text(figure, value)
+    return (missing_text(row, figure), True) if value is None else (figure_text(figure, value), False)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -198,14 +221,11 @@ def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]
         "runs": {
             "id": [row["run_id"] for row in rows],
             "label": [row["label"] for row in rows],
-            "captured": [run["captured"] for run in runs],
             "time": [run["captured_ms"] for run in runs],
             "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [run["finding"] for run in runs],
-            "most": [run["most"] for run in runs],
             "hint": [hints[run["hint"]] for run in runs],
-            "page": [run["page"] for run in runs],
+            **{name: [run[name] for run in runs] for name in ("captured", "finding", "most", "page")},
         },
         "hints": [*hints],
         "values": values,
@@ -237,8 +257,7 @@ def store_page(
     if pages is not None:
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     links = page_links(store, run_ids, Path() if target is None else target.parent, pages)
-    name = store.resolve().name or "runs"
-    text = dashboard_page(found, title=name, pages=links, problems=failed)
+    text = dashboard_page(found, title=store.resolve().name or "runs", pages=links, problems=failed)
     return text, len(run_ids), [*found.unreadable, *failed]
 
 
@@ -264,11 +283,8 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-
-                def may_replace(path: Path = path, run_id: str = run_id) -> bool:
-                    return force or run_id_of_page(path) == run_id
-
-                write_text(path, text, (), may_replace=may_replace, is_named=False)
+                is_its = partial(lambda path, run_id: force or run_id_of_page(path) == run_id, path, run_id)
+                write_text(path, text, (), may_replace=is_its, is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
     return failed

@@ -6,17 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.gate import NOTHING_SET
+from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.gate import NOTHING_SET, Gate, GateSettings
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import METRICS as BY_NAME
 from nsyspipe.report import difference as report
-from nsyspipe.report.blocks import Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
+from nsyspipe.report.blocks import Block, Facts, Field, Sentence, Table, Tile, Tiles, Track, Troubles, Word, with_column
 from nsyspipe.report.difference import CHANGES, KERNELS, METRICS, PARTS, SIDES, metric_rows, part_rows, percent_change
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
 from nsyspipe.report.html.run_page import provenance
@@ -24,16 +25,8 @@ from nsyspipe.report.html.timeline import lane_legend, timeline_data, timeline_t
 from nsyspipe.report.units import absent, count_text, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import hosts_text, troubles
 
-if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference, Side
-    from nsyspipe.comparison.gate import Gate, GateSettings
-    from nsyspipe.report.blocks import Block
-
-    _Drawn = tuple[str, list[str], pa.Table, pa.Table]
-
-_SCRIPTS = (
-    "difference_waterfall.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "difference_timelines.js",
-)  # fmt: skip
+_Drawn: TypeAlias = "tuple[str, list[str], pa.Table, pa.Table]"
+_PARTS = ("difference_waterfall", "timeline_layout", "timeline_draw", "timeline", "difference_timelines")
 # What links call sections whose names are long: all of them have room at 1280 pixels.
 _TIMELINES, _FORMULAS, _PROVENANCE = "One step of each side", "How each figure is made", "Provenance of both sides"
 _SHORT = {
@@ -48,11 +41,11 @@ def difference_page(
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
     blocks, identity = _blocks(difference, gate, settings), (report.DIFF_RUNS, report.identity_of(difference))
-    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=_SCRIPTS, short=_SHORT)
+    scripts = [f"{part}.js" for part in _PARTS]
+    return blocks_page(blocks, f"{before} -> {after}: nsyspipe diff", identity, scripts=scripts, short=_SHORT)
 
 
 def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings) -> Iterator[Block | Chart]:
-    """Yield what is said of a difference, with what only a page has room for."""
     for block in report.difference_blocks(difference, gate, settings=settings):
         match block:
             case Facts(about=about):
@@ -63,10 +56,8 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings
                 yield from (Tiles(_tiles(rows[name])) for name in difference.judged)
                 yield _waterfall_chart(difference, block) or block
                 yield from _timeline_charts(difference)
-            case Table(caption=caption) if caption == METRICS:
-                yield figure_table(difference, block)
-            case Table(caption=caption) if caption == KERNELS and block.rows:
-                yield kernel_table(difference, block)
+            case Table(caption=caption) if caption in _TABLES and block.rows:
+                yield _TABLES[caption](difference, block)
             case Table(caption=caption) if caption == CHANGES and block.rows:
                 topics = [row["topic"] for row in difference.changes.to_pylist()]
                 yield with_column(block, 0, Field("about", kind="text"), topics)
@@ -81,7 +72,6 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings: GateSettings
 
 
 def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    """Return a judged figure as tiles: both sides, their difference, how sure it is."""
     name, unit, why = metric_label(row["metric"]).capitalize(), row["unit"], row["why"] or "not decided"
     relative = percent_change(row)
 
@@ -164,42 +154,33 @@ def _axis_start(ends: list[float]) -> float:
 
 def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
     """Yield the representative step of each side's first capture, on the rank whose window of it is the longest (tie: the lowest)."""
-    sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
-    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
-    drawn = [step for step in found.values() if step is not None]
-    if chart := _timeline_chart(difference, drawn) if drawn else None:
-        yield chart
-    for name, step in found.items():
-        if step is None or chart is None:
-            why = "it was saved without one, or no step has a window on every rank."
-            yield Sentence(f"There is no timeline of the {name}: {why}")
+    sides = (difference.baseline, difference.candidate)
+    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(zip(SIDES, sides, strict=True))}
+    if drawn := [step for step in found.values() if step is not None]:
+        yield _timeline_chart(difference, drawn)
+    for name in (name for name, step in found.items() if step is None):
+        why = "it was saved without one, or no step has a window on every rank."
+        yield Sentence(f"There is no timeline of the {name}: {why}")
 
 
-def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart | None:
+def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart:
     titles, steps, bars_of, window_of = zip(*drawn, strict=True)
     bars, windows = (pa.concat_tables(of_sides).combine_chunks() for of_sides in (bars_of, window_of))
-    data = timeline_data(bars, windows, windows["rank"].to_pylist(), [])
-    if data is None:
-        return None
+    data = timeline_data(bars, windows, windows["rank"].to_pylist(), []) or {}
     ranks = [row | {"rank": f"{rank} of the {side}"} for row, (side, _, rank) in zip(data["ranks"], steps, strict=True)]
     table = timeline_table(bars, windows)
     rows = [[*step, *row[1:]] for step, row in zip(steps, table.rows, strict=True)]
     columns = [Field("side", kind="text"), Field("step number"), Field("rank"), *table.columns[1:]]
     first = ", in its first capture" if difference.has_spread_between_captures else ""
     both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
-    return Chart(
-        "timelines",
-        _TIMELINES,
-        "Timelines of one step of each side",
-        120,
-        data | {"titles": list(titles), "ranks": ranks},
-        Table("Timelines of both sides", columns, rows),
+    caption = (
         f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
         f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
-        "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond.",
-        lane_legend(ranks),
-        has_zoom=True,
+        "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond."
     )
+    label, table = "Timelines of one step of each side", Table("Timelines of both sides", columns, rows)
+    data |= {"titles": [*titles], "ranks": ranks}
+    return Chart("timelines", _TIMELINES, label, 120, data, table, caption, lane_legend(ranks), has_zoom=True)
 
 
 def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
@@ -208,17 +189,17 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     bars = run.timeline()
     if not bars.num_rows:
         return None
-    steps = run.steps().filter(pc.equal(run.steps()["step"], bars["step"][0]))
-    steps = steps.append_column("length", pc.subtract(steps["end_ns"], steps["start_ns"]))
-    windows = steps.filter(pc.is_in(steps["rank"], pc.unique(bars["rank"])))
+    is_drawn = (pc.field("step") == bars["step"][0]) & pc.field("rank").isin(pc.unique(bars["rank"]))
+    windows = run.steps().filter(is_drawn)
+    windows = windows.append_column("length", pc.subtract(windows["end_ns"], windows["start_ns"]))
     window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
     rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
 
     def moved(table: pa.Table) -> pa.Table:
         """Return a table whose times count from a start, and whose rank and step say which side it is."""
-        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns = {column: table[column] for column in table.column_names}
         columns |= {column: pc.subtract(table[column], start) for column in ("start_ns", "end_ns")}
-        columns |= {column: [value] * table.num_rows for column, value in (("rank", place), ("step", 0))}
+        columns |= {"rank": [place] * table.num_rows, "step": [0] * table.num_rows}
         return pa.table(columns, schema=table.schema)
 
     # The label comes last: where there is no room, it is cut.
@@ -243,7 +224,7 @@ def figure_table(difference: RunDifference, table: Table) -> Table:
     The track is in per cent of the baseline, of ratios in points: as the words beside it.
     """
     rows, _ = metric_rows(difference)
-    shares = [_in_percent(row) for row in rows]
+    shares = [*map(_in_percent, rows)]
     reach = [max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0) for share in shares]
     n_judged = len(difference.judged)
     limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
@@ -286,23 +267,26 @@ def kernel_table(difference: RunDifference, table: Table) -> Table:
     table = with_column(table, 4, Field("less, more", kind="track"), tracks)
     for side in SIDES:
         numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
-        column = Field(f"number, {side}", hint="per rank and summary step")
-        table = with_column(table, len(table.columns), column, numbers)
+        table = with_column(
+            table, len(table.columns), Field(f"number, {side}", hint="per rank and summary step"), numbers
+        )
     return table
+
+
+_TABLES = {METRICS: figure_table, KERNELS: kernel_table}
 
 
 def provenance_table(difference: RunDifference) -> Table:
     """Return what identifies the captures, one column per capture."""
-    headings, captures = [], []
+    columns, captures = [Field("", kind="text")], []
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
-        for at, run in enumerate(side.runs):
-            number = f", capture {at + 1} of {len(side.runs)}" if len(side.runs) > 1 else ""
-            headings.append(f"{name} {side.name}{number}")
+        for at, run in enumerate(side.runs, start=1):
+            number = f", capture {at} of {len(side.runs)}" if len(side.runs) > 1 else ""
+            columns.append(Field(cut(f"{name} {side.name}{number}"), kind="name"))
             captures.append(dict(provenance(run)))
     # Not every capture has every fact; the order is that of whoever has it.
     names = dict.fromkeys(name for capture in captures for name in capture)
     rows = [[name, *(cut(capture.get(name, absent)) for capture in captures)] for name in names]
-    columns = [Field("", kind="text"), *(Field(cut(one), kind="name") for one in headings)]
     return Table(_PROVENANCE, columns, rows)
 
 

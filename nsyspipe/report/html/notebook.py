@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from nsyspipe.comparison.difference import RunDifference
 from nsyspipe.comparison.scoreboard import Scoreboard
@@ -14,19 +13,13 @@ from nsyspipe.errors import in_python
 from nsyspipe.model.names import printable
 from nsyspipe.replay.answer import WhatIf
 from nsyspipe.report import difference as of_difference, run as of_run, scoreboard as of_scoreboard, whatif as of_whatif
-from nsyspipe.report.blocks import Facts, Heading, Sentence, Table, Troubles
+from nsyspipe.report.blocks import Block, Facts, Heading, Sentence, Table, Troubles
 from nsyspipe.report.findings import findings_of
 from nsyspipe.report.html.page import PART_LEGEND, fragment, read_asset
 from nsyspipe.report.units import STEP_PARTS, in_one_unit, ms_text, percent_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.report.words import mean_step_ns, subject_parts
 from nsyspipe.run.run import Run, ShownInNotebooks
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nsyspipe.replay.answer import Scenario
-    from nsyspipe.report.blocks import Block
 
 _MOST_RANKS, _MOST_ROWS, _MOST_LINES = 8, 12, 3
 
@@ -55,7 +48,9 @@ def headline(shown: ShownInNotebooks) -> str:
 def notebook_html(shown: ShownInNotebooks) -> str:
     """Return HTML for a cell's output: whatever names it holds are escaped, and nothing is fetched or run."""
     blocks = [(type(block).__name__, _in_python(block)) for block in _blocks(shown)]
-    return fragment("notebook.html.j2", {"blocks": blocks, "colours": _colours()})
+    # The pages' light ones by category: a notebook does not tell whether it is dark.
+    colours = dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
+    return fragment("notebook.html.j2", {"blocks": blocks, "colours": colours})
 
 
 def _in_python(block: Block | Bars) -> Block | Bars:
@@ -67,12 +62,6 @@ def _in_python(block: Block | Bars) -> Block | Bars:
             rows = [[in_python(cell) if isinstance(cell, str) else cell for cell in row] for row in block.rows]
             return replace(block, rows=rows, note=block.note and in_python(block.note))
     return block
-
-
-@cache
-def _colours() -> dict[str, str]:
-    """Return the pages' light colours by category: a notebook does not tell whether it is dark."""
-    return dict(re.findall(r"--(?:c-|(?=accent:))(\w+): light-dark\((#\w+)", read_asset("tokens.css")))
 
 
 def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
@@ -96,7 +85,10 @@ def _blocks(shown: ShownInNotebooks) -> Iterator[Block | Bars]:
             if answers:
                 yield from _drawn([(label, ns, [ns]) for label, ns in times], [("accent", "step time")])
                 yield of_whatif.menu(shown, answers)
-                yield Heading(_assumptions(answers))
+                shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
+                whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
+                each = ["What each rests on: .table()"] if len(answers) > 1 else []
+                yield Heading(". ".join([*whole, *each]))
             if reasons := of_whatif.refusals(shown):
                 yield Heading(f"{len(shown.scenarios) - len(answers)} not answered. {'; '.join(reasons)}")
             if answers:
@@ -139,15 +131,7 @@ def _run_blocks(run: Run) -> Iterator[Block | Bars]:
     yield from _problems(run.problems.to_pylist())
 
 
-def _assumptions(answers: Sequence[Scenario]) -> str:
-    """Return what all answers rest on, and where to find what each does."""
-    shared = [text for text in answers[0].assumptions if all(text in one.assumptions for one in answers)]
-    whole = [f"Rests on: {'; '.join(shared)}"] if shared else []
-    return ". ".join([*whole, *(["What each rests on: .table()"] if len(answers) > 1 else [])])
-
-
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[Heading]:
-    """Yield the gravest problems, and how many more there are."""
     shown = [row for row in rows if row["severity"] != "info"][:_MOST_LINES]
     yield from (Heading(printable(f"{row['severity']}: {row['message']}")) for row in shown)
     if rest := [row for row in rows if row not in shown]:

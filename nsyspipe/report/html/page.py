@@ -7,10 +7,9 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
@@ -28,7 +27,6 @@ LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
 _SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
-_START = "start.js"
 
 
 @functools.cache
@@ -77,17 +75,14 @@ def _shown(value: object) -> object:
     return value
 
 
-def run_id_of_page(path: Path) -> str | None:
-    """Return the id of the run that a page shows; None if the file is no such page or cannot be read."""
-    return identity_of_page(path, RUN_ID)
-
-
+# The id of the run that a page shows; None if the file is no such page or cannot be read.
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
 _BLANK_LINES = re.compile(r"\n\s*\n+")
 _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
 # Words of an advice that are typed as they are: options, variables, functions and their arguments.
 _CODE = re.compile(
-    r"nvidia-smi topo -m|--[a-z][\w-]*(?:[= ][A-Z]+\b)?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
-    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b"
+    r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
 )
 # Longer than any sentence of ours.
 _MOST_SHOWN = 2000
@@ -105,10 +100,9 @@ def render(
     JSON can hold (``nsyspipe.data(name)`` in a script). `scripts` and `styles` are in `assets/`, beside every page's.
     """
     library = read_asset(LIBRARY) if data else ""
-    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, _START)))
+    script = "\n".join(map(read_asset, (*_SCRIPTS, *scripts, "start.js")))
     if any("</script" in text.lower() for text in (library, script)):
-        message = "a script of ours would end its own element"
-        raise ValueError(message)
+        raise ValueError("a script of ours would end its own element")
     text: str = _environment().get_template(template).render(
         **context, title=title, identity=[escape(cut(one, _MOST_SHOWN)) for one in identity], tool_version=__version__, has_charts=bool(data),
         csp=csp((library, script)), library="@@LIBRARY@@", script="@@SCRIPT@@",
@@ -146,12 +140,11 @@ def _told(text: str) -> str:
 
 def _code(text: str) -> Markup:
     """Return an advice with what is to be typed marked as code."""
-    parts, at, text = Markup(), 0, cut(text, _MOST_SHOWN)
-    for found in _CODE.finditer(text):
-        tag = Markup('<code class="long">') if len(found[0]) > _LONG_CODE else Markup("<code>")
-        parts += Markup("{}{}{}</code>").format(_told(text[at : found.start()]), tag, found[0])
-        at = found.end()
-    return parts + _told(text[at:])
+    marked, (*pairs, rest) = Markup(), _CODE.split(cut(text, _MOST_SHOWN))
+    for words, code in zip(pairs[::2], pairs[1::2], strict=True):
+        tag = Markup('<code class="long">') if len(code) > _LONG_CODE else Markup("<code>")
+        marked += Markup("{}{}{}</code>").format(_told(words), tag, code)
+    return marked + _told(rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +160,22 @@ class Chart:
     caption: str = ""
     legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
     has_zoom: bool = False
+    choices: Sequence[tuple[int, str]] = ()  # steps that it can show, and words; the first is drawn
+    n_more: int = 0  # ranks that it shows when asked to
 
 
 # Of the parts of a step: categories of the palette, and words.
 PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
+
+
+# What a section is called that begins with a block; None, as of any other block, if none does.
+_SECTIONS: dict[type, Callable[[Any], str | None]] = {
+    Heading: lambda block: block.text.rstrip(":"),
+    Troubles: lambda block: None if block.is_close else "Problems",
+    Notes: lambda _: "How to read it",
+    Table: lambda block: None if block.is_close else block.caption,
+    Chart: lambda block: block.section,
+}
 
 
 def blocks_page(
@@ -185,7 +190,7 @@ def blocks_page(
     parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
     data = {}
     for block in blocks:
-        section = _section(block)
+        section = _SECTIONS.get(type(block), lambda _: None)(block)
         if section and section != parts[-1][0]:
             parts.append((section, []))
         parts[-1][1].append((type(block).__name__, block))
@@ -201,19 +206,3 @@ def blocks_page(
         "parts": [part for _, part in rest],
     }
     return render("blocks.html.j2", title, identity, context, data, scripts=scripts, styles=("run.css", "blocks.css"))
-
-
-def _section(block: object) -> str | None:
-    """Return what a section is called that begins with a block; None if none does."""
-    match block:
-        case Heading():
-            return block.text.rstrip(":")
-        case Troubles(is_close=False):
-            return "Problems"
-        case Notes():
-            return "How to read it"
-        case Table(is_close=False):
-            return block.caption
-        case Chart():
-            return block.section
-    return None

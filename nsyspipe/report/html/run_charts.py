@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,28 +36,23 @@ _SUMMED = (
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
 
 
-def legend(*, has_comm: bool) -> list[tuple[str, str]]:
-    """Return the parts of a step that a run has: category of the palette, and words."""
-    without = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
-    return [(category, words) for category, words, _ in _PARTS] if has_comm else without
+def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
+    """Return which of the parts of a step some row has, of `parts_of`: category of the palette, and words."""
+    without = [("compute", "compute", ""), ("copies", "exposed copies", ""), ("idle", "idle", "")]
+    names = {name for row in rows for name in row}
+    return [(category, words) for category, words, _ in (_PARTS if has_comm else without) if category in names]
 
 
-def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
+def parts_of(row: Mapping[str, Any]) -> dict[str, int]:
     """Split a wall time exactly: compute alone, compute with communication beside it, exposed comm, copies, idle.
 
-    None where one of them was not recorded, since a bar of the others would say that it was nothing.
+    Where one of them was not recorded, those of the last three that are known by themselves.
     """
     compute, hidden = row["compute_ns"], row["overlap_compute_ns"]
-    exposed, copies, idle = row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]
-    if None in {compute, hidden, exposed, copies, idle}:
-        return None
-    return {"compute": compute - hidden, "hidden": hidden, "exposed": exposed, "copies": copies, "idle": idle}
-
-
-def _known_parts(row: Mapping[str, Any]) -> dict[str, int]:
-    """Return the parts that are known by themselves, whatever the others are."""
     parts = {"exposed": row["exposed_comm_ns"], "copies": row["exposed_memory_ns"], "idle": row["idle_ns"]}
-    return {name: ns for name, ns in parts.items() if ns is not None}
+    if None in {compute, hidden, *parts.values()}:
+        return {name: ns for name, ns in parts.items() if ns is not None}
+    return {"compute": compute - hidden, "hidden": hidden, **parts}
 
 
 def rank_chart(
@@ -68,14 +62,14 @@ def rank_chart(
     """Return where the time of summary steps goes, per rank: some ranks drawn, those that are `listed`, or all, in the table.
 
     The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
-    ``ranks``: ``wall``, ``parts`` (see `parts_of`; where some are not known, the others), ``comm``, ``wait``, ``transfer``. None without summary steps.
+    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
     """
     options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
     summed = steps.group_by("rank", use_threads=False).aggregate([(name, "sum", options) for name in _SUMMED])
     names = [name.removesuffix("_sum") for name in summed.column_names]
     rows = summed.rename_columns(names).sort_by("rank").to_pylist()
     drawn = [
-        {"rank": row["rank"], "parts": parts_of(row) or _known_parts(row)}
+        {"rank": row["rank"], "parts": parts_of(row)}
         | {name: row[f"{name}_ns"] for name in ("wall", "comm", "wait", "transfer")}
         for row in rows
         if row["rank"] in set(ranks)
@@ -91,7 +85,7 @@ def rank_chart(
         return ms_text(None if total is None else total / n_steps)
 
     def part(name: str, row: Mapping[str, Any]) -> str:
-        time, wall = (parts_of(row) or _known_parts(row)).get(name), row["wall_ns"]
+        time, wall = parts_of(row).get(name), row["wall_ns"]
         return f"{mean(time)} ({percent_text(None if time is None or not wall else time / wall)})"
 
     fields = [
@@ -104,7 +98,7 @@ def rank_chart(
     ]
     data = {"n_steps": n_steps, "whole": whole, "ranks": drawn}
     thin = [("waiting", "waiting"), ("transfer", "transfer")] if has_comm else []
-    colours = [*legend(has_comm=has_comm), *thin]
+    colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
 
@@ -118,8 +112,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS` (tie: the lowest) and more.
 
     ``fastest_rank``, ``fastest_wall_ns``, ``median_wall_ns``, ``walls_ns`` of its ranks, longest first (of many some, evenly),
-    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``,
-    ``cut off`` or ``not on every rank``.
+    ``begin_ns``, and ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
     """
     if not steps.num_rows:
         return []
@@ -127,18 +120,14 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     order = np.lexsort((-wall, step))  # rows are in order of rank
     first = run_starts(step[order])
 
-    def mark(row: Mapping[str, Any], n: int) -> str:
-        if row["step"] in skipped:
-            return "skipped"
-        return "" if row["in_summary"] else "cut off" if n == n_ranks else "not on every rank"
-
     rows: list[dict[str, Any]] = steps.take(pa.array(order[first])).to_pylist()
     columns = (np.split(values[order], first[1:]) for values in (wall, rank, start))
     for row, walls, ranks, starts in zip(rows, *columns, strict=True):
         dots = np.linspace(0, walls.size - 1, min(walls.size, _DOTS)).astype(int)
         row |= {"fastest_rank": int(ranks[-1]), "fastest_wall_ns": int(walls[-1]), "begin_ns": int(starts.min())}
         row |= {"median_wall_ns": float(np.median(walls)), "walls_ns": walls[dots].tolist()}
-        row["mark"] = mark(row, walls.size)
+        why = "cut off" if walls.size == n_ranks else "not on every rank"
+        row["mark"] = "skipped" if row["step"] in skipped else "" if row["in_summary"] else why
     return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
 
 
@@ -164,14 +153,13 @@ def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Char
         Field("median of ranks", of("median_wall_ns", ms_text)),
         Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
-    is_reduced = per_column > 1
-    note = f"The slowest of each {per_column} steps; --json has all." if is_reduced else None
+    note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
     data: dict[str, Any] = {name: [row[column] for row in shown] for name, column in columns.items()}
     data |= {"per_column": per_column, "n_steps": len(rows)}
-    data["parts"] = {name: [row[name] if row else None for row in parts] for name, _, _ in _PARTS}
+    data["parts"] = {name: [row.get(name) for row in parts] for name, _, _ in _PARTS}
     table = table_of("Steps over time, shares of the slowest rank", shown, fields, note)
-    caption = f"{len(rows)} steps in {len(shown)} columns." if is_reduced else ""
-    colours, has_zoom = legend(has_comm=has_comm), len(rows) > _ZOOMED_FROM
+    caption = f"{len(rows)} steps in {len(shown)} columns." if per_column > 1 else ""
+    colours, has_zoom = legend(parts, has_comm=has_comm), len(rows) > _ZOOMED_FROM
     return Chart("step-columns", "Steps", "Step time over steps", 260, data, table, caption, colours, has_zoom)
 
 
@@ -184,8 +172,8 @@ def collective_charts(medians: Medians) -> list[Chart]:
     if not rows:
         return []
 
-    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: ms_text(row["wait"].get(rank))
+    def wait_of(rank: int, row: Mapping[str, Any]) -> str:
+        return ms_text(row["wait"].get(rank))
 
     def columns(of_rows: Sequence[Mapping[str, Any]], *names: str) -> dict[str, list[Any]]:
         return {name: [row[name] for row in of_rows] for name in names}
@@ -199,14 +187,14 @@ def collective_charts(medians: Medians) -> list[Chart]:
         Field("transfer", of("transfer", ms_text)),
         Field("longest wait", lambda row: ms_text(row["longest"][0][1] if row["longest"] else None)),
         Field("waiting rank", lambda row: str(row["longest"][0][0]) if any(ns for _, ns in row["longest"]) else absent),
-        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(Field(f"rank {rank} waits", partial(wait_of, rank)) for rank in ranks),
         *(messages if any(row["bytes"] for row in rows) else []),
     ]
     label, section = "Collectives in the order of a step", "Collectives"
     data = columns(rows, "seq", "collective", "transfer", "duration")
     data |= {"longest": [row["longest"] for row in rows], "n_waits": [row["n_waits"] for row in rows]}
     colours = [("transfer", "transfer"), ("waiting", "longest wait of a rank")]
-    table, has_zoom = table_of(label, rows, fields, collective_note(medians)), len(rows) > _ZOOMED_FROM
+    table, has_zoom = table_of(label, rows, fields, medians.note), len(rows) > _ZOOMED_FROM
     order = Chart("collectives", section, label, 260, data, table, legend=colours, has_zoom=has_zoom)
     sized = [row for row in rows if row["bytes"] and row["busbw"]]
     if len({row["bytes"] for row in sized}) < _SIZES:
@@ -227,39 +215,13 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
     return facts
 
 
-def extreme_steps(steps: pa.Table, but: int) -> list[tuple[str, int]]:
-    """Return the slowest and the fastest step, by their slowest ranks; none that takes as long as another one."""
-    times = {row["step"]: row["wall_ns"] for row in step_rows(steps, [], 0)}
-    if but not in times:
-        return []
-    found = {"the slowest": max(times, key=times.__getitem__), "the fastest": min(times, key=times.__getitem__)}
-    return [(what, step) for what, step in found.items() if times[step] != times[but]]
-
-
-def collective_note(medians: Medians) -> str:
-    """Return what the figures are medians over, what is left out, and what could not be matched."""
-    which = f"{medians.n_used} of" if medians.n_used < medians.n_steps else "the"
-    note = f"Medians over {which} {medians.n_steps} steps of the figures"
-    if medians.n_used == medians.n_steps <= 1:
-        note = "The one step of the figures"
-    if len(medians.rows) < medians.n_all:
-        note += f"; the {len(medians.rows)} longest of {medians.n_all} collectives"
-    if not medians.n_matched and medians.n_used:
-        note += "; transfer and waiting are not known, as none could be matched across ranks"
-    elif medians.n_complete < medians.n_used:
-        which = "that" if medians.n_complete == medians.n_matched else "of which some"
-        note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
-    return f"{note}."
-
-
 # Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
 MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
 _KIND = ["seq", "collective"]
 _MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
-@dataclass(frozen=True)
-class Medians:
+class Medians(NamedTuple):
     """One row per collective of a step that is drawn, in order."""
 
     # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
@@ -267,27 +229,32 @@ class Medians:
     # ``n_waits`` (how many are known), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
-    n_all: int  # collectives of a step, with those left out
-    n_steps: int  # of the summary
-    n_used: int  # those of them that the medians are taken over
-    n_matched: int  # of these those in which any operation is matched: transfer and waits rest on them
-    n_complete: int  # in which every one is
+    note: str  # what the figures are medians over, what is left out, and what could not be matched
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
     """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
     table = collectives.filter(collectives["in_summary"])
     steps = table["step"].unique().to_pylist()
-    n_used = len(steps)
+    n_used = n_steps = len(steps)
     if table.num_rows > _MOST_ROWS:
-        n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
-        used = [steps[at * len(steps) // n_used] for at in range(n_used)]
+        n_used = max(n_steps * _MOST_ROWS // table.num_rows, 1)
+        used = [steps[at * n_steps // n_used] for at in range(n_used)]
         table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
+    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    note = f"Medians over {f'{n_used} of' if n_used < n_steps else 'the'} {n_steps} steps of the figures"
+    if n_used == n_steps <= 1:
+        note = "The one step of the figures"
+    if len(rows) < n_all:
+        note += f"; the {len(rows)} longest of {n_all} collectives"
+    # Transfer and waits rest on the steps in which any operation is matched.
     masks = (table["is_matched"], pc.invert(table["is_matched"]))
     matched, unmatched = (set(table["step"].filter(mask).unique().to_pylist()) for mask in masks)
-    rows, n_all = _rows(table) if table.num_rows else ([], 0)
-    ranks = sorted(table["rank"].unique().to_pylist())
-    return Medians(rows, ranks, n_all, len(steps), n_used, len(matched), len(matched - unmatched))
+    if n_used and not matched:
+        note += "; transfer and waiting are not known, as none could be matched across ranks"
+    elif len(matched - unmatched) < n_used:
+        note += f"; transfer and waiting: the {len(matched)} {'of which some' if matched & unmatched else 'that'} could be matched"
+    return Medians(rows, sorted(table["rank"].unique().to_pylist()), f"{note}.")
 
 
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
@@ -313,20 +280,9 @@ def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
 
 def _medians(table: pa.Table, keys: list[str], columns: Sequence[str]) -> Iterator[list[Any]]:
     """Yield each group in order of its keys: these, and of each column the median of what is known."""
-    table = table.sort_by([(name, "ascending") for name in keys])
-    codes = (table[name].combine_chunks().dictionary_encode().indices.to_numpy() for name in keys)
-    first = functools.reduce(np.union1d, map(run_starts, codes))
-    sizes = np.diff(np.append(first, table.num_rows))
-    groups = np.repeat(np.arange(first.size), sizes)
-
-    def medians(name: str) -> list[float | None]:
-        values = table[name].to_numpy().astype(np.float64)  # null is NaN, and comes last
-        values = values[np.lexsort((values, groups))]
-        n_known = np.add.reduceat(~np.isnan(values), first, dtype=np.int64)
-        middle = (values[first + (n_known - 1).clip(0) // 2] + values[first + (n_known // 2).clip(max=sizes - 1)]) / 2
-        return [one if n else None for one, n in zip(middle.tolist(), n_known.tolist(), strict=True)]
-
-    rows = zip(
-        *(column.to_pylist() for column in table.select(keys).take(first).columns), *map(medians, columns), strict=True
-    )
-    yield from map(list, rows)
+    lists = table.group_by(keys, use_threads=False).aggregate([(name, "list") for name in columns])
+    lists = lists.sort_by([(name, "ascending") for name in keys])
+    names = (*keys, *(f"{name}_list" for name in columns))
+    for group in zip(*(lists[name].to_pylist() for name in names), strict=True):
+        known = ([one for one in values if one is not None] for values in group[len(keys) :])
+        yield [*group[: len(keys)], *(float(statistics.median(values)) if values else None for values in known)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -15,22 +16,8 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.findings.judge import CAUSES
 from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES
 from nsyspipe.model.side_files import NcclFacts
-from nsyspipe.model.table import TableSchema
 from nsyspipe.report import run as run_report, words
-from nsyspipe.report.blocks import (
-    Block,
-    Facts,
-    Field,
-    Heading,
-    Sentence,
-    Table,
-    Tile,
-    Tiles,
-    Troubles,
-    barred,
-    of,
-    table_of,
-)
+from nsyspipe.report.blocks import Block, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, traffic_text
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
 from nsyspipe.report.html import run_charts as charts
@@ -49,18 +36,6 @@ class Findings(NamedTuple):
     by_cause: Sequence[tuple[str, Sequence[Finding]]]
 
 
-class MoreRanks(NamedTuple):
-    """A button that shows the ranks of a timeline that are not drawn at first."""
-
-    n: int
-
-
-class Choice(NamedTuple):
-    """Steps that a timeline can show, each with its words, the one that is drawn first first."""
-
-    steps: Sequence[tuple[int, str]]
-
-
 class Details(NamedTuple):
     """A table under its name, to be opened."""
 
@@ -73,7 +48,7 @@ _SCRIPTS = (
     "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
 )  # fmt: skip
 # Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS = 12, 8, 15
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
 _LISTED = 64  # ranks of a table, and hosts
 _FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 
@@ -87,12 +62,9 @@ def run_page(run: Run, top: int | None = None) -> str:
     return blocks_page(blocks, title, identity, brand=brand, scripts=_SCRIPTS, n_beside=n_beside)
 
 
-def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Choice | MoreRanks | Details]:
-    """Yield the page, section by section."""
+def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Findings | Details]:
     summary = run.summary().to_pylist()[0]
-    tiles = key_figures(run, _FIGURES)
-    whole = "the capture" if run.is_capture else "a step"
-    yield from _head(run, summary, tiles)
+    yield from _head(run, summary)
     if run.host_steps().num_rows:
         yield Heading("Host steps")
         yield Sentence(
@@ -100,9 +72,9 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
             "figures of the device are not recorded."
         )
         yield from host_blocks(run.host_steps(), _LISTED)
-    yield from _what_to_change(run)
+    yield from _what_to_change(run, has_comm=summary["comm_share"] is not None)
     listed = chosen_ranks(of_ranks := rank_rows(run), _LISTED)
-    yield from _charts(run, whole, costs, of_ranks, listed)
+    yield from _charts(run, costs, of_ranks, listed)
     yield Heading("Stragglers")
     yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
         "One rank: there is nobody to wait for." if run.header.n_ranks == 1
@@ -120,15 +92,15 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Kernels")
     yield costs.get(KERNELS) or Sentence("No kernels were recorded.")
     yield Heading("Link")
-    unknown = "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
-    links = link_table(run.links())
-    yield links or Sentence(unknown)
+    yield (links := link_table(run.links())) or Sentence(
+        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    )
     if run.nccl is not None:
-        yield _pairs("NCCL, as its log says", _nccl(run.nccl))
+        yield _pairs("NCCL, as its log says", nccl_rows(run.nccl))
     yield Heading("Problems")
-    if rows := words.troubles(run.problems.to_pylist()):
+    if troubles := words.troubles(run.problems.to_pylist()):
         yield Sentence("What could not be read or answered, and what would bring it back.")
-        yield Troubles(rows, is_close=True)
+        yield Troubles(troubles, is_close=True)
     else:
         rest = "everything that was asked for could be answered" if links else "all but the link, which is not known"
         yield Sentence(f"None: {rest}.")
@@ -137,13 +109,16 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
         "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
         "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
     )
-    yield from (_definition(DESCRIBED[name]) for name in _DEFINED)
+    for schema in map(DESCRIBED.__getitem__, _DEFINED):
+        rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
+        table = Table(f"Columns of {schema.name}", _DEFINITION, rows, is_close=True)
+        yield Details(schema.name, schema.doc, table)
     yield Heading("Provenance")
     yield _pairs("recorded", provenance(run))
     yield report_table(run, listed)
 
 
-def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterator[Block]:
+def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the first screen: verdict and largest gain, which run, what stands behind it, key figures."""
     is_judged = not run.is_capture and bool(summary["n_summary_steps"])
     gain = gain_text(run.findings(), words.mean_step_ns(summary), summary["step_time_ns"], is_judged=is_judged)
@@ -152,12 +127,15 @@ def _head(run: Run, summary: Mapping[str, Any], tiles: Sequence[Tile]) -> Iterat
     yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
         yield Sentence(gain, verdict="gain")
-    yield Facts(_facts(run, summary), "Run")
+    captured, shares = run.header.captured_at_utc, words.shares_text(run, summary["step_time_ns"])
+    when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
+    facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
+    yield Facts([*filter(None, facts)], "Run")
     yield from (Sentence(f"{text[0].upper()}{text[1:]}.") for text in _why(run, summary) if text)
-    yield Tiles(tiles)
+    yield Tiles(key_figures(run, _FIGURES))
 
 
-def _what_to_change(run: Run) -> Iterator[Block | Findings]:
+def _what_to_change(run: Run, *, has_comm: bool) -> Iterator[Block | Findings]:
     yield Heading("What to change first")
     if findings := findings_of(run):
         if len(findings) > 1:
@@ -165,8 +143,14 @@ def _what_to_change(run: Run) -> Iterator[Block | Findings]:
             yield Sentence(f"By cause, {order}. Bounds overlap: they do not add up.")
         yield Findings(by_cause(findings))
     else:
-        unjudged = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
-        nothing = unjudged if run.is_capture else "Nothing found to change."
+        nothing = "Nothing found to change."
+        if run.is_capture:
+            nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        elif not has_comm:
+            fixes = [row["fix"] for row in run.problems.to_pylist() if row["severity"] == "error" and row["fix"]]
+            nothing = (
+                f"Hardly anything could be judged, as communication is not known{'; fix: '.join(['', *fixes[:1]])}."
+            )
         yield Sentence(f"{nothing} What could not be judged is under Problems.")
     yield from of_capture(run)
 
@@ -185,41 +169,31 @@ def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what stands behind the verdict: the link, whose traffic, why devices idle, and that one step is not much."""
+    """Yield what stands behind the verdict: the link, whose traffic, why devices idle."""
     yield words.link_text(run.link)
     yield traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     if (summary["idle_share"] or 0.0) >= 0.05:  # noqa: PLR2004 - much enough for the first screen
         yield words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
-    if summary["n_summary_steps"] == 1:
-        yield "these figures rest on one step: capture ten or more before trusting small differences"
-
-
-def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return which run this is, on what, captured when, and which steps count."""
-    captured = run.header.captured_at_utc
-    more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    shares = words.shares_text(run, summary["step_time_ns"])
-    return [*words.subject_parts(run, summary), *words.hosts_text(run), *more, *([shares] if shares else [])]
 
 
 def _charts(
-    run: Run, whole: str, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
-) -> Iterator[Block | Chart | Choice | MoreRanks]:
+    run: Run, costs: Mapping[str, Table], rows: Sequence[dict[str, Any]], listed: Sequence[int]
+) -> Iterator[Block | Chart]:
     """Yield the sections with charts: where time goes, the timeline, steps, collectives, traffic."""
+    whole, over = "a step", "mean of the steps in the figures"
+    if run.is_capture:
+        whole, over = "the capture", "from the first operation to the end of the last"
     medians = charts.collective_medians(run.collectives())
     collectives = charts.collective_charts(medians)
     has_comm = bool(collectives)
+    unseen = words.unseen_idle(run)
+    least = f" Idle is at least that: {unseen}." if unseen else ""
     drawn = chosen_ranks(rows, _SHOWN_RANKS)
     yield Heading("Time")
-    caption = left_out_note(len(drawn), len(rows))
-    bars = charts.rank_chart(
-        run.breakdown(), drawn, listed, caption=caption, is_capture=run.is_capture, has_comm=has_comm
-    )
-    if bars:
+    chart_of = partial(charts.rank_chart, is_capture=run.is_capture, has_comm=has_comm)
+    if bars := chart_of(run.breakdown(), drawn, listed, caption=left_out_note(len(drawn), len(rows))):
         split = " Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = "from the first operation to the end of the last"
-        over = over if run.is_capture else "mean of the steps in the figures"
-        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}")
+        yield Sentence(f"Where the time of {whole} goes per rank, {over}.{split if has_comm else ''}{least}")
         yield bars
     else:
         yield Sentence("No step has a window on every rank, so there is nothing to split.")
@@ -230,7 +204,8 @@ def _charts(
     if columns := charts.step_chart(steps, has_comm=has_comm):
         all_ranks = "; dots are the ranks, the line their median" if len(rows) > 1 else ""
         one = "the slowest of some consecutive steps" if columns.caption else "a step"
-        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. Striped columns are not in the figures.")
+        striped = f"Striped columns are not in the figures{'; dashed: not recorded' if unseen else ''}."
+        yield Sentence(f"Each column is {one} on its slowest rank{all_ranks}. {striped}{least}")
         yield columns
     else:
         rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
@@ -239,7 +214,7 @@ def _charts(
     if has_comm:
         yield Sentence(
             f"In the order of {whole}: transfer with all ranks there, and the longest that a rank waits in it for the "
-            f"others. {charts.collective_note(medians)}"
+            f"others. {medians.note}"
         )
         yield from collectives
         hidden = Sentence("Not known: CUDA graphs that were captured as a whole may hold more.")
@@ -263,7 +238,7 @@ def _clock_text(run: Run) -> str:
     return f"; ranks share one clock{known_to}"
 
 
-def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart | Choice | MoreRanks]:
+def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator[Block | Chart]:
     data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
@@ -271,19 +246,16 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
     which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
     yield Sentence(f"{which}Times count from the first rank's start{_clock_text(run)}.")
     others = _other_steps(run, data, first)
-    for step in (data, *(step for _, step in others)):
+    for _, step in (steps := [("closest to the median", data), *others]):
         step["collectives"] = charts.collective_facts(run.collectives(), step["step"])
     if others:
         data["others"] = [step for _, step in others]
-        usual = f"{data['step']}, closest to the median"
-        yield Choice([(data["step"], usual), *((step["step"], f"{step['step']}, {what}") for what, step in others)])
+    choices = [(step["step"], f"{step['step']}, {what}") for what, step in steps] if others else []
     if data["stretch"]:
         length = ms_text(data["stretch"]["end"] - data["stretch"]["start"])
         where = f"rank {data['stretch']['rank']}" + ("" if run.is_capture else f" in step {data['step']}")
         yield Sentence(f"Dashed: where the slowest rank is longest without compute: {length} on {where}.")
     n_kept, n_ranks = len(data["ranks"]), data["n_ranks"]
-    if n_more := n_kept - data["n_shown"]:
-        yield MoreRanks(n_more)
     left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
     label = "Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}"
     table = timeline_table(run.timeline(), run.steps(), listed, is_capture=run.is_capture)
@@ -292,7 +264,8 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
         "many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as in the "
         f"table.{left_out}"
     )
-    yield Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
+    chart = Chart("timeline", "Timeline", label, 120, data, table, caption, lane_legend(data["ranks"]), has_zoom=True)
+    yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
 _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
@@ -301,8 +274,13 @@ _MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
 def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
-    is_long = (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ
-    for what, number in [] if is_long else charts.extreme_steps(run.breakdown(), data["step"]):
+    times = {row["step"]: row["wall_ns"] for row in charts.step_rows(run.breakdown(), [], 0)}
+    if data["step"] not in times or (pc.sum(run.ranks["n_kernels"]).as_py() or 0) > _MOST_READ:
+        return []
+    for what, choose in (("the slowest", max), ("the fastest", min)):
+        number = choose(times, key=times.__getitem__)
+        if times[number] == times[data["step"]]:
+            continue
         try:
             bars = run.timeline(number)
         except DatasetError:  # saved without its operations
@@ -313,7 +291,6 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> lis
     return steps
 
 
-_SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase, or between two steps",
     "launch": "the host launched late, for any other reason",
@@ -386,7 +363,8 @@ def link_table(links: pa.Table) -> Table | None:
     return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
 
 
-def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
+def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
+    """Return what NCCL says of itself, as pairs."""
     nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
     return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
 
@@ -394,16 +372,9 @@ def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
 _DEFINED = (
     "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
 )  # fmt: skip
-
-
-def _definition(schema: TableSchema) -> Details:
-    columns = [
-        Field("column", kind="name"),
-        Field("unit", kind="text"),
-        *(Field(name, kind="prose") for name in ("meaning", "source")),
-    ]
-    rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
-    return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
+_DEFINITION = [Field(name, kind=kind) for name, kind in (
+    ("column", "name"), ("unit", "text"), ("meaning", "prose"), ("source", "prose"),
+)]  # fmt: skip
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """One step's timeline on a page: its bars, rank by rank and lane by lane, and the same as a table."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,12 @@ def timeline_data(
     table = timeline.filter(pc.is_in(timeline["rank"], pa.array(kept, pa.int64())))
     names = table["name"].combine_chunks().dictionary_encode()
     table = table.set_column(table.column_names.index("name"), "name", names.indices)
-    lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in _LANES}
 
     def bars_of(rank: int) -> dict[str, dict[str, list[int]]]:
-        own = {lane: bars.filter(pc.equal(bars["rank"], rank)) for lane, bars in lanes.items()}
-        drawn = {lane: _bars(bars, origin) for lane, bars in own.items() if bars.num_rows}
-        return {_UNTOLD if lane == "compute" and rank in untold else lane: bars for lane, bars in drawn.items()}
+        own = table.filter(pc.field("rank") == rank)
+        lanes = {lane: own.filter(pc.field("lane") == lane) for lane in _LANES}
+        names = {"compute": _UNTOLD} if rank in untold else {}
+        return {names.get(lane, lane): _bars(bars, origin) for lane, bars in lanes.items() if bars.num_rows}
 
     return {
         "step": step,
@@ -153,16 +154,16 @@ def timeline_table(
     def span(start: int, end: int) -> str:
         return f"{ms_text(start - origin)} \N{EN DASH} {ms_text(end - origin)}"
 
-    def lane_time(lane: str, known: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
+    def lane_time(lane: str, known: str, row: Mapping[str, Any]) -> str:
+        return absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
-    def phase_span(phase: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: span(*found) if (found := spans.get((row["rank"], phase))) else absent
+    def phase_span(phase: str, row: Mapping[str, Any]) -> str:
+        return span(*found) if (found := spans.get((row["rank"], phase))) else absent
 
     fields = [
         Field("rank", of("rank")),
         Field(f"{whole}, from and to", lambda row: span(row["start_ns"], row["end_ns"])),
-        *(Field(heading, lane_time(lane, known)) for heading, lane, known in _BUSY),
-        *(Field(f"{phase}, from and to", phase_span(phase)) for phase in LOOP if phase in ran),
+        *(Field(heading, partial(lane_time, lane, known)) for heading, lane, known in _BUSY),
+        *(Field(f"{phase}, from and to", partial(phase_span, phase)) for phase in LOOP if phase in ran),
     ]
     return table_of(f"Timeline of the {whole}, per rank", rows, fields, table_note(len(rows), of_step.num_rows))

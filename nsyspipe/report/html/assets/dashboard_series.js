@@ -10,18 +10,21 @@
   const HEIGHT = 30;
   const LEAST_SPAN = 0.1;
   const SVG = "http://www.w3.org/2000/svg";
-  let isAll = false;
-
-  const symbol = (group) => {
-    const { symbol: shape, isHollow } = nsyspipe.trend.shapeOf(group);
-    const made = element("i", `shape ${shape}${isHollow ? " hollow" : ""}`);
-    made.setAttribute("aria-hidden", "true");
-    return made;
+  const OUTLINES = {
+    circle: "M6 1a5 5 0 1 0 0 10a5 5 0 1 0 0 -10Z", rect: "M1.5 1.5h9v9h-9Z", triangle: "M6 1.5L11 10.5H1Z", diamond: "M6 1L11 6L6 11L1 6Z",
   };
+  let isAll = false;
 
   const svg = (tag, attributes) => {
     const made = document.createElementNS(SVG, tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  };
+
+  const symbol = (group) => {
+    const { symbol: shape, isHollow } = nsyspipe.trend.shapeOf(group);
+    const made = svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true", class: `shape${isHollow ? " hollow" : ""}` });
+    made.append(svg("path", { d: OUTLINES[shape] }));
     return made;
   };
 
@@ -104,7 +107,7 @@
     list.replaceChildren(...items);
     if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
     document.getElementById("series-note").textContent = found.length
-      ? "A line joins runs of one world size and GPU model only. Below: the latest step time, and since when its level is another; of variants the best."
+      ? "A line joins runs of one world size, GPU model and work only; variants are points. Below: the latest step time, and since when its level is another; of variants the best."
       : "No run in view.";
   };
 

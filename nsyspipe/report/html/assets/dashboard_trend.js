@@ -1,6 +1,6 @@
 /**
- * One figure over the runs in view: a line per series, the series of the chosen run in the accent colour, the others grey
- * with a shape per world size and GPU model.
+ * One figure over the runs in view: a line per series (none between variants), the series of the chosen run in the accent
+ * colour, the others grey with a shape per world size, GPU model and work of the steps.
  */
 nsyspipe.trend = (() => {
   const { axes, board, words } = nsyspipe;
@@ -43,7 +43,6 @@ nsyspipe.trend = (() => {
     const color = isFocus ? palette.accent : palette.ink3;
     const scale = axes.scale(figure.kind);
     const shown = board.shown();
-    const isStudy = board.isStudy(of);
     const best = isMain && isFocus ? board.best(of) : null;
     const point = (run) => {
       const y = board.value(figure.name, run);
@@ -64,7 +63,7 @@ nsyspipe.trend = (() => {
       showAllSymbol: true,
       connectNulls: false,
       itemStyle: dotStyle(color, group, palette),
-      lineStyle: { color, width: isFocus && !isStudy ? 1.75 : 1, opacity: isFocus ? 1 : 0.45, type: isStudy ? [3, 4] : "solid" },
+      lineStyle: { color, width: board.isStudy(of) ? 0 : isFocus ? 1.75 : 1, opacity: isFocus ? 1 : 0.45 },
       label: { show: false, position: "bottom", distance: 7, color: palette.ink2, fontSize: 12, formatter: () => "best" },
       emphasis: { scale: 1.3 },
       z: isFocus ? 4 : 3,
@@ -141,9 +140,10 @@ nsyspipe.trend = (() => {
     const context = { palette, isMain, focus };
     const scale = axes.scale(figure.kind);
     const valuesOf = (some) => some.map((run) => board.value(figure.name, run)).filter((value) => value !== null).map((value) => value * scale);
-    // A change in the chosen series must be seen: jobs with other step times may lie outside.
+    // A change in the chosen series must be seen: jobs with other step times may lie outside. Variants show what is like them.
     const own = figure.kind === "ratio" || focus === null ? [] : valuesOf(series.get(focus));
-    const values = own.length ? own : valuesOf(runs);
+    const reach = own.length && board.isStudy(focus) ? 2 * Math.max(...own) : -Infinity;
+    const values = own.length ? [...own, ...valuesOf(runs).filter((value) => value <= reach)] : valuesOf(runs);
     const limits = axes.limits(values, figure.kind, isMain ? 5 : 3);
     const grid = { left: 54, right: isMain ? 20 : 12, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
     const room = width - grid.left - grid.right;

@@ -6,20 +6,20 @@ nsyspipe.builders["step-columns"] = (data, palette, { figure }) => {
   // Few columns leave room to write why one is striped.
   const hasMarks = data.step.length <= 24 && data.mark.some(Boolean);
   const striped = { symbol: "rect", rotation: Math.PI / 4, dashArrayX: [1, 0], dashArrayY: [3, 4], color: palette.page };
-  const parts = nsyspipe.PARTS.map(([name]) => ({
+  const stack = (name, values, style) => ({
     name,
     type: "bar",
     stack: "step",
     barCategoryGap: data.step.length > 150 ? "0%" : "22%",
     barMaxWidth: 56,
     emphasis: { disabled: true },
-    data: data.parts[name].map((ns, at) => ({
-      value: ns ?? (name === "idle" ? data.wall[at] : 0),
-      itemStyle: ns === null
-        ? { color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" }
-        : { color: palette[name], decal: data.mark[at] ? striped : undefined },
-    })),
-  }));
+    data: values.map((value, at) => ({ value, itemStyle: style(at) })),
+  });
+  const parts = nsyspipe.PARTS.map(([name]) => stack(name, data.parts[name].map((ns) => ns ?? 0),
+    (at) => ({ color: palette[name], decal: data.mark[at] ? striped : undefined })));
+  const rest = data.wall.map((ns, at) => nsyspipe.PARTS.reduce((left, [name]) => left - (data.parts[name][at] ?? 0), ns));
+  const unknown = stack("idle", rest.map((ns) => ns || null),
+    () => ({ color: "transparent", borderColor: palette.lineStrong, borderType: "dashed" }));
   const hasRanks = data.walls.some((walls) => walls.length > 1);
   const ranks = {
     name: "ranks",
@@ -64,7 +64,7 @@ nsyspipe.builders["step-columns"] = (data, palette, { figure }) => {
     yAxis: nsyspipe.valueAxis(palette, {
       axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
     }),
-    series: [...parts, ...(hasRanks ? [median, ranks] : [])],
+    series: [...parts.slice(0, -1), unknown, ...parts.slice(-1), ...(hasRanks ? [median, ranks] : [])],
   };
 };
 
