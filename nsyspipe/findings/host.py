@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 
@@ -87,7 +87,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, AT_MOST), 0.0)
+    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     shortened = wall - cause - made - slowed
     saving, parts = None, {}
     if not bubble:

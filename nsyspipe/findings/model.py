@@ -56,8 +56,7 @@ _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
 WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, matching and ranks")
 
-# Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
-ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
+MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
 # None: judged, and nothing to say.
@@ -216,13 +215,14 @@ class Evidence:
         return None if exposed is None else exposed - (waiting or 0.0)
 
     @cached_property
+    def compared(self) -> slowdown.Compared:
+        """The kernels beside communication that have equal ones without it."""
+        return slowdown.compared_kernels(self.kernels)
+
+    @property
     def slowdown_ratio(self) -> float | None:
         """How much longer kernels take beside communication; None where those that can be compared are few."""
-        n_slowed, slowed, free = (
-            pc.sum(self.kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
-        )
-        is_enough = n_slowed >= ENOUGH_KERNELS and slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
-        return slowed / free - 1 if is_enough and free else None
+        return self.compared.slowdown_ratio if self.compared.is_enough else None
 
     @cached_property
     def assumed_slowdown_ratio(self) -> float | None:
@@ -236,12 +236,12 @@ class Evidence:
         """What `slowed_ns` rests on, measured or assumed."""
         return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
 
-    def slowed_ns(self, hidden: Float64, margin: float = 1.0) -> Float64:
+    def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
         """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown x `margin`, at most 1; where none was measured the one that is assumed.
+        c is the measured slowdown, or the most that it may be, at most 1; where none was measured the one that is assumed.
         """
-        known = self.slowdown_ratio
+        known, margin = self.slowdown_ratio, AT_MOST if is_most else 1.0
         c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 

@@ -12,17 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
-from nsyspipe.findings.model import (
-    AT_MOST,
-    OF_COMM,
-    WAITING_UNKNOWN,
-    WITH_CALLS,
-    Answer,
-    Evidence,
-    Finding,
-    NotJudged,
-    Rules,
-)
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import Int64
 
@@ -132,7 +122,7 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
     """Return what late ranks can give at most, by part: see `straggler`."""
     names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns")
     wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
-    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), AT_MOST)
+    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
     of_window = (
         {} if has_bubble else evidence.parts_of(evidence.rows_of_most(exposed_wait - wall), waiting=exposed_wait)
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import nsyspipe
-from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.analysis.kernels import Compared, Slowing
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from nsyspipe.replay.ranges import Contention, slowdowns
@@ -75,7 +75,7 @@ def test_what_is_odd_is_said_or_not_measured(measured, options, words):
 
 def contention(slowdown, *, share=1.0, covered=0.5, delay=0.0):
     """Return what was measured on operations of 20 us with 2 us between them."""
-    return Contention(slowdown, share, delay, 2 * US, covered, 22e6, 1000)
+    return Contention(Compared(1000, slowdown, share), delay, 2 * US, covered, 22e6, 1000)
 
 
 @pytest.mark.parametrize("captured", [20e9, 100e9, 330e9])
