@@ -110,7 +110,13 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare})"
+    alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
+    kernels = (
+        f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
+        if found.is_measured
+        else ""
+    )
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
 
 
 @dataclass(frozen=True)
@@ -180,9 +186,12 @@ class WhatIf(ShownInNotebooks):
     step_time_ns
         Captured step time: of each summary step the largest window over ranks, then the median; None without any.
     limit_step_time_ns
-        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other link, bucket or
-        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
-        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
+        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before, and with the most that
+        they may slow in the capture: what no other link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the
+        work itself, so they can. None where nothing can be replayed, and where sharded (FSDP): how much of that work
+        communication slows is not known.
+    limit_gain_ns
+        The mean over steps of captured less that, as findings count; None likewise.
     identity_error_pct
         Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
     scenarios
@@ -200,6 +209,7 @@ class WhatIf(ShownInNotebooks):
     n_steps: int
     step_time_ns: float | None
     limit_step_time_ns: float | None
+    limit_gain_ns: float | None
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
     problems: tuple[Mapping[str, Any], ...]
@@ -337,6 +347,7 @@ def whatif(
         n_steps=n_steps,
         step_time_ns=summary["step_time_ns"],
         limit_step_time_ns=None if replay is None else replay.limit_ns,
+        limit_gain_ns=None if replay is None else replay.limit_gain_ns,
         identity_error_pct=None if replay is None else 100 * replay.identity_error,
         scenarios=tuple(scenarios),
         problems=tuple(problems),
@@ -373,6 +384,8 @@ ADVICE = {
     "no-sync": Knobs(no_sync=True),
     "shard-prefetch": Knobs(prefetch=True),
 }
+# What they say could be gained is the transfer of communication, and what that slows.
+OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
 _SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 

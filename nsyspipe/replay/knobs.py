@@ -306,7 +306,11 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
         idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
-        yield f"{idle} for lack of launches: a straggler; ask for the balanced run, --no-wait"
+        fix = "ask for the balanced run, --no-wait"
+        fix = (
+            fix if replay.is_answered_balanced else "launch sooner there: without it the others would lack launches too"
+        )
+        yield f"{idle} for lack of launches: a straggler; {fix}"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -392,7 +396,7 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
 
 def contradiction(replay: Replay) -> str | None:
     """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
-    limit = replay.limit_ns
+    limit = replay.likely_limit_ns
     if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
         return None
     free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"

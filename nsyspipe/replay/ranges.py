@@ -117,15 +117,15 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
-    found, longer, share = assumed, measured.compared.slowdown_ratio, measured.compared.share
-    is_measured = longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
+    found, longer = assumed, measured.compared.slowdown_ratio
+    is_measured = longer is not None and measured.compared.is_enough and longer <= _MOST_POSSIBLE
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
     ratio = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     if is_measured and longer is not None:
-        ratio += share * (max(longer, 0.0) - ratio)
+        ratio += measured.compared.share * (max(longer, 0.0) - ratio)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)

@@ -71,6 +71,10 @@ class Replay(Facts):
     def _before(self) -> Slowing:
         return self.slowdowns(None).pairs[0][0]
 
+    @property
+    def _most_before(self) -> Slowing:
+        return self.slowdowns(None).pairs[-1][0]
+
     @cached_property
     def _identity(self) -> Float64:
         """Step times replayed with nothing changed."""
@@ -78,11 +82,26 @@ class Replay(Facts):
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
     @cached_property
-    def limit_ns(self) -> float | None:
-        """Step time with transfers that take no time and slow nothing; None where sharded, and where ranks are missing."""
+    def _limits(self) -> Float64 | None:
+        """Step times with transfers that take no time and slow nothing: likeliest, and with the most that they may slow now."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
-        return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
+        return self._without_transfer(self.captured.program, [self._before, self._most_before])
+
+    @property
+    def likely_limit_ns(self) -> float | None:
+        """The likeliest step time with transfers that take no time; None where sharded, and where ranks are missing."""
+        return None if self._limits is None else float(np.median(self._limits[0]))
+
+    @property
+    def limit_ns(self) -> float | None:
+        """The least that it may be; None likewise."""
+        return None if self._limits is None else float(np.median(self._limits[1]))
+
+    @property
+    def limit_gain_ns(self) -> float | None:
+        """What a step gains then at most, the mean over steps; None likewise."""
+        return None if self._limits is None else float((self.captured.windows.step_times() - self._limits[1]).mean())
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
@@ -114,8 +133,20 @@ class Replay(Facts):
         """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
         if likely >= (limit := self.limit_ns or 0.0):
             return limit
-        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._most_before])[0]))
         return (1 - _NOISE) * least  # no captured work, so as another capture may show it
+
+    def launch_bound_share(self, knobs: Knobs) -> float:
+        """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
+        share = self.starved_shares[self.starved_shares <= limits.LARGEST_STARVED_SHARE].max(initial=0.0)
+        if share <= limits.LARGEST_STARVED_SHARE / 4:
+            return 0.0
+        return float(share * self.step_time_ns / self.predict(knobs).step_time_ns)
+
+    @cached_property
+    def is_answered_balanced(self) -> bool:
+        """Whether hosts would launch in time if no rank waited for a late one."""
+        return self.launch_bound_share(Knobs(no_wait=True)) <= limits.LARGEST_STARVED_SHARE
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -167,7 +198,8 @@ class Replay(Facts):
     def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = np.stack([self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings])
-        alone = self._without_transfer(program, [one.before for one in settings])
+        unlagged = replace(program, lag_ns=np.zeros_like(program.lag_ns))
+        alone = self._without_transfer(unlagged, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
         after = np.array([one.after.total(self.operations_per_ns) for one in settings])[:, np.newaxis]
@@ -180,8 +212,7 @@ class Replay(Facts):
         return sums[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
-        still = np.zeros_like(program.transfer_ns)
-        program = replace(program, transfer_ns=still, lag_ns=still)
+        program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
         return self._step_times(simulate(program, [Setting(one, NOTHING) for one in before]))
 
 
@@ -227,13 +258,10 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
         return opened
     if reason := why_not_knobs(opened, knobs):
         return reason
-    most, shares = limits.LARGEST_STARVED_SHARE, opened.starved_shares
-    now = shares[shares <= most].max(initial=0.0)
-    if now <= most / 4:  # far from what decides it
+    if (share := opened.launch_bound_share(knobs)) <= limits.LARGEST_STARVED_SHARE:
         return None
-    share = now * opened.step_time_ns / opened.predict(knobs).step_time_ns
     idle = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
-    return f"launch- or input-bound then: {idle}, and how that changes is not known" if share > most else None
+    return f"launch- or input-bound then: {idle}, and how that changes is not known"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
