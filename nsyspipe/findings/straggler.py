@@ -95,13 +95,7 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
-    before = _late_before(evidence, worst)
-    first = pc.min(evidence.steps["step"]).as_py()
-    earlier = (
-        f", {100 * before / (total * n_steps):.0f} % of it since before step {first}"
-        if before >= _LEAST_PART * total * n_steps
-        else ""
-    )
+    earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
     return Finding(
         title=title + where + evidence.waited_in + earlier,
@@ -116,7 +110,7 @@ def straggler(evidence: Evidence) -> Answer:
             "held_up_ns_per_step_by_rank": {str(rank): parts[rank] for rank in named},
             **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
             "n_steps_held_up_by_rank": {str(rank): int(steps_of[rank].size) for rank in named},
-            **({"late_before_first_step_ns": before} if earlier else {}),
+            **late_before,
             "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
             "n_steps_held_up": int(steps_of[worst].size),
             "n_steps_with_collectives": n_meeting,
@@ -126,13 +120,18 @@ def straggler(evidence: Evidence) -> Answer:
     )
 
 
-def _late_before(evidence: Evidence, rank: int) -> int:
-    """Return by how much later than all others a rank began the first step of the figures, in aligned time."""
-    first = evidence.steps.filter(pc.field("step") == pc.min(evidence.steps["step"]))
+def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
+    """Tell by how much later than all others a rank began the first step of the figures, where that is a tenth of all delays."""
+    first, starts = pc.min(evidence.steps["step"]).as_py(), evidence.steps.select(["step", "rank", "start_ns"])
+    is_own = pc.field("rank") == rank
     own, others = (
-        pc.max(first.filter(rows)["start_ns"]).as_py() for rows in (pc.field("rank") == rank, pc.field("rank") != rank)
+        pc.max(starts.filter((pc.field("step") == first) & rows)["start_ns"]).as_py() for rows in (is_own, ~is_own)
     )
-    return 0 if own is None or others is None else max(own - others, 0)
+    if evidence.is_pipeline or own - others < _LEAST_PART * delays_ns:  # stages begin one after the other by design
+        return "", {}
+    return f", {100 * (own - others) / delays_ns:.0f} % of it since before step {first}", {
+        "late_before_first_step_ns": own - others
+    }
 
 
 def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:
