@@ -266,14 +266,11 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
         return np.zeros(len(windows), np.int64)
     compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(compute))
-    columns = zip(
-        (operations.kernel_start, operations.kernel_end, operations.kernel_launch),
-        (operations.copy_start, operations.copy_end, operations.copy_launch),
-        strict=True,
-    )
-    start, end, launch = (np.concatenate((of_kernels[compute], of_copies)) for of_kernels, of_copies in columns)
-    order = np.argsort(start, kind="stable")
-    start, end, launch = start[order], end[order], launch[order]
+    of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
+    of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
+    columns = [np.concatenate((own[compute], copied)) for own, copied in zip(of_kernels, of_copies, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    start, end, launch = (own[order] for own in columns)
     place, gap, free, beside = gaps_before(start, end, launch, comm)
     is_kernel = order[place] < n_kernels
     free, beside = free & is_kernel, beside & is_kernel

@@ -80,7 +80,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
-    compared, slowdown = evidence.compared, evidence.slowdown_ratio or 0.0
+    compared, slowdown = evidence.compared, evidence.slowdown_figures["slowdown_ratio"] or 0.0
     if not compared.is_enough:
         if compared.n_kernels < ENOUGH_COMPARED:
             few = f"only {compared.n_kernels} kernels under communication have equal ones without it"

@@ -41,6 +41,7 @@ DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
 # From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
 LARGEST_STARVED_SHARE = 0.02
+_NOT_LAUNCHED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 # Of the gradients' bytes: less is sent under a hook that compresses them.
@@ -169,23 +170,12 @@ def knobs_of(
 # --- where the replay does not hold -----------------------------------------------------------------
 
 
-def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
-    """Return the share of each rank's median step that its GPU was idle before an operation was launched."""
-    shares = []
-    for at, rank in enumerate(timelines):
-        comm, edges = rank.collectives, windows.edges[:, at]
-        # A gap belongs to the window that it lies in: the last ends with what begins the window after it.
-        start = np.concatenate((rank.start, comm.start, edges[-1:]))
-        order = np.argsort(start, kind="stable")
-        start = start[order]
-        end = np.concatenate((rank.end, comm.end, edges[-1:]))[order]
-        launch = np.concatenate((rank.launch, comm.launch, [rank.next_launch]))[order]
-        free = np.maximum.accumulate(end)[:-1]
-        idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
-        step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
-        per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
-        shares.append(float(np.median(per_step[windows.counts])))
-    return np.array(shares)
+def starved_shares(run: Run) -> Float64:
+    """Return the share of each rank's median step that its GPU is idle because what comes next is not launched yet."""
+    steps = run.steps().filter(run.steps()["in_summary"])
+    rank, late = steps["rank"].to_numpy(), [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED]
+    shares = np.sum(late, axis=0) / steps["wall_ns"].to_numpy()
+    return np.array([np.median(shares[rank == one]) for one in np.unique(rank)])
 
 
 def why_not(run: Run) -> Iterator[str]:

@@ -71,10 +71,6 @@ class Replay(Facts):
     def _before(self) -> Slowing:
         return self.slowdowns(None).pairs[0][0]
 
-    @property
-    def _most_before(self) -> Slowing:
-        return self.slowdowns(None).pairs[-1][0]
-
     @cached_property
     def _identity(self) -> Float64:
         """Step times replayed with nothing changed."""
@@ -86,7 +82,8 @@ class Replay(Facts):
         """Step times with transfers that take no time and slow nothing: likeliest, and with the most that they may slow now."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
-        return self._without_transfer(self.captured.program, [self._before, self._most_before])
+        likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
+        return self._without_transfer(self.captured.program, [likely, most])
 
     @property
     def likely_limit_ns(self) -> float | None:
@@ -133,7 +130,7 @@ class Replay(Facts):
         """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
         if likely >= (limit := self.limit_ns or 0.0):
             return limit
-        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._most_before])[0]))
+        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
         return (1 - _NOISE) * least  # no captured work, so as another capture may show it
 
     def launch_bound_share(self, knobs: Knobs) -> float:
@@ -238,7 +235,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=limits.starved_shares(timelines, windows),
+        starved_shares=limits.starved_shares(run),
         recorded_bytes_per_s=_bandwidths(run, role_of),
         compared=compared_kernels(kernels),
         operations_per_ns=operations_per_ns(kernels),
