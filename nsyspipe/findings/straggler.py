@@ -129,9 +129,8 @@ def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, 
     )
     if evidence.is_pipeline or own - others < _LEAST_PART * delays_ns:  # stages begin one after the other by design
         return "", {}
-    return f", {100 * (own - others) / delays_ns:.0f} % of it since before step {first}", {
-        "late_before_first_step_ns": own - others
-    }
+    text = f", {100 * (own - others) / delays_ns:.0f} % of it since before step {first}"
+    return text, {"late_before_first_step_ns": own - others}
 
 
 def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:

@@ -386,8 +386,8 @@ _KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
 
 def contradiction(replay: Replay) -> str | None:
     """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
-    limit = replay.likely_limit_ns
-    if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
+    least = replay.least_compute_ns(_MOST_SLOWER)
+    if replay.limits is None or (limit := np.median(replay.limits[0])) >= least:
         return None
     free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"
     return f"the replay contradicts itself: {free}, where the device computes {busy}"

@@ -78,27 +78,25 @@ class Replay(Facts):
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
     @cached_property
-    def _limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing: likeliest, and with the most that they may slow now."""
+    def limits(self) -> Float64 | None:
+        """Step times with transfers that take no time and slow nothing: likeliest, and least, where they slow most now.
+
+        None where sharded, and where ranks are missing.
+        """
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
         return self._without_transfer(self.captured.program, [likely, most])
 
     @property
-    def likely_limit_ns(self) -> float | None:
-        """The likeliest step time with transfers that take no time; None where sharded, and where ranks are missing."""
-        return None if self._limits is None else float(np.median(self._limits[0]))
-
-    @property
     def limit_ns(self) -> float | None:
-        """The least that it may be; None likewise."""
-        return None if self._limits is None else float(np.median(self._limits[1]))
+        """The least step time with transfers that take no time; None likewise."""
+        return None if self.limits is None else float(np.median(self.limits[1]))
 
     @property
     def limit_gain_ns(self) -> float | None:
-        """What a step gains then at most, the mean over steps; None likewise."""
-        return None if self._limits is None else float((self.captured.windows.step_times() - self._limits[1]).mean())
+        """What a step gains then, the mean over steps; None likewise."""
+        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
