@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -151,7 +151,7 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
 
 
 # Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
-LEAST_COMPARED = 0.25
+LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # and from so many on
 MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
@@ -266,14 +266,11 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
         return np.zeros(len(windows), np.int64)
     compute = ~operations.is_comm
     n_kernels = int(np.count_nonzero(compute))
-    columns = zip(
-        (operations.kernel_start, operations.kernel_end, operations.kernel_launch),
-        (operations.copy_start, operations.copy_end, operations.copy_launch),
-        strict=True,
-    )
-    start, end, launch = (np.concatenate((of_kernels[compute], of_copies)) for of_kernels, of_copies in columns)
-    order = np.argsort(start, kind="stable")
-    start, end, launch = start[order], end[order], launch[order]
+    of_kernels = operations.kernel_start, operations.kernel_end, operations.kernel_launch
+    of_copies = operations.copy_start, operations.copy_end, operations.copy_launch
+    columns = [np.concatenate((own[compute], copied)) for own, copied in zip(of_kernels, of_copies, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    start, end, launch = (own[order] for own in columns)
     place, gap, free, beside = gaps_before(start, end, launch, comm)
     is_kernel = order[place] < n_kernels
     free, beside = free & is_kernel, beside & is_kernel
@@ -285,12 +282,27 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
     return np.rint(late * windows.slices(begun).counts).astype(np.int64)
 
 
-def compared_share(kernels: pa.Table) -> float:
-    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`, maybe a sample; 1 at most."""
-    rows = sums_by(kernels, ["rank"], ["slowed_ns", "overlapped_ns", "n_kernels"])
-    beside = sum(row["overlapped_ns"] for row in rows)
+class Compared(NamedTuple):
+    """The kernels beside communication that have equal ones without it."""
+
+    n_kernels: int
+    slowdown_ratio: float | None  # how much longer they take beside it: slowed / free - 1; None where there are none
+    share: float  # how much of the kernel time beside communication they are, maybe of a sample; 1 at most
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether they may stand for the others."""
+        return self.n_kernels >= ENOUGH_COMPARED and self.share >= LEAST_COMPARED
+
+
+def compared_kernels(kernels: pa.Table) -> Compared:
+    """Return what the kernels of `schema.KERNEL_COSTS` tell of the slowdown beside communication, all ranks together."""
+    rows = sums_by(kernels, ["rank"], ["n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels"])
+    number, slowed, free, beside = (
+        sum(row[name] for row in rows) for name in ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns")
+    )
     compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
-    return min(compared / beside, 1.0) if beside else 0.0
+    return Compared(number, slowed / free - 1 if free else None, min(compared / beside, 1.0) if beside else 0.0)
 
 
 # --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---

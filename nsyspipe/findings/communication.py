@@ -2,19 +2,9 @@
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import LEAST_COMPARED, MOST_USUAL, compared_share
+from nsyspipe.analysis.kernels import ENOUGH_COMPARED, MOST_USUAL
 from nsyspipe.analysis.traffic import DATA, OTHER
-from nsyspipe.findings.model import (
-    AT_MOST,
-    ENOUGH_KERNELS,
-    MOST_BELIEVED,
-    OF_COMM,
-    Answer,
-    Evidence,
-    Finding,
-    NotJudged,
-    Rules,
-)
+from nsyspipe.findings.model import AT_MOST, MOST_BELIEVED, OF_COMM, Answer, Evidence, Finding, NotJudged, Rules
 
 _LEAST_EXPOSED = 0.05
 _NO_PHASE = "no phase"
@@ -90,22 +80,18 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
-    n_slowed = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0
-    if n_slowed < ENOUGH_KERNELS:
-        return NotJudged(
-            f"only {n_slowed} kernels under communication have equal ones without it",
-            "capture more steps, and export with nsys 2021 or newer, which names grid and block",
-        )
-    share = compared_share(evidence.kernels)
-    if share < LEAST_COMPARED:
-        of_all = f"only {100 * share:.1f} % of the kernel time beside communication"
+    compared, slowdown = evidence.compared, evidence.slowdown_figures["slowdown_ratio"] or 0.0
+    if not compared.is_enough:
+        if compared.n_kernels < ENOUGH_COMPARED:
+            few = f"only {compared.n_kernels} kernels under communication have equal ones without it"
+            return NotJudged(few, "capture more steps, and export with nsys 2021 or newer, which names grid and block")
+        of_all = f"only {100 * compared.share:.1f} % of the kernel time beside communication"
         return NotJudged(f"{of_all} has equal kernels without it", LESS_HIDDEN)
-    slowdown = evidence.slowdown_ratio or 0.0
     hidden, late = evidence.columns("overlap_compute_ns", "comm_delay_ns")
     lost = evidence.mean_of_most(evidence.slowed_ns(hidden) + late)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
-    slowed = evidence.slowed_ns(hidden, AT_MOST) + AT_MOST * late
+    slowed = evidence.slowed_ns(hidden, is_most=True) + AT_MOST * late
     rows = evidence.rows_of_most(slowed)
     beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
     return Finding(
@@ -115,7 +101,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         saving_ns_per_step=evidence.mean_of_most(slowed),
         evidence={
             "slowdown_ratio": slowdown,
-            "n_kernels_compared": n_slowed,
+            "n_kernels_compared": compared.n_kernels,
             **evidence.means("overlap_compute_ns", "comm_delay_ns"),
             "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
             "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import run_starts
-from nsyspipe.findings.model import AT_MOST, Answer, Evidence, Finding, NotJudged, Rules
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.schema import IDLE_CAUSES
 
@@ -87,7 +87,7 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     made = np.minimum(wait, others)
     # NCCL's kernels slow the compute beside them while they wait, too.
     hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, AT_MOST), 0.0)
+    slowed = np.where(made > 0, evidence.slowed_ns(hidden_wait, is_most=True), 0.0)
     shortened = wall - cause - made - slowed
     saving, parts = None, {}
     if not bubble:
@@ -97,17 +97,16 @@ def idle_of(evidence: Evidence, column: str) -> Idle | None:
     shares, judged = np.bincount(place, weights=cause[waited_for]), float(cause[waited_for].mean())
     named = int(ranks[shares.argmax()])
     in_turn = ranks[shares >= _LEAST_TURN * shares.sum()].tolist()
-    if 2 * middle >= judged:  # so do the others
-        return Idle(judged, saving, named, bubble, parts)
-    if len(in_turn) > 1:
-        return Idle(judged, saving, named, f" on ranks {listed(in_turn)} in turn{bubble}", parts)
-    # It waits at most half as long as the others do: else all wait for each other.
-    own, others = wait[rank == named], wait[rank != named]
-    is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
-    host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
-    of_host = f" of host {printable(host)}" if host else ""
-    awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
-    return Idle(judged, saving, named, f" on rank {named}{of_host}{awaited}{bubble}", parts)
+    where = ""  # so do the others
+    if 2 * middle < judged:
+        # It waits at most half as long as the others do: else all wait for each other.
+        own, others = wait[rank == named], wait[rank != named]
+        is_waited_for = not bubble and (not others.size or 2 * own.mean() <= others.mean())
+        host = evidence.hosts.get(named) if evidence.n_hosts > 1 else None
+        of_host = f" of host {printable(host)}" if host else ""
+        awaited = f", which the others wait for{evidence.waited_in}" if is_waited_for else ""
+        where = f" on ranks {listed(in_turn)} in turn" if len(in_turn) > 1 else f" on rank {named}{of_host}{awaited}"
+    return Idle(judged, saving, named, where + bubble, parts)
 
 
 def idle_above(evidence: Evidence, column: str) -> Idle | None:

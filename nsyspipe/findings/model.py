@@ -56,8 +56,7 @@ _UNKNOWN_SENDS = "sends and receives of ranks that do alike may be an all-to-all
 WITH_CALLS = "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx"
 WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, matching and ranks")
 
-# Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
-ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
+MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
 # None: judged, and nothing to say.
@@ -111,10 +110,7 @@ class Evidence:
     @cached_property
     def _by_rank(self) -> list[dict[str, Any]]:
         """The rows of `traffic` that are of one rank."""
-        rows: list[dict[str, Any]] = (
-            self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist()
-        )
-        return rows
+        return list(self.traffic.drop_columns("ranks").filter(pc.is_valid(self.traffic["rank"])).to_pylist())
 
     @cached_property
     def roles(self) -> list[str]:
@@ -124,7 +120,7 @@ class Evidence:
     def of_role(self, role: str, *collectives: str) -> pa.Table:
         """Return the operations of a role, of all its collectives unless some are given."""
         uses = {f"{row['collective']} {row['communicator']}" for row in self.traffic_of(role, *collectives)}
-        if len(uses) == len(self._uses):
+        if len(uses) == len({(row["collective"], row["communicator"]) for row in self._by_rank}):
             return self.collectives
         words, codes = [], []
         for name in ("collective", "comm_id"):
@@ -133,11 +129,6 @@ class Evidence:
             codes.append(pc.fill_null(column.indices, len(column.dictionary)).to_numpy())
         is_used = np.array([[f"{collective} {comm}" in uses for comm in words[1]] for collective in words[0]])
         return self.collectives.filter(pa.array(is_used[tuple(codes)]))
-
-    @cached_property
-    def _uses(self) -> frozenset[str]:
-        """Each collective of each communicator."""
-        return frozenset(f"{row['collective']} {row['communicator']}" for row in self._by_rank)
 
     def traffic_of(self, role: str, *collectives: str) -> list[dict[str, Any]]:
         """Return the rows of `traffic` of a role and one rank each, of all its collectives unless some are given."""
@@ -216,33 +207,29 @@ class Evidence:
         return None if exposed is None else exposed - (waiting or 0.0)
 
     @cached_property
-    def slowdown_ratio(self) -> float | None:
-        """How much longer kernels take beside communication; None where those that can be compared are few."""
-        n_slowed, slowed, free = (
-            pc.sum(self.kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
-        )
-        is_enough = n_slowed >= ENOUGH_KERNELS and slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
-        return slowed / free - 1 if is_enough and free else None
+    def compared(self) -> slowdown.Compared:
+        """The kernels beside communication that have equal ones without it."""
+        return slowdown.compared_kernels(self.kernels)
 
     @cached_property
-    def assumed_slowdown_ratio(self) -> float | None:
-        """What bounds take the slowdown for at most where it is not known, delays in it; None where it is, or nothing is hidden."""
-        if self.slowdown_ratio is not None or not pc.sum(self.steps["overlap_compute_ns"]).as_py():
-            return None
-        return slowdown.most_assumed(self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels))
-
-    @property
     def slowdown_figures(self) -> dict[str, float | None]:
-        """What `slowed_ns` rests on, measured or assumed."""
-        return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
+        """How much longer kernels take beside communication, as `slowed_ns` has it; None where those that can be compared are few.
 
-    def slowed_ns(self, hidden: Float64, margin: float = 1.0) -> Float64:
+        And what bounds take that for at most then, delays in it; None where it is known, or nothing is hidden.
+        """
+        measured = self.compared.slowdown_ratio if self.compared.is_enough else None
+        assumed = None
+        if measured is None and pc.sum(self.steps["overlap_compute_ns"]).as_py():
+            assumed = slowdown.most_assumed(self.summary["busbw_bytes_per_s"], slowdown.operations_per_ns(self.kernels))
+        return {"slowdown_ratio": measured, "assumed_slowdown_ratio": assumed}
+
+    def slowed_ns(self, hidden: Float64, *, is_most: bool = False) -> Float64:
         """Return by how much hidden communication lengthens compute, ``hidden x c / (1 + c)``.
 
-        c is the measured slowdown x `margin`, at most 1; where none was measured the one that is assumed.
+        c is the measured slowdown, or the most that it may be, at most 1; where none was measured the one that is assumed.
         """
-        known = self.slowdown_ratio
-        c = min(max((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin, 0.0), MOST_BELIEVED)
+        known, assumed = self.slowdown_figures.values()
+        c = min(max((assumed or 0.0) if known is None else known * (AT_MOST if is_most else 1.0), 0.0), MOST_BELIEVED)
         return hidden * (c / (1 + c))
 
     def saving_without(self, rows: pa.Table | None = None, *, kept: float = 0.0, waits: bool = False) -> float:

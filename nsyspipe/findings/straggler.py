@@ -12,17 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.analysis.steps import FEW_STEPS
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
-from nsyspipe.findings.model import (
-    AT_MOST,
-    OF_COMM,
-    WAITING_UNKNOWN,
-    WITH_CALLS,
-    Answer,
-    Evidence,
-    Finding,
-    NotJudged,
-    Rules,
-)
+from nsyspipe.findings.model import OF_COMM, WAITING_UNKNOWN, WITH_CALLS, Answer, Evidence, Finding, NotJudged, Rules
 from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import Int64
 
@@ -105,9 +95,10 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, total, n_meeting)
+    earlier, late_before = _late_before(evidence, worst, total * n_steps)
     saving_by_part = _parts(evidence, min(total, _delay_ns(met, n_steps)), has_bubble=evidence.is_pipeline)
     return Finding(
-        title=title + where + evidence.waited_in,
+        title=title + where + evidence.waited_in + earlier,
         action=action + where,
         advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
         saving_ns_per_step=sum(saving_by_part.values()),
@@ -119,6 +110,7 @@ def straggler(evidence: Evidence) -> Answer:
             "held_up_ns_per_step_by_rank": {str(rank): parts[rank] for rank in named},
             **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
             "n_steps_held_up_by_rank": {str(rank): int(steps_of[rank].size) for rank in named},
+            **late_before,
             "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
             "n_steps_held_up": int(steps_of[worst].size),
             "n_steps_with_collectives": n_meeting,
@@ -128,11 +120,24 @@ def straggler(evidence: Evidence) -> Answer:
     )
 
 
+def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
+    """Tell by how much later than all others a rank began the first step of the figures, where that is a tenth of all delays."""
+    first, starts = pc.min(evidence.steps["step"]).as_py(), evidence.steps.select(["step", "rank", "start_ns"])
+    is_own = pc.field("rank") == rank
+    own, others = (
+        pc.max(starts.filter((pc.field("step") == first) & rows)["start_ns"]).as_py() for rows in (is_own, ~is_own)
+    )
+    if evidence.is_pipeline or own - others < _LEAST_PART * delays_ns:  # stages begin one after the other by design
+        return "", {}
+    text = f", {100 * (own - others) / delays_ns:.0f} % of it since before step {first}"
+    return text, {"late_before_first_step_ns": own - others}
+
+
 def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, float]:
     """Return what late ranks can give at most, by part: see `straggler`."""
     names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns")
     wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
-    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), AT_MOST)
+    slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
     of_window = (
         {} if has_bubble else evidence.parts_of(evidence.rows_of_most(exposed_wait - wall), waiting=exposed_wait)
     )

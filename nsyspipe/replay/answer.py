@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -36,24 +36,22 @@ _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=Tru
 
 def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
     n_ranks = replay.captured.program.n_ranks
-    n_missing = replay.world_size - n_ranks
     if n_ranks <= 1:
         yield "for this rank alone: what it waits for the others stays as it is"
-    elif n_missing:
+    elif n_missing := replay.world_size - n_ranks:
         are = "rank is" if n_missing == 1 else "ranks are"
         yield (
             f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
             f"{replay.world_size} that are there, and they wait for no other"
         )
-    given, element = replay.given_bytes, replay.element_bytes
-    if given is not None:
+    if (given := replay.given_bytes) is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
+        element = replay.element_bytes
         of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
         yield f"gradients of {given:,.0f} bytes per step as given{of}"
     yield from _of_link(replay, knobs)
     if knobs.bucket_mb is not None:
-        is_exact = all(one is not None and one.is_exact for one in replay.gradients)
-        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"
+        how = "the copies and kernels of each" if replay.is_exact else "estimates between the captured buckets"
         yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
     if knobs.gradient_dtype is not None:
         yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
@@ -112,7 +110,13 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     how = "measured here" if found.is_measured else "assumed, but for delays" if has_delays else "assumed"
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
-    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare})"
+    alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
+    kernels = (
+        f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
+        if found.is_measured
+        else ""
+    )
+    yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,12 @@ class WhatIf(ShownInNotebooks):
     step_time_ns
         Captured step time: of each summary step the largest window over ranks, then the median; None without any.
     limit_step_time_ns
-        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other link, bucket or
-        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
-        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
+        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before, and with the most that
+        they may slow in the capture: what no other link, bucket or datatype can beat. ``no_wait`` and ``no_grad_copy`` change the
+        work itself, so they can. None where nothing can be replayed, and where sharded (FSDP): how much of that work
+        communication slows is not known.
+    limit_gain_ns
+        The mean over steps of captured less that, as findings count; None likewise.
     identity_error_pct
         Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
     scenarios
@@ -202,6 +209,7 @@ class WhatIf(ShownInNotebooks):
     n_steps: int
     step_time_ns: float | None
     limit_step_time_ns: float | None
+    limit_gain_ns: float | None
     identity_error_pct: float | None
     scenarios: tuple[Scenario, ...]
     problems: tuple[Mapping[str, Any], ...]
@@ -304,12 +312,10 @@ def whatif(
     """
     if not isinstance(run, Run):
         raise OptionError("whatif", "takes a run", found=type(run).__name__, fix="whatif(nsyspipe.load(REPORTS))")
-    work = {
-        "no_wait": no_wait, "no_grad_copy": no_grad_copy, "no_sync": no_sync, "prefetch": prefetch,
-        "perfect_overlap": perfect_overlap,
-    }  # fmt: skip
-    others: dict[str, Any] = {"gradient_dtype": gradient_dtype, "bucket_mb": bucket_mb, **work}
-    asked = knobs_of(bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, **others)
+    asked = knobs_of(
+        bandwidth=bandwidth, link=link, gradient_bytes=gradient_bytes, gradient_dtype=gradient_dtype, bucket_mb=bucket_mb,
+        no_wait=no_wait, no_grad_copy=no_grad_copy, no_sync=no_sync, prefetch=prefetch, perfect_overlap=perfect_overlap,
+    )  # fmt: skip
     opened = opened_replay(run, gradient_bytes)
     replay = None if isinstance(opened, str) else opened
     fitting = {key: one for key, one in _WHERE_IT_FITS.items() if replay and not why_refused(replay, one)}
@@ -324,8 +330,8 @@ def whatif(
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
         is_advised = finding not in conditional and advised.get(finding) == knobs
-        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, is_advised=is_advised)
-        scenarios.append(_answered(replace(scenario, finding_saving_ns=bounds.get(finding)), opened, knobs))
+        told: dict[str, Any] = {"finding": finding, "finding_saving_ns": bounds.get(finding), "is_advised": is_advised}
+        scenarios.append(Scenario(key, knobs.label, knobs.given, **told, **_answer(opened, knobs)))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
     summary = run.summary().to_pylist()[0]
@@ -341,6 +347,7 @@ def whatif(
         n_steps=n_steps,
         step_time_ns=summary["step_time_ns"],
         limit_step_time_ns=None if replay is None else replay.limit_ns,
+        limit_gain_ns=None if replay is None else replay.limit_gain_ns,
         identity_error_pct=None if replay is None else 100 * replay.identity_error,
         scenarios=tuple(scenarios),
         problems=tuple(problems),
@@ -348,25 +355,18 @@ def whatif(
     )
 
 
-def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
+def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
+    """Return the fields of a `Scenario` that the replay tells."""
     refused = why_refused(opened, knobs)
     if isinstance(opened, str) or refused is not None:
-        return replace(scenario, refused=refused and in_python(refused), refused_in_options=refused)
-    step_time_ns, low_ns, high_ns, mean_gain_ns = opened.predict(knobs)
-    gain = opened.step_time_ns - step_time_ns
+        return {"refused": refused and in_python(refused), "refused_in_options": refused}
+    predicted = opened.predict(knobs)
+    gain = opened.step_time_ns - predicted.step_time_ns
     assumptions = [*_assumptions(opened, knobs)]
     if gain > opened.lead_ns:
         assumptions.append("hosts can launch that much faster, which the capture does not show")
-    return replace(
-        scenario,
-        step_time_ns=step_time_ns,
-        low_ns=low_ns,
-        high_ns=high_ns,
-        throughput_steps_per_s=1e9 / step_time_ns,
-        gain_pct=100 * gain / opened.step_time_ns,
-        mean_gain_ns=mean_gain_ns,
-        assumptions=tuple(assumptions),
-    )
+    rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
+    return {**predicted._asdict(), **rates, "assumptions": tuple(assumptions)}
 
 
 # --- what a replay makes of the findings: which change each advises, what it would likely bring ---
@@ -384,7 +384,9 @@ ADVICE = {
     "no-sync": Knobs(no_sync=True),
     "shard-prefetch": Knobs(prefetch=True),
 }
-_SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "bandwidth_factor", "link")
+# What they say could be gained is the transfer of communication, and what that slows.
+OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
+_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
@@ -399,11 +401,12 @@ def advised_change(rule: str, promised: float | None) -> Knobs | None:
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
     """Return the id of the finding that advises a change; None for several, without such a rule, for links beyond its own."""
-    given = list(knobs.given)
-    if len(given) != 1:
+    if len(knobs.given) != 1:
         return None
-    if given[0] not in _OF_LINKS:
-        return next((rule for rule, change in ADVICE.items() if given[0] in change.given and rule in fired), None)
+    if not knobs.given.keys() & _OF_LINKS:
+        return next(
+            (rule for rule, one in ADVICE.items() if knobs.given.keys() == one.given.keys() and rule in fired), None
+        )
     is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 

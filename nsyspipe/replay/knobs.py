@@ -18,11 +18,13 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.options import check_kind
 from nsyspipe.model.table import Float64
 from nsyspipe.replay.gradients import bucket_ends
-from nsyspipe.replay.program import NEVER, SIDES, RankTimeline, Windows
+from nsyspipe.replay.program import NEVER, SIDES, Collectives, RankTimeline, Windows
 from nsyspipe.run.run import Run
 
 if TYPE_CHECKING:
     from nsyspipe.replay.scenarios import Replay
+
+    _Refused = Callable[["Replay", "Knobs"], Iterator[str]]
 
 # No link between GPUs is slower.
 _LEAST_BYTES_PER_S = 1e6
@@ -39,6 +41,7 @@ DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
 # From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
 LARGEST_STARVED_SHARE = 0.02
+_NOT_LAUNCHED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
 # Of the gradients' bytes: less is sent under a hook that compresses them.
@@ -158,124 +161,109 @@ def knobs_of(
     elif bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
         what, fix = f"bandwidth={bandwidth:g}", f'bandwidth="{bandwidth:g}GB/s"'
         raise OptionError(what, "is in bytes per second", fix=fix)
-    named = None if link is None else named_link(link)
     if bandwidth is not None:
         others["bandwidth_bytes_per_s"] = bandwidth
+    named = None if link is None else named_link(link)
     return Knobs(link=link if named is None else named.name, **others)
 
 
 # --- where the replay does not hold -----------------------------------------------------------------
 
 
-def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
-    """Return the share of each rank's median step that its GPU was idle before an operation was launched."""
-    shares = []
-    for at, rank in enumerate(timelines):
-        comm, edges = rank.collectives, windows.edges[:, at]
-        # A gap belongs to the window that it lies in: the last ends with what begins the window after it.
-        start = np.concatenate((rank.start, comm.start, edges[-1:]))
-        order = np.argsort(start, kind="stable")
-        start = start[order]
-        end = np.concatenate((rank.end, comm.end, edges[-1:]))[order]
-        launch = np.concatenate((rank.launch, comm.launch, [rank.next_launch]))[order]
-        free = np.maximum.accumulate(end)[:-1]
-        idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
-        step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
-        per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
-        shares.append(float(np.median(per_step[windows.counts])))
-    return np.array(shares)
+def starved_shares(run: Run) -> Float64:
+    """Return the share of each rank's median step that its GPU is idle because what comes next is not launched yet."""
+    steps = run.steps().filter(run.steps()["in_summary"])
+    rank, late = steps["rank"].to_numpy(), [pc.fill_null(steps[name], 0).to_numpy() for name in _NOT_LAUNCHED]
+    shares = np.sum(late, axis=0) / steps["wall_ns"].to_numpy()
+    return np.array([np.median(shares[rank == one]) for one in np.unique(rank)])
 
 
-def why_not(run: Run) -> str | None:
-    """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
+def why_not(run: Run) -> Iterator[str]:
+    """Yield why a run cannot be replayed at all, by its figures and kinds of traffic."""
     if run.is_capture:
-        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
+        yield "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     n_ranks, world_size = run.header.n_ranks, run.header.world_size
     has_comm = bool(run.collectives().num_rows)
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
-        return "the run has 1 rank: nothing is communicated that could be changed"
+        yield "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
         hidden = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
-        return f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
+        yield f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
     counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
     if not np.isin(counted, complete).all() or not counted.size:
-        return "no step is complete on every rank"
+        yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
         late = "ranks begin the first one at different times (capture at least 4 steps)"
-        return f"no complete step after the first: {late}"
-    return None
-
-
-def why_not_traffic(run: Run) -> str | None:
-    """Return why the kinds of traffic of a run cannot be replayed; None if nothing speaks against them."""
+        yield f"no complete step after the first: {late}"
     traffic = run.traffic()
-    if PIPELINE not in traffic["role"].to_pylist():
-        are_sends = "send_recv" in traffic["collective"].to_pylist()
-        return "sends and receives, of which it is not known what for" if are_sends else None
-    waits = "which stage waits for which micro-batch follows from its schedule"
-    return f"a pipeline: {waits}, which the model does not cover"
+    if PIPELINE in traffic["role"].to_pylist():
+        waits = "which stage waits for which micro-batch follows from its schedule"
+        yield f"a pipeline: {waits}, which the model does not cover"
+    elif "send_recv" in traffic["collective"].to_pylist():
+        yield "sends and receives, of which it is not known what for"
 
 
-def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
-    """Return why the operations of a run cannot be replayed; None if nothing speaks against it."""
+def _has_several(comm: Collectives) -> bool:
+    """Tell whether collectives beside the work are on several streams, but for FSDP's two kinds, each on its own."""
+    beside = ~comm.is_inline
+    kinds = {*comm.kind[beside].tolist()}
+    alike = [beside & (comm.kind == kind) for kind in kinds] if kinds <= SIDES else [beside]
+    return any(np.unique(comm.stream[own]).size > 1 for own in alike)
+
+
+def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> Iterator[str]:
+    """Yield why the operations of a run cannot be replayed."""
     first = timelines[0].collectives
     if any(one.n_outside for one in timelines):
-        return "communication outside of the steps is under way in them, so collectives cannot be told apart"
+        yield "communication outside of the steps is under way in them, so collectives cannot be told apart"
     table = run.collectives()
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
-        return "no communication was recorded in the steps that count"
+        yield "no communication was recorded in the steps that count"
     others = [one.collectives for one in timelines]
     is_same = all(np.array_equal(one.step, first.step) for one in others)
     if not is_same or (len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py()):
-        return "collectives could not be matched across ranks"
+        yield "collectives could not be matched across ranks"
     # Ranks of other groups take part in other collectives, in the same places.
     by_rank = [np.stack((one.step, one.seq, np.arange(one.seq.size))) for one in others]
     placed = np.unique(np.concatenate(by_rank, axis=1), axis=1)
     if np.unique(placed[:2], axis=1).shape[1] != placed.shape[1]:
-        return "ranks launch their collectives in different orders, so which of them are at the same place is not known"
+        yield "ranks launch their collectives in different orders, so which of them are at the same place is not known"
     # A hook computes between a collective and what waits for it, for more than a replay may be off by. What a cast of bf16
     # compression does on one of many streams in turn, once in a while on NCCL's, is less.
     n_steps, most = windows.steps.size, max(timelines, key=lambda one: one.hooked_ns)
     share = most.hooked_ns / (windows.edges[-1] - windows.edges[0]).mean()
     if share > LARGEST_IDENTITY_ERROR:
-        return (
+        yield (
             "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
             f"({most.n_hooked / n_steps:,.3g} per step, {100 * share:.1f} % of it): the model does not cover that"
         )
-    return _unknown_streams_or_unlaunched(inside["comm_id"].unique().to_pylist(), timelines)
-
-
-def _unknown_streams_or_unlaunched(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
-    for one in (rank.collectives for rank in timelines):
-        beside = ~one.is_inline
-        kinds = {*one.kind[beside].tolist()}
-        is_odd = np.unique(one.stream[beside]).size > 1 and not kinds <= SIDES
-        # Without NCCL's ids a communicator is named collective/order, by its stream.
-        is_several = is_odd or any(np.unique(one.stream[beside & (one.kind == kind)]).size > 1 for kind in kinds)
-        if is_several and any("/" in name for name in communicators):
-            return (
-                "several communicators are in use, and NCCL's ids of them were not recorded (export with "
-                "--include-blobs=true), so which collectives follow one another is not known"
-            )
+    # Without NCCL's ids a communicator is named collective/order, by its stream.
+    if any(map(_has_several, others)) and any("/" in name for name in inside["comm_id"].unique().to_pylist()):
+        yield (
+            "several communicators are in use, and NCCL's ids of them were not recorded (export with "
+            "--include-blobs=true), so which collectives follow one another is not known"
+        )
     if any(np.isin(one.collectives.launch[~one.collectives.is_inline], one.launch).any() for one in timelines):
-        return "CUDA graphs launch communication and work together, so what waits for what is not known"
+        yield "CUDA graphs launch communication and work together, so what waits for what is not known"
     if sum(one.n_without_launch for one in timelines) > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
-        return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
+        yield "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
     if n_not := int(np.count_nonzero(launches == NEVER)):
-        return f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for is not known"
-    return None
+        yield f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for is not known"
 
 
 def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
     """Return why a combination of knobs cannot be answered; None if it can."""
+    if not _OF_GRADIENTS.isdisjoint(knobs.given) and (replay.is_sharded or not replay.has_gradients):
+        roles = ", ".join(replay.roles).replace(OTHER, "of a kind that is not known")
+        what = "alone (sharded, as with FSDP)" if replay.is_sharded else f"(the communication is {roles})"
+        return f"no all-reduces of gradients {what}: there are no buckets to change"
     of_knobs = (refused(replay, knobs) for name, (_, refused) in _KNOBS.items() if refused and name in knobs.given)
-    is_of_gradients = not _OF_GRADIENTS.isdisjoint(knobs.given)
-    return next(chain(_without_gradients(replay) if is_of_gradients else (), _run(replay, knobs), *of_knobs), None)
+    return next(chain(_run(replay, knobs), *of_knobs), None)
 
 
 def beyond_nominal(replay: Replay) -> str | None:
@@ -308,7 +296,11 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
         idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
-        yield f"{idle} for lack of launches: a straggler; ask for the balanced run, --no-wait"
+        fix = "ask for the balanced run, --no-wait"
+        fix = (
+            fix if replay.is_answered_balanced else "launch sooner there: without it the others would lack launches too"
+        )
+        yield f"{idle} for lack of launches: a straggler; {fix}"
 
 
 def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -332,23 +324,6 @@ def _faster(replay: Replay, knobs: Knobs) -> Iterator[str]:
             named = "sharded, as with FSDP" if replay.is_sharded else f"{role} communication beside the work"
             hidden = "what waits for a collective that is hidden now is not known"
             yield f"{named}: {hidden}, so only faster links can be answered"
-
-
-def _without_gradients(replay: Replay) -> Iterator[str]:
-    if replay.is_sharded:
-        yield "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
-    elif not replay.has_gradients:
-        yield f"no all-reduces of gradients (the communication is {', '.join(replay.roles).replace(OTHER, 'of a kind that is not known')}): there are no buckets to change"
-
-
-def _prefetch(replay: Replay, _: Knobs) -> Iterator[str]:
-    if not replay.is_prefetched.any():
-        yield "no all-gathers of parameters (FSDP, ZeRO 3) that could begin earlier"
-
-
-def _no_sync(replay: Replay, _: Knobs) -> Iterator[str]:
-    if replay.n_bursts <= 1:
-        yield "the gradients are sent once per step, as far as the passes of its steps tell"
 
 
 def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -375,42 +350,44 @@ def _buckets(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"{late}, so when smaller or larger ones would begin is not known"
 
 
-def _copies(replay: Replay, _: Knobs) -> Iterator[str]:
-    if replay.n_copies <= 1:
-        yield "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
-
-
 def _halved(replay: Replay, _: Knobs) -> Iterator[str]:
     if replay.datatypes != {"f32"}:
         shown = ", ".join(sorted(one or "of unknown type" for one in replay.datatypes or {None}))
         yield f"gradients are sent as {shown}: only f32 ones can be halved"
 
 
-def _overlap(replay: Replay, _: Knobs) -> Iterator[str]:
-    if any(one.collectives.is_inline.any() for one in replay.captured.timelines):
-        yield "communication is on the stream of the compute, where what follows waits for it: it cannot run beside work"
+def _only_where(is_there: Callable[[Replay], bool], reason: str) -> _Refused:
+    return lambda replay, _: iter(() if is_there(replay) else (reason,))
 
 
 # Each knob in the words of the option that turns it, and when it is refused, whatever the run is like.
-_KNOBS: dict[str, tuple[Callable[[Any], str], Callable[[Replay, Knobs], Iterator[str]] | None]] = {
+_KNOBS: dict[str, tuple[Callable[[Any], str], _Refused | None]] = {
     "bandwidth_bytes_per_s": (lambda rate: f"bandwidth {rate / _GB:g} GB/s", _faster),
     "bandwidth_factor": ("bandwidth x {:g}".format, _faster),
     "role": ("of {} communication".format, None),
     "link": ("link {}".format, _faster),
     "bucket_mb": ("bucket_cap_mb={:g}".format, _buckets),
-    "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _copies),
+    "no_grad_copy": (lambda _: "gradient_as_bucket_view=True", _only_where(
+        lambda replay: replay.n_copies > 1,
+        "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use")),
     "gradient_dtype": ("gradients as {}".format, _halved),
-    "no_sync": (lambda _: "no_sync() but in the last micro-batch", _no_sync),
-    "prefetch": (lambda _: "parameters gathered one layer earlier", _prefetch),
+    "no_sync": (lambda _: "no_sync() but in the last micro-batch", _only_where(
+        lambda replay: replay.n_bursts > 1,
+        "the gradients are sent once per step, as far as the passes of its steps tell")),
+    "prefetch": (lambda _: "parameters gathered one layer earlier", _only_where(
+        lambda replay: bool(replay.is_prefetched.any()),
+        "no all-gathers of parameters (FSDP, ZeRO 3) that could begin earlier")),
     "no_wait": (lambda _: "no waiting for late ranks", None),
-    "perfect_overlap": (lambda _: "perfect overlap", _overlap),
-}
+    "perfect_overlap": (lambda _: "perfect overlap", _only_where(
+        lambda replay: not any(one.collectives.is_inline.any() for one in replay.captured.timelines),
+        "communication is on the stream of the compute, where what follows waits for it: it cannot run beside work")),
+}  # fmt: skip
 
 
 def contradiction(replay: Replay) -> str | None:
     """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
-    limit = replay.limit_ns
-    if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
+    least = replay.least_compute_ns(_MOST_SLOWER)
+    if replay.limits is None or (limit := np.median(replay.limits[0])) >= least:
         return None
     free, busy = f"{limit / 1e6:.2f} ms per step if transfers took no time", f"{least / 1e6:.2f} ms at least"
     return f"the replay contradicts itself: {free}, where the device computes {busy}"

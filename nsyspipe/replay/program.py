@@ -85,7 +85,6 @@ class RankTimeline:
     n_without_launch: int
     n_hooked: int  # compute kernels on a stream of communication that is not the main one
     hooked_ns: int
-    next_launch: int  # of what begins the window after the last one; `NEVER`: nothing does
     n_outside: int  # communication operations that belong to no step
     collectives: Collectives
 
@@ -138,7 +137,7 @@ def summary_windows(run: Run) -> Windows | None:
 def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     """Read what each rank did in the windows, in order of rank; a `DatasetError` if a run was saved without its operations."""
     known, last = run.steps()["step"].to_numpy(), int(windows.steps[-1])
-    # The step after the last: what begins it tells why it did not begin earlier.
+    # The step after the last, too: what it copies before its first kernel is in the last window.
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
     return [_timeline(found[rank], *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
@@ -171,7 +170,6 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     name, names = codes.indices.to_numpy()[rows], tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
     hooked = computing & np.isin(stream, stream[comm]) & (stream != main)
-    after = np.flatnonzero((start >= last) & (is_comm | is_compute))
     own = {key: value[rows] for key, value in columns.items()}
     is_without = own["launch"] == NEVER
     own["launch"] = np.where(is_without, np.maximum.accumulate(own["launch"]), own["launch"])
@@ -187,7 +185,6 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
         n_without_launch=int(np.count_nonzero(is_without)),
         n_hooked=int(np.count_nonzero(hooked)),
         hooked_ns=int(duration[hooked].sum()),
-        next_launch=int(columns["launch"][after[np.argmin(start[after])]]) if after.size else NEVER,
         n_outside=comm.size - in_step.size,
         collectives=Collectives(
             **{key: value[by_launch] for key, value in columns.items()},

@@ -10,7 +10,7 @@ import numpy as np
 from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.kernels import ENOUGH_GAPS, Slowing, gaps_before
+from nsyspipe.analysis.kernels import ENOUGH_GAPS, Compared, Slowing, gaps_before
 from nsyspipe.analysis.traffic import OTHER, SHARDED
 from nsyspipe.model.table import Flags, Float64
 from nsyspipe.replay.gradients import GradientCopies, Gradients, gradient_copies, gradients_of
@@ -34,10 +34,7 @@ _NARROW_IN_OPERATION_NS = 3_800.0
 class Contention(NamedTuple):
     """What the capture says of work beside communication."""
 
-    # How much longer kernels take that have equal ones without it, None where there are none; their share of all kernel
-    # time beside it.
-    compared_slowdown: float | None
-    compared_share: float
+    compared: Compared
     # How much later an operation begins after the one before it than without communication, None where too few did; and
     # that time without communication.
     delay_ns: float | None
@@ -48,7 +45,7 @@ class Contention(NamedTuple):
     n_covered: float
 
 
-def measured_contention(captured: Captured, slowdown: float | None, compared_share: float) -> Contention:
+def measured_contention(captured: Captured, compared: Compared) -> Contention:
     """Add to the compared kernels how much later operations begin beside communication: mean time since the one before them.
 
     Of those of the main stream that `gaps_before` has and that wait for no collective.
@@ -66,8 +63,7 @@ def measured_contention(captured: Captured, slowdown: float | None, compared_sha
     work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
     is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
     return Contention(
-        slowdown,
-        compared_share,
+        compared,
         delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
         free_gap_ns=float(free.mean()) if free.size else 0.0,
         covered_share=covered / max(work, 1.0),
@@ -121,15 +117,15 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     assumed = slowdown.assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
-    found, longer, share = assumed, measured.compared_slowdown, measured.compared_share
-    is_measured = longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
+    found, longer = assumed, measured.compared.slowdown_ratio
+    is_measured = longer is not None and measured.compared.is_enough and longer <= _MOST_POSSIBLE
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / slowdown.NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
     ratio = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     if is_measured and longer is not None:
-        ratio += share * (max(longer, 0.0) - ratio)
+        ratio += measured.compared.share * (max(longer, 0.0) - ratio)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
@@ -157,7 +153,7 @@ class Facts:
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
     recorded_bytes_per_s: Mapping[str, float | None]  # bus bandwidth by NCCL's payload, by role of the communicators
-    compared: tuple[float | None, float]  # the first two of `Contention`
+    compared: Compared
     operations_per_ns: float  # how dense the kernels are that communication may slow
     nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     world_size: int  # more than are replayed where some are not among the reports
@@ -185,12 +181,17 @@ class Facts:
     @cached_property
     def contention(self) -> Contention | None:
         """What the capture says of work beside communication; None where sharded."""
-        return None if self.is_sharded else measured_contention(self.captured, *self.compared)
+        return None if self.is_sharded else measured_contention(self.captured, self.compared)
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
         """Those of each step; None where their bytes are not known."""
         return self.gradients_with(None)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether sizes and ready times of all of them were seen."""
+        return all(one is not None and one.is_exact for one in self.gradients)
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""

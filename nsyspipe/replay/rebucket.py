@@ -83,12 +83,10 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
     # The captured lags and transfers of several buckets hold what work beside them does.
     is_alone = chosen.size == 1
     return {
-        "step": np.full(sizes.size, program.step[chosen[0]]),
+        **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
         "lag_ns": np.broadcast_to(lag, shape),
         "transfer_ns": np.broadcast_to((overhead_ns + sizes * per_byte)[:, np.newaxis], shape),
         "n_bytes": sizes,
-        "chain": np.full(sizes.size, program.chain[chosen[0]]),
-        "role": np.full(sizes.size, program.role[chosen[0]], object),
         "group": np.broadcast_to(program.group[chosen[0]], shape),
         "is_gradient": np.ones(sizes.size, np.bool_),
         "late_beside_ns": np.full(sizes.size, slot_ns if is_alone else 0.0),

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nsyspipe.analysis.kernels import Slowing, compared_share, operations_per_ns
+from nsyspipe.analysis.kernels import Slowing, compared_kernels, operations_per_ns
 from nsyspipe.analysis.links import nominal_speed
+from nsyspipe.analysis.summary import divided, sums_by
 from nsyspipe.analysis.traffic import DATA, OTHER, SHARDED
 from nsyspipe.errors import OptionError
 from nsyspipe.model.table import Flags, Float64, Int64
@@ -43,6 +44,8 @@ _MODEL_WITHIN = 0.02
 _BYTES_WITHIN = 0.1
 # As NCCL's kernels name them.
 _ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+_USE = "comm_id", "collective"
+_Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
 
 
 class Prediction(NamedTuple):
@@ -75,11 +78,25 @@ class Replay(Facts):
         return cast("Float64", self.captured.windows.step_times(edges)[0])
 
     @cached_property
-    def limit_ns(self) -> float | None:
-        """Step time with transfers that take no time and slow nothing; None where sharded, and where ranks are missing."""
+    def limits(self) -> Float64 | None:
+        """Step times with transfers that take no time and slow nothing: likeliest, and least, where they slow most now.
+
+        None where sharded, and where ranks are missing.
+        """
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
-        return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
+        likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
+        return self._without_transfer(self.captured.program, [likely, most])
+
+    @property
+    def limit_ns(self) -> float | None:
+        """The least step time with transfers that take no time; None likewise."""
+        return None if self.limits is None else float(np.median(self.limits[1]))
+
+    @property
+    def limit_gain_ns(self) -> float | None:
+        """What a step gains then, the mean over steps; None likewise."""
+        return None if self.limits is None else float((self.captured.windows.step_times() - self.limits[1]).mean())
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change, which `why_not_knobs` does not refuse; the range is that of `answer.whatif`."""
@@ -88,22 +105,19 @@ class Replay(Facts):
             base = without_copies(base, is_last_kept=not knobs.no_grad_copy)
         programs = [base.program]
         if knobs.bucket_mb is not None:
-            choices = [self.gradients]
-            if not all(one is not None and one.is_exact for one in self.gradients):
-                choices += [self.gradients_with(skew) for skew in _SKEWS]
-            programs = [with_buckets(base, one, knobs.bucket_mb) for one in choices]
+            others = () if self.is_exact else map(self.gradients_with, _SKEWS)
+            programs = [with_buckets(base, one, knobs.bucket_mb) for one in (self.gradients, *others)]
         if knobs.no_sync:
             programs = [sent_once(one, base.burst) for one in programs]
         if knobs.prefetch:
             programs = [with_prefetch(one, self.is_prefetched) for one in programs]
-        program, *others = programs
+        program, *skewed = programs
         times, n_slowdowns = self._times(program, knobs)
         medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
-        moved = [float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in others]
+        moved = [float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in skewed]
         unknowns = (medians[:n_slowdowns], [likely, *medians[n_slowdowns:]], [likely, *moved])
-        noise = (_NOISE + self.standard_error) * likely
-        model = (_MODEL_WITHIN + self.standard_error) * likely
+        noise, model = ((within + self.standard_error) * likely for within in (_NOISE, _MODEL_WITHIN))
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
         low = max(likely - max(below, model), self._least(program, knobs, likely))
@@ -123,6 +137,11 @@ class Replay(Facts):
         if share <= limits.LARGEST_STARVED_SHARE / 4:
             return 0.0
         return float(share * self.step_time_ns / self.predict(knobs).step_time_ns)
+
+    @cached_property
+    def is_answered_balanced(self) -> bool:
+        """Whether hosts would launch in time if no rank waited for a late one."""
+        return self.launch_bound_share(Knobs(no_wait=True)) <= limits.LARGEST_STARVED_SHARE
 
     def _waited(self, program: Program, knobs: Knobs) -> Program:
         """Return the program, balanced where nobody is waited for: as the ranks that do not lack launches."""
@@ -174,7 +193,8 @@ class Replay(Facts):
     def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = np.stack([self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings])
-        alone = self._without_transfer(program, [one.before for one in settings])
+        unlagged = replace(program, lag_ns=np.zeros_like(program.lag_ns))
+        alone = self._without_transfer(unlagged, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
         after = np.array([one.after.total(self.operations_per_ns) for one in settings])[:, np.newaxis]
@@ -187,38 +207,35 @@ class Replay(Facts):
         return sums[windows.counts]
 
     def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
-        still = np.zeros_like(program.transfer_ns)
-        program = replace(program, transfer_ns=still, lag_ns=still)
+        program = replace(program, transfer_ns=np.zeros_like(program.transfer_ns))
         return self._step_times(simulate(program, [Setting(one, NOTHING) for one in before]))
 
 
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be; an `OptionError` if the capture says other bytes of gradients."""
-    if reason := limits.why_not(run) or limits.why_not_traffic(run):
+    if reason := next(limits.why_not(run), None):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := limits.why_not_replayable(run, timelines, windows):
+    if reason := next(limits.why_not_replayable(run, timelines, windows), None):
         return reason
-    role_of = {
-        (row["communicator"], row["collective"]): row["role"] for row in run.traffic().drop_columns("ranks").to_pylist()
-    }
+    traffic = run.traffic().select(["communicator", "collective", "role"]).to_pylist()
+    role_of: _Roles = {(row["communicator"], row["collective"]): row["role"] for row in traffic}
     uses, datatypes = _uses(run, timelines, role_of)
     sent = frozenset(one for one, is_own in zip(datatypes, uses.is_gradient, strict=True) if is_own)
     sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
     kernels, names = run.kernels(), run.ranks["gpu_name"].to_pylist()
-    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
     nominal = nominal_speed(names) or nominal_speed(names, "PCIe")
     replay = Replay(
         captured=captured_program(timelines, windows, uses),
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=limits.starved_shares(timelines, windows),
+        starved_shares=limits.starved_shares(run),
         recorded_bytes_per_s=_bandwidths(run, role_of),
-        compared=(slowed / free - 1, compared_share(kernels)) if free else (None, 0.0),
+        compared=compared_kernels(kernels),
         operations_per_ns=operations_per_ns(kernels),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
@@ -234,12 +251,12 @@ def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
     if isinstance(opened, str):
         return opened
-    if (reason := why_not_knobs(opened, knobs)) is None:
-        share = opened.launch_bound_share(knobs)
-        if share > limits.LARGEST_STARVED_SHARE:
-            idle = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
-            reason = f"launch- or input-bound then: {idle}, and how that changes is not known"
-    return reason
+    if reason := why_not_knobs(opened, knobs):
+        return reason
+    if (share := opened.launch_bound_share(knobs)) <= limits.LARGEST_STARVED_SHARE:
+        return None
+    idle = f"GPUs would stand idle {100 * share:.1f} % of the step because work is not launched yet"
+    return f"launch- or input-bound then: {idle}, and how that changes is not known"
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
@@ -258,21 +275,16 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
         raise OptionError(option, what, fix="leave it out (f32 gradients are parameters x 4 bytes)")
 
 
-_Roles: TypeAlias = "Mapping[tuple[str, str], str]"
-
-
 def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple[Uses, list[str | None]]:
     """Return what the collectives of the lowest rank are for, and the datatype of each."""
     first = timelines[0].collectives
-    table = run.collectives()
-    table = table.filter(pc.equal(table["rank"], run.ranks["rank"][0]))
+    table = run.collectives().filter(pc.field("rank") == run.ranks["rank"][0])
     names = ("step", "seq", "message_bytes", "datatype", "comm_id", "collective")
     rows = {(step, seq): more for step, seq, *more in zip(*(table[name].to_pylist() for name in names), strict=True)}
     unknown = [None, None, "/", ""]
     found = [rows.get(key, unknown) for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)]
     n_bytes, datatypes, comm_ids, calls = (list(column) for column in zip(*found, strict=True))
-    keys = zip(comm_ids, calls, strict=True)
-    role = np.array([role_of.get(key, OTHER) for key in keys], object)
+    role = np.array([role_of.get(key, OTHER) for key in zip(comm_ids, calls, strict=True)], object)
     # Without NCCL's ids a communicator is named collective/order.
     known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
     sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
@@ -281,9 +293,11 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
     """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
-    first, is_known = timelines[0].collectives, communicator is not None
+    first = timelines[0].collectives
     by = first.stream if communicator is None else communicator
-    if not is_known and {*first.kind.tolist()} <= SIDES:  # FSDP's, of one communicator if its streams take turns
+    if (
+        communicator is None and {*first.kind.tolist()} <= SIDES
+    ):  # FSDP's, of one communicator if its streams take turns
         in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
         by = np.zeros_like(by) if in_turn else by
     return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
@@ -292,20 +306,13 @@ def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> In
 def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     """Return the bus bandwidth of each role: sum of bytes x factor / sum of transfer of its collectives; None if not known."""
     table = run.collectives()
-    table = table.filter(
-        pc.and_(table["in_summary"], pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True))
-    )
+    has_transfer = pc.fill_null(pc.not_equal(table["transfer_ns"], 0), fill_value=True)
     table = table.append_column("sent", pc.multiply(table["busbw_bytes_per_s"], table["transfer_ns"]))
-    strict = pc.ScalarAggregateOptions(skip_nulls=False)
-    keys, sums = ["comm_id", "collective"], [("sent", "sum", strict), ("transfer_ns", "sum")]
-    by_role: dict[str, list[tuple[float, float]]] = {}
-    for row in table.group_by(keys, use_threads=False).aggregate(sums).to_pylist():
-        sent = np.nan if row["sent_sum"] is None else row["sent_sum"]
-        by_role.setdefault(role_of.get((row["comm_id"], row["collective"]), OTHER), []).append(
-            (sent, row["transfer_ns_sum"] or 0)
-        )
-    totals = {role: np.sum(parts, axis=0) for role, parts in by_role.items()}
-    return {role: float(sent / ns) if ns and not np.isnan(sent) else None for role, (sent, ns) in totals.items()}
+    by_role: dict[str, list[dict[str, Any]]] = {}
+    for row in sums_by(table.filter(pc.and_(table["in_summary"], has_transfer)), [*_USE], ["sent", "transfer_ns"]):
+        by_role.setdefault(role_of.get(tuple(row[name] for name in _USE), OTHER), []).append(row)
+    sums = {role: [[row[name] for row in rows] for name in ("sent", "transfer_ns")] for role, rows in by_role.items()}
+    return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
 
 
 def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flags:

@@ -84,7 +84,7 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
     if not parts or not alone or abs(parts.get("delays", 0.0) / alone - 1) < SEEN:
         return ""
     if "delays" in parts:
-        return f" (all delays of a step together; the longest by rank {evidence['rank']}: {ms_text(alone)})"
+        return f" (all delays of a step together, each moment once; the longest by rank {evidence['rank']}: {ms_text(alone)})"
     told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
     whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
     return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.replay.answer import Scenario, WhatIf
+from nsyspipe.replay.answer import OF_TRANSFER, Scenario, WhatIf
 from nsyspipe.report import words
 from nsyspipe.report.blocks import (
     Block,
@@ -33,6 +33,7 @@ from nsyspipe.version import __version__
 _META = "nsyspipe-whatif"
 _LIMIT, _FEW_STEPS = "perfect-overlap", "few-steps-to-replay"
 _SAME_NS = 1.0  # a gain that is less is none: nothing changes
+_SAME_BOUND = 1.005  # a bound that is this much above a limit says the same
 _NARROW, _WIDE = 79, 92  # narrower terminals get fewer columns rather than broken ones
 
 
@@ -110,7 +111,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
     yield Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
-    times = {"step time": found.step_time_ns, "if transfers took no time": found.limit_step_time_ns}
+    times = {"step time": found.step_time_ns, "at best, if transfers took no time,": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
@@ -123,6 +124,8 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
     if bounds:
         yield Heading("What findings promise, and the replay", "dim")
         yield Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
+        if nearer := _nearer_bound(found, run):
+            yield Sentence(nearer, "dim")
         yield Items(bounds)
     if len(answered) == 1:
         yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
@@ -132,6 +135,16 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
     if answered and (grave := grave_problems(found)):
         yield Troubles(grave)
+
+
+def _nearer_bound(found: WhatIf, run: Run) -> str | None:
+    """Return what no transfers would give where a finding about them may give more by the breakdown; else None."""
+    limit, mean = found.limit_gain_ns, mean_step_ns(run.summary().to_pylist()[0])
+    bounds = [one.finding_saving_ns or 0.0 for one in found.scenarios if one.finding in OF_TRANSFER]
+    if limit is None or not mean or max(bounds, default=0.0) <= _SAME_BOUND * limit:
+        return None
+    nearer = f"If transfers took no time, at most {percent_text(limit / mean)}, {ms_text(limit)}, of it would go"
+    return f"{nearer}: larger bounds hold gaps between kernels and other ranks' work, which stay."
 
 
 def refusals(found: WhatIf) -> list[str]:
@@ -218,6 +231,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
         "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
+        "limit_gain_ns": found.limit_gain_ns,
         "identity_error_pct": found.identity_error_pct,
         "scenarios": scenarios, "problems": [dict(one) for one in found.problems],
     }  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_share
+from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_kernels
 from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.steps import REPETITION
 from nsyspipe.findings.communication import LEAST_OVERLAP_SHARE, LESS_HIDDEN
@@ -211,10 +211,10 @@ def _compared(report: Examined) -> float | None:
         walls += pc.sum(pc.subtract(windows["end_ns"], windows["start_ns"])).as_py()
     if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
         return None
-    names = ("slowed_ns", "overlapped_ns", "n_kernels")
+    names = ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels")
     tables = [rank.kernels.select(names) for rank in ranks]
     numbered = (own.append_column("rank", pa.repeat(number, own.num_rows)) for number, own in enumerate(tables))
-    return compared_share(pa.concat_tables(numbered))
+    return compared_kernels(pa.concat_tables(numbered)).share
 
 
 def _kernel_shapes(report: Examined) -> Answer:

@@ -261,8 +261,9 @@ def test_what_begins_later_beside_communication_counts_for_all_that_began_there(
 ])  # fmt: skip
 def test_how_much_of_the_time_beside_communication_was_compared(rows, share):
     keys = ("rank", "slowed_ns", "overlapped_ns", "n_kernels")
-    table = schema.KERNEL_COSTS.from_rows([dict(zip(keys, row, strict=True)) for row in rows])
-    assert module.compared_share(table) == share
+    rows = [dict(zip(keys, row, strict=True)) | {"n_slowed": 1, "free_ns": 10} for row in rows]
+    table = schema.KERNEL_COSTS.from_rows(rows)
+    assert module.compared_kernels(table).share == share
 
 
 @pytest.mark.parametrize(("bytes_per_s", "kernel_ns", "most"), [

@@ -339,7 +339,7 @@ def scenario(name, step, low, high, **knobs):
 
 def answer(*scenarios):
     """Return an answer for a step of 100 ms: a predicted ms is a per cent."""
-    return WhatIf("id", "run", 5, 100.0 * MS, 80.0 * MS, 0.0, scenarios, ())
+    return WhatIf("id", "run", 5, 100.0 * MS, 80.0 * MS, 20.0 * MS, 0.0, scenarios, ())
 
 
 CLEAR, LINK = scenario("b", 95, 94, 96), scenario("link x", 80, 79, 81, link="x")

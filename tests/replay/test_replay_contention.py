@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import nsyspipe
-from nsyspipe.analysis.kernels import Slowing
+from nsyspipe.analysis.kernels import Compared, Slowing
 from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 from nsyspipe.replay.ranges import Contention, slowdowns
@@ -58,16 +58,19 @@ def test_a_slowdown_is_measured_and_taken_out_of_the_limit(measured, factor, per
     found, words = measured(factor=factor)
     told = words.removeprefix("work beside communication takes ").split(" % longer")[0]
     assert int(told) == pytest.approx(percent, abs=1)
-    assert words.endswith("measured here)")
-    # 400 kernels of 10 us and the optimizer of 100: what there is without communication.
+    assert words.endswith(
+        f"measured here): kernels {percent:.1f} %, as comm-slows-compute has them, and the gaps before them"
+    )
+    # 200 kernels of 10 us, 200 that took 12 of which communication made 30 % more than measured at most, an optimizer of 100.
     if percent:
-        assert found.limit_step_time_ns == pytest.approx(400 * 10 * US + 100 * US, rel=0.004)
+        assert found.limit_step_time_ns == pytest.approx(200 * 10 * US + 200 * 12 * US / 1.26 + 100 * US, rel=0.004)
+        assert found.limit_gain_ns == pytest.approx(found.step_time_ns - found.limit_step_time_ns)
 
 
 # A name that stands for two shapes is not compared; what no kernel ever lost is not believed.
 @pytest.mark.parametrize(("options", "words"), [
     ({"factor": 1.2, "other_shape": 3.0}, ", assumed"), ({"factor": 4.0}, ", assumed"),
-    ({"factor": 1.8}, "measured here, more than is usual)"),
+    ({"factor": 1.8}, "measured here, more than is usual): kernels 80.0 %"),
 ])  # fmt: skip
 def test_what_is_odd_is_said_or_not_measured(measured, options, words):
     assert words in measured(**options)[1]
@@ -75,7 +78,7 @@ def test_what_is_odd_is_said_or_not_measured(measured, options, words):
 
 def contention(slowdown, *, share=1.0, covered=0.5, delay=0.0):
     """Return what was measured on operations of 20 us with 2 us between them."""
-    return Contention(slowdown, share, delay, 2 * US, covered, 22e6, 1000)
+    return Contention(Compared(1000, slowdown, share), delay, 2 * US, covered, 22e6, 1000)
 
 
 @pytest.mark.parametrize("captured", [20e9, 100e9, 330e9])

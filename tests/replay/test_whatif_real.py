@@ -33,12 +33,12 @@ REFUSED = {
            "gradient-bf16": "gradients are sent as bf16"},
     "fsdp-4gpu": {"bucket-25": "no all-reduces of gradients alone (sharded", "link-shm": "message bytes were not recorded",
                   "perfect-overlap": None},
-    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "rank 1 alone stands idle 22.4 %"},
+    "ddp-2gpu-straggler": {"no-wait": None, "link-shm": "rank 1 alone stands idle 22.5 % of its step for lack of launches: a straggler; ask for the balanced run"},
     "ddp-4gpu-onefile": {"perfect-overlap": None},
     # Of these one host is late in most steps.
-    SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 68.0 %"},
-    "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1 alone stands idle 18.2 %"},
-    "2gpu-moe": {"no-wait": None, "link-nvlink4": "rank 0 alone stands idle 18.5 %"},
+    SHARDED: {"no-wait": "launch- or input-bound then", "prefetch": ABSENT, "link-nvlink4": "rank 0 alone stands idle 70.1 % of its step for lack of launches: a straggler; launch sooner there"},
+    "2gpu-tp": {"no-wait": None, "link-nvlink4": "rank 1 alone stands idle 22.5 %"},
+    "2gpu-moe": {"no-wait": None, "link-nvlink4": "rank 0 alone stands idle 22.3 %"},
     "2gpu-graph-node": {"no-wait": None, "perfect-overlap": "communication is on the stream of the compute", "bucket-25": "no all-reduces of gradients (the communication is of a kind that is not known)"},
     "2gpu-graph": {"no-wait": "8 CUDA graphs were captured as a whole"},
     "2gpu-pp": {"no-wait": "a pipeline: which stage waits for which micro-batch"},
@@ -102,6 +102,7 @@ def test_what_was_predicted_is_what_was_measured(captures):
         # What no change of the communication can beat; balanced ranks and copies left out can.
         if not {"no_wait", "no_grad_copy"} & set(one.pair.knobs):
             assert one.low_ns >= one.limit_ns * (1 - 1e-9), one.pair.name
+            assert one.measured_ns > one.limit_ns, one.pair.name
     assert statistics.median(abs(one.error) for one in chosen) <= 0.01
     assert statistics.median(abs(one.error) for one in more) <= 0.02
     assert statistics.mean(one.is_inside for one in chosen) >= 0.9
