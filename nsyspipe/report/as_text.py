@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from rich.cells import cell_len
@@ -176,10 +177,8 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
     return [cut(name, until[name]) for name in names]
 
 
-def _n_common(name: str, other: str) -> int:
-    return next(
-        (at for at, pair in enumerate(zip(name, other, strict=False)) if len({*pair}) > 1), min(len(name), len(other))
-    )
+def _n_common(*names: str) -> int:
+    return len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
 
 
 def _cell(cell: blocks.Cell) -> Text:

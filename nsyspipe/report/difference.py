@@ -111,7 +111,7 @@ def _metrics(difference: RunDifference) -> Table:
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
-        Field(heading, shown_name, "word"),
+        Field(heading, lambda row: metric_label(row["metric"]) + ", mean" * (row["statistic"] == MEAN), "word"),
         *(Field(side, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text)),
         Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points"),
@@ -187,11 +187,6 @@ def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
     ends = {_metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")}
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
-
-
-def shown_name(row: Mapping[str, Any]) -> str:
-    """Return a figure's name, and that it is a mean where that is so."""
-    return metric_label(row["metric"]) + (", mean" if row["statistic"] == MEAN else "")
 
 
 def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
@@ -304,9 +299,8 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
     texts = []
     if difference.has_capture_without_steps:
         needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
-        texts.append(
-            f"A capture without steps: its shares and bandwidths as a whole are compared, without intervals; {needs}."
-        )
+        whole = "its shares and bandwidths as a whole are compared, without intervals"
+        texts.append(f"A capture without steps: {whole}; {needs}.")
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
         times = "; times are judged on means, since steps are uneven" if uneven else ""
@@ -316,9 +310,8 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
             f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            texts.append(
-                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            )
+            unseen = "the spread between captures is not in the interval; name several as LABEL=REPORTS"
+            texts.append(f"One capture per side: {unseen}.")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
     return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
 
@@ -379,9 +372,8 @@ def cause_text(difference: RunDifference, cause: Cause) -> str:
     because = f" Probable cause, by what else changed: {facts}." if facts else ""
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
-    return (
-        f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
-    )
+    part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+    return f"Mean step time changed by {whole}, {part}.{because}"
 
 
 def _fact_text(what: str, unit: str | None, *both: float | str | None) -> str:

@@ -74,9 +74,8 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
     """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
     runs = _listed(found)
     of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
-    yield Sentence(
-        f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}: {store}:ID, or {store}:LABEL (its latest).", "bold"
-    )
+    n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
+    yield Sentence(f"{n_runs}: {store}:ID, or {store}:LABEL (its latest).", "bold")
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),

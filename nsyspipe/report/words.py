@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.summary import (
-    MUCH_RATIO,
-    Evenness,
-    HostFigures,
-    fastest_and_slowest,
-    longest_between,
-    uneven_backward,
-)
+from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
@@ -27,6 +20,7 @@ from nsyspipe.model.side_files import RunCapture
 from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
+    from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.run.run import Run
 
@@ -268,9 +262,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     call = {"dependency": ", launched in time but started late"}
     call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
-    texts = [
-        f"{cause} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(cause, '')})" for cause, part in causes
-    ]
+    texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
     return f"{total}: {', '.join(texts)}{unseen and f'; {unseen}'}"
 
