@@ -12,14 +12,14 @@ from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import Cause, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Outlier
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
-from nsyspipe.report.export import formats_of
+from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
@@ -50,7 +50,9 @@ def difference_blocks(
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
-        yield Sentence(outlier_text(one))
+        length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
+        without = f"without it the verdict would be {one.verdict}"
+        yield Sentence(f"Step {one.step} of the {one.side} takes {length}; {without}.")
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
@@ -267,12 +269,6 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return f"{low} to {high} {word}", f"{units.decimals(counts)} {word}"
 
 
-def outlier_text(one: Outlier) -> str:
-    """Return which step alone keeps a difference from being decided."""
-    length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
-    return f"Step {one.step} of the {one.side} takes {length}; without it the verdict would be {one.verdict}."
-
-
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
@@ -431,16 +427,11 @@ def difference_formats(
     difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
-
-    def page() -> str:
-        from nsyspipe.report.html.difference_page import difference_page
-
-        return difference_page(difference, gate, settings=settings)
-
     return formats_of(
         "diff", identity_of(difference),
         document=partial(difference_document, difference, gate, settings=settings),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
         blocks=partial(difference_blocks, difference, gate, settings=settings),
-        usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
+        usage="nsyspipe diff BASELINE CANDIDATE", meta=DIFF_RUNS,
+        page=partial(lazily("html.difference_page", "difference_page"), difference, gate, settings=settings),
     )  # fmt: skip

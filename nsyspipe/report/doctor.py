@@ -17,7 +17,7 @@ from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, figure_text
+from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import few
 from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
@@ -39,11 +39,10 @@ _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "c
 def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
-    sizes = ("" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} " for one in checks)
-    rows: list[list[Cell]] = [
-        [Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for]
-        for one, size in zip(checks, sizes, strict=True)
-    ]
+    rows: list[list[Cell]] = []
+    for one in checks:
+        size = "" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} "
+        rows.append([Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for])
     yield _table("What this machine has", rows)
     yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
@@ -82,7 +81,7 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
         Field("ranks", lambda run: count_text(run["n_ranks"])),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
-        Field(_STEP_TIME.short, lambda run: figure_text(_STEP_TIME, run[_STEP_TIME.column])),
+        Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
     ]  # fmt: skip
     yield table_of("Saved runs", runs, columns)
     if found.unreadable:

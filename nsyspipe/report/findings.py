@@ -74,12 +74,12 @@ def findings_of(run: Run) -> list[Finding]:
             expected = 0.0
         evidence = json.loads(row["evidence"])
         in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
-        what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
-        most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
-        is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
-        assumed = words.assumed_text(evidence)
-        certain = is_clear, is_conditional(row), assumed
-        findings.append(Finding(*what, *most, in_replay, *certain, [*evidence_rows(evidence)]))
+        findings.append(Finding(
+            row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
+            ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
+            words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
+            [*evidence_rows(evidence)],
+        ))  # fmt: skip
     return findings
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
-from nsyspipe.analysis.summary import HostFigures, host_figures
+from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.figures import FIGURES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import blocks, words
@@ -20,7 +20,7 @@ from nsyspipe.report.as_text import as_text
 from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
-from nsyspipe.report.units import absent, bytes_text, figure_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
 
@@ -124,7 +124,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
     dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
-    texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
+    texts = {name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES}
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
         dtod = summary["dtod_ns_per_step"]
@@ -196,19 +196,16 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
     # As in the verdict: what hides under compute is said where backward was not marked.
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
-
-    def share(name: str) -> Field:
-        width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
-        return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
+    widths = _FROM_WIDTH | {unneeded: _WIDEST}
 
     meaning = "the longest delay of each step, for the rank that made it: 0 where another did"
     late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=meaning)
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
-        *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
+        *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
         *([late] if _LATENESS in known else []),
-    ]
+    ]  # fmt: skip
     shown = set(chosen_ranks(rows, n_shown))
     unseen = words.unseen_idle(run)
     notes = [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))]
@@ -268,9 +265,6 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
-    def phase(one: HostFigures, name: str) -> str:
-        return _short_ms(one.phase_ns[name])
-
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
         Field("report", words.report_name, "name", from_width=of_report),
@@ -278,7 +272,7 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
         Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
-        *(Field(name, partial(phase, name=name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        *(Field(name, partial(lambda name, one: _short_ms(one.phase_ns[name]), name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")

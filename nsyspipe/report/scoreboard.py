@@ -23,7 +23,7 @@ from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
-from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
+from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, value_text
 from nsyspipe.report.words import of_world, same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
 
@@ -110,7 +110,10 @@ def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     fields = [_run_field(rows)]
     asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
-        cell, width = of(figure.column, partial(figure_text, figure)), 0 if figure.column == asked_for else _FIGURE * at
+        cell, width = (
+            of(figure.column, partial(value_text, figure.unit)),
+            0 if figure.column == asked_for else _FIGURE * at,
+        )
         fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
     return table_of("What steps go to", rows, fields)
 
@@ -126,10 +129,8 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
     sizes = (of_world(first["n_ranks"], first["world_size"], "rank", "s") for first, *_ in of_kind)
     texts = [", ".join(filter(None, [size, rows[0]["gpu_names"]])) for size, rows in zip(sizes, of_kind, strict=True)]
-    names = (
-        f"{_LIKE}{kind.peer}'s, {text}" if texts.count(text) > 1 else text
-        for kind, text in zip(board.kinds, texts, strict=True)
-    )
+    like = (f"{_LIKE}{kind.peer}'s, " for kind in board.kinds)
+    names = (of_peer * (texts.count(text) > 1) + text for of_peer, text in zip(like, texts, strict=True))
     return list(zip(board.kinds, of_kind, names, strict=True))
 
 
@@ -371,13 +372,9 @@ def _parts_table(rows: Sequence[Row]) -> Table:
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
-
-    def identity_in(document: Any) -> str | None:  # noqa: ANN401 - whatever stands there
-        captures = [row["captures"] for row in document["runs"]]
-        return _hashed(captures) if document["reference"] else None
-
     formats = formats_of(
-        "compare", identity_of(board), document=partial(scoreboard_document, board), identity_in=identity_in,
+        "compare", identity_of(board), document=partial(scoreboard_document, board),
+        identity_in=lambda one: _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None,
         blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
         page=partial(scoreboard_page, board), meta=_RUNS,
     )  # fmt: skip

@@ -176,11 +176,6 @@ def decimals(size: float, told_from: float | None = None) -> str:
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
 
-def figure_text(figure: Figure, value: float | None) -> str:
-    """Return a value of a figure with its unit."""
-    return ms_text(value) if figure.unit == "ns" else value_text(figure.unit, value)
-
-
 def metric_figure(name: str) -> Figure | None:
     """Return the figure of a metric of `diff`; None of those that are none of its main ones."""
     return next((figure for figure in shown("difference") if figure.name == name), None)

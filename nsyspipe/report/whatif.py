@@ -137,10 +137,8 @@ def refusals(found: WhatIf) -> list[str]:
 def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     """Return what each change that was answered would bring."""
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
-    spans = {
-        one.id: f"{low.rpartition(' ')[0]} to {high}"
-        for one, low, high in zip(rows, ends[::2], ends[1::2], strict=True)
-    }
+    pairs = zip(rows, ends[::2], ends[1::2], strict=True)
+    spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
     fields = [
         Field("change", _row_label, "text"),
         Field("gain", partial(gain_text, found)),

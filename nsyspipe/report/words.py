@@ -57,7 +57,7 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         parts.append("a capture without steps")
     elif header.n_ranks:
         family = " found by repetition" if header.steps_from == "repetition" else family
-        left_out = [f"{_numbers(steps)} {why}" for why, steps in _left_out(run).items() if steps]
+        left_out = [f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps]
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
     return [*parts, *backward_source(run)]
@@ -71,13 +71,6 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     others = {*number.unique().to_pylist()} - counted - skipped
     uneven = others - cut_off
     return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
-
-
-def _numbers(steps: Sequence[int]) -> str:
-    """Return ``step 3``, ``steps 3, 7`` or, where they follow each other, ``steps 3 to 7``."""
-    if len(steps) > _TWO and steps[-1] - steps[0] == len(steps) - 1:
-        return f"steps {steps[0]} to {steps[-1]}"
-    return f"step{'s'[: len(steps) != 1]} {few([*map(str, steps)], 6)}"
 
 
 def backward_source(run: Run) -> list[str]:
@@ -206,6 +199,11 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
 
 
+def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
+    """Return ``step 3``, or ``steps 3, 5-7``."""
+    return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
+
+
 def few(names: Sequence[str], most: int) -> str:
     """Return names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -226,8 +224,7 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
 
     def place_of(rows: list[Mapping[str, Any]]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
-        named = f"rank{'s'[: len(ranks) != 1]} {few(ranges(ranks), most_places)}"
-        return named if ranks else few(reports, most_places)
+        return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
     alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
     for row in problems:

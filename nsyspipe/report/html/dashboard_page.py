@@ -19,7 +19,7 @@ from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import figure_text, ms_text
+from nsyspipe.report.units import ms_text, value_text
 from nsyspipe.store.index import Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -174,7 +174,7 @@ def _texts(row: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 def _text(row: Mapping[str, Any], figure: Figure) -> str:
     value = value_of(row, figure)
-    return missing_text(row, figure) if value is None else figure_text(figure, value)
+    return missing_text(row, figure) if value is None else value_text(figure.unit, value)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
