@@ -26,8 +26,8 @@ from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 SIDES = ("baseline", "candidate")
-# How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
-_BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
+# How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
+_BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 1000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
@@ -81,15 +81,15 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _parts(difference: RunDifference) -> Table:
-    fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
+    fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     note = "a side has no step with a window on every rank, so there is nothing to split"
     is_known = difference.mean_step_time[2] is not None
     return table_of(PARTS, part_rows(difference) if is_known else [], fields, None if is_known else note)
 
 
 def _times(suffix: str) -> list[Field]:
-    sides = [Field(side, of(side + suffix, partial(value_text, "ns")), from_width=_VERDICT) for side in SIDES]
-    return [*sides, Field("change", of(f"delta{suffix}", partial(delta_text, "ns")))]
+    sides = [Field(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH) for side in SIDES]
+    return [*sides, Field("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
@@ -109,14 +109,14 @@ def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    heading = "of the capture" if statistics == {None} else f"{of_what}\nover steps"
+    heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
         Field(heading, lambda row: metric_label(row["metric"]) + ", mean" * (row["statistic"] == MEAN), "word"),
-        *(Field(side, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
-        Field("change", partial(_metric, name="delta", write=delta_text)),
-        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points"),
+        *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
+        Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
+        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 def _kernels(difference: RunDifference) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     fields = [
-        Field("kernels, mean\nper rank and step", of("name"), "name"),
+        Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),

@@ -87,9 +87,7 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
     yield from (blocks.Sentence(line, "bold") for line in verdict(run).split("\n"))
-    shares = words.shares_text(run, summary["step_time_ns"])
-    in_line = [shares] if shares and extent.is_comment else []
-    yield blocks.Facts([*words.subject_parts(run, summary), *in_line], "Run")
+    yield blocks.Facts(words.subject_parts(run, summary), "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
         yield blocks.Facts((", ".join(versions),), "Captured with")
@@ -99,11 +97,11 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
             yield blocks.Tiles(tiles)
-        if shares and not in_line:
-            yield blocks.Sentence(f"{shares[0].upper()}{shares[1:]}.", "dim")
-        if idle := words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)):
-            yield blocks.Sentence(idle)
+        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
+        if texts := [f"{text[0].upper()}{text[1:]}" for text in (words.shares_text(run), idle) if text]:
+            yield blocks.Sentence(". ".join(texts))
         yield rank_table(run, extent.n_ranks)
+        yield from (blocks.Sentence(text) for text in [words.phases_text(run)] if text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     is_whole = not (extent.is_brief or extent.is_comment)
     if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):

@@ -111,6 +111,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
+        yield from (Sentence(text) for text in [words.phases_text(run)] if text)
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
     yield idle_table(summary, words.unseen_idle(run)) or Sentence("Idle time by cause is not known, or there is none.")
@@ -198,7 +199,7 @@ def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run this is, on what, captured when, and which steps count."""
     captured = run.header.captured_at_utc
     more = [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
-    shares = words.shares_text(run, summary["step_time_ns"])
+    shares = words.shares_text(run)
     return [*words.subject_parts(run, summary), *words.hosts_text(run), *more, *([shares] if shares else [])]
 
 
