@@ -1,6 +1,5 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
-import io
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -33,17 +32,9 @@ _TWO_TILES = 79  # so wide are two key figures beside each other
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
-    page = Console(
-        file=io.StringIO(),
-        width=min(console.width, MAX_WIDTH),
-        force_terminal=console.is_terminal,
-        color_system=console.color_system,  # type: ignore[arg-type]  # one of the names it takes
-        no_color=console.no_color,
-        legacy_windows=False,
-    )
-    page.print(Group(*(_drawn(block, console.width) for block in parts)))
-    text: str = page.file.getvalue()  # type: ignore[attr-defined]
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    with console.capture() as captured:
+        console.print(Group(*(_drawn(block, console.width) for block in parts)), width=MAX_WIDTH)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def _apart(content: RenderableType) -> Padding:

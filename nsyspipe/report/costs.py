@@ -23,8 +23,6 @@ Row = dict[str, Any]
 # How wide a terminal has room for columns that are not needed most.
 _NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
-
-
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each

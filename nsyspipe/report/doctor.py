@@ -138,10 +138,8 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
 
 
 def _reports_verdict(found: Examination) -> str:
-    names: dict[str, list[str]] = {"yes": [], "partly": [], "no": []}
-    for one in found.capabilities:
-        if one.is_used:
-            names[one.status].append(_words(one.name))
+    used = [(one.status, _words(one.name)) for one in found.capabilities if one.is_used]
+    names = {status: [name for of_name, name in used if of_name == status] for status in ("yes", "partly", "no")}
     n_reports, n_questions = len(found.reports), sum(map(len, names.values()))
     whose = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
     parts = [f"{whose} {len(names['yes'])} of {n_questions} questions"]

@@ -137,9 +137,7 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
     kinds = rows_by_kind(board)
-    main = max(kinds, key=lambda pair: len(pair[1]))  # of equal ones the one that was named first
-    ordered = [main, *(pair for pair in kinds if pair is not main)]
-    several = [pair for pair in ordered if len(pair[1]) > 1]
+    several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
     if len(board.sides) > 1 and not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
@@ -147,7 +145,7 @@ def headlines(board: Scoreboard) -> list[str]:
         unknown = [what for what, check in checks.items() if check == UNKNOWN_WORK]
         why = "; ".join([*([f"they {differ} in {_listed(known)}"] if known else []), *unknown])
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or ordered[:1]]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or kinds[:1]]
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
