@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from itertools import starmap
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
@@ -364,18 +363,16 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
 def cause_text(difference: RunDifference, cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     whole = delta_text("ns", difference.mean_step_time[2])
-    facts = listed(starmap(_fact_text, cause.facts), _MOST_FACTS) if cause.facts else ""
+    told = []
+    for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
+        texts = [_side_text(unit, value) for value in both]
+        told.append(f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}")
+    facts = listed(told, _MOST_FACTS) if told else ""
     because = f" Probable cause, by what else changed: {facts}." if facts else ""
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
     part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
     return f"Mean step time changed by {whole}, {part}.{because}"
-
-
-def _fact_text(what: str, unit: str | None, *both: float | str | None) -> str:
-    """Return a fact with both values; of words that are too long for a sentence only that they differ."""
-    texts = [_side_text(unit, value) for value in both]
-    return f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}"
 
 
 def difference_document(

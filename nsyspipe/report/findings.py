@@ -37,8 +37,6 @@ _LABELS = {
     "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
 }  # fmt: skip
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
-_OF_CAPTURE = "profiler-overhead"
-_NOT_REPLAYED, _CONDITIONAL = "not replayed", "conditional"  # stand for what is likely beside a bound
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Finding:
     def likely(self) -> str:
         """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
-            return (_CONDITIONAL if self.is_conditional else _NOT_REPLAYED) if self.share else absent
+            return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
         return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
@@ -105,7 +103,7 @@ def of_capture(run: Run) -> Iterator[Sentence]:
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:
-    return row["id"] == _OF_CAPTURE and not row["saving_ns_per_step"]
+    return row["id"] == "profiler-overhead" and not row["saving_ns_per_step"]
 
 
 def _sentence(text: str) -> str:

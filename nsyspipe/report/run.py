@@ -13,7 +13,7 @@ from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.model.figures import FIGURES, RATIOS
+from nsyspipe.model.figures import FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report import blocks, words
 from nsyspipe.report.as_text import as_text
@@ -50,11 +50,7 @@ _CAUSES = {
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
-# The parts of the step come first and sum to it.
-_OF_RANKS = (
-    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
-    "backward_overlap_ratio", "wait_share",
-)  # fmt: skip
+_OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
 @dataclass(frozen=True)

@@ -287,11 +287,6 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null."""
-    return csv_text(board.table.column_names, (row.values() for row in board.table.to_pylist()))
-
-
 def identity_of(board: Scoreboard) -> str:
     """Return what tells scoreboards apart, as a hash: the run ids of their runs, in whatever order."""
     return _hashed([run.header.run_id for run in side.runs] for side in board.sides)
@@ -376,4 +371,6 @@ def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
         blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
         page=partial(scoreboard_page, board), meta=_RUNS,
     )  # fmt: skip
-    return formats | {"csv": Format(partial(scoreboard_csv, board), partial(_identity_of_csv, board=board))}
+    rows = (row.values() for row in board.table.to_pylist())
+    text = partial(csv_text, board.table.column_names, [*rows])
+    return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

@@ -25,8 +25,8 @@ def text(board, width=100):
     return as_text(module.scoreboard_blocks(board), Console(width=width))
 
 
-def markdown(board):
-    return module.scoreboard_formats(board)["markdown"].text()
+def written(board, name):
+    return module.scoreboard_formats(board)[name].text()
 
 
 # The steps of slow and again take 131 ms, of fast 101: 131 / 101 = 1.297, 101 / 131 = 0.771. Short has two steps only. Who is
@@ -46,7 +46,7 @@ def test_who_is_fastest_and_how_sure_that_is(board, pinned):
         sentences = module.headlines(found)
         said += ["", f"{names}{', 50 % count' if options else ''}:", *sentences]
         assert " ".join(text(found).split()).startswith(sentences[0])
-        assert f"\n**{sentences[0][:8]}" in markdown(found)
+        assert f"\n**{sentences[0][:8]}" in written(found, "markdown")
     pinned("scoreboard/headlines", sentences="\n".join(said[1:]))
 
 
@@ -81,7 +81,7 @@ def test_names_stay_text_in_all_formats(board_runs, name):
     shown = text(found)
     assert all(char.isprintable() or char == "\n" for char in shown)
     assert "[red]b[/red]" in shown
-    page = markdown(found)
+    page = written(found, "markdown")
     assert page.startswith("<!-- nsyspipe:compare -->")
     assert "<script" not in page
     assert "\\[red\\]b" in page
@@ -115,11 +115,11 @@ def test_nothing_is_fetched_and_every_id_is_there_once(board_runs):
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "=cmd|' /C calc'!A0"])
 def test_a_name_is_no_formula_of_a_spreadsheet(board_runs, name):
     found = compare({name: board_runs["slow"], 'a,"b"': board_runs["fast"]})
-    rows = list(csv.DictReader(io.StringIO(module.scoreboard_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(written(found, "csv"))))
     assert [row["label"] for row in rows] == [f"'{name}", 'a,"b"']
     assert rows[1]["peer"] == f"'{name}"
     # Control characters of a name are shown, not kept.
-    text = module.scoreboard_csv(compare({"a\tb\n\x1b[2J": board_runs["slow"]}))
+    text = written(compare({"a\tb\n\x1b[2J": board_runs["slow"]}), "csv")
     assert (text.count("\n"), "a\N{REPLACEMENT CHARACTER}b" in text) == (2, True)
 
 
