@@ -139,6 +139,7 @@ class Evenness:
     median: float
     is_uneven: bool  # |mean - median| > 10 % of the mean, or fewer than half of the steps within 10 % of the median
     is_median_nobodys: bool  # whether no step is within 10 % of the median
+    n_near: int  # steps within 10 % of the median
     levels: tuple[float, float] | None = None  # medians of shorter and longer steps, where they are of two kinds
     n_long: int | None = None  # how many are longer; None without levels
     period: int | None = None  # every so many steps comes one of the rarer kind; None where they come irregularly
@@ -151,7 +152,7 @@ def evenness(values: Float64) -> Evenness | None:
     mean, median = float(values.mean()), float(np.median(values))
     near = np.abs(values - median) <= _NEAR * abs(median)
     is_uneven = abs(mean - median) > _NEAR * abs(mean) or float(near.mean()) < _HALF
-    even = Evenness(int(values.size), mean, median, is_uneven, not bool(near.any()))
+    even = Evenness(int(values.size), mean, median, is_uneven, not bool(near.any()), int(near.sum()))
     is_long = levels_of(values)
     if is_long is None or ((period := period_of(is_long)) is None and levels_of(values, _GAP) is None):
         return even

@@ -292,7 +292,7 @@ class AnalysisOutputs(Outputs):
         """Write them all, with so many of the costliest; what is printed comes last."""
         from nsyspipe.store.write import check_store, save
 
-        formats = {name: FORMATS[name].make() for name in self._named}
+        formats = {name: FORMATS[name] for name in self._named}
         shown: dict[str, dict[str, Any]] = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))

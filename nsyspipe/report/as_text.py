@@ -1,7 +1,7 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
-import io
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from rich.cells import cell_len
@@ -32,17 +32,9 @@ _TWO_TILES = 79  # so wide are two key figures beside each other
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
-    page = Console(
-        file=io.StringIO(),
-        width=min(console.width, MAX_WIDTH),
-        force_terminal=console.is_terminal,
-        color_system=console.color_system,  # type: ignore[arg-type]  # one of the names it takes
-        no_color=console.no_color,
-        legacy_windows=False,
-    )
-    page.print(Group(*(_drawn(block, console.width) for block in parts)))
-    text: str = page.file.getvalue()  # type: ignore[attr-defined]
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    with console.capture() as captured:
+        console.print(Group(*(_drawn(block, console.width) for block in parts)), width=MAX_WIDTH)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def _apart(content: RenderableType) -> Padding:
@@ -176,10 +168,8 @@ def _cut(names: Sequence[str], longest: int) -> list[str]:
     return [cut(name, until[name]) for name in names]
 
 
-def _n_common(name: str, other: str) -> int:
-    return next(
-        (at for at, pair in enumerate(zip(name, other, strict=False)) if len({*pair}) > 1), min(len(name), len(other))
-    )
+def _n_common(*names: str) -> int:
+    return len([*takewhile(lambda letters: len({*letters}) == 1, zip(*names, strict=False))])
 
 
 def _cell(cell: blocks.Cell) -> Text:

@@ -11,15 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from nsyspipe.analysis.kernels import COLLECTIVES, KERNELS, TABLES, TRAFFIC
-from nsyspipe.analysis.traffic import (
-    DATA,
-    OTHER,
-    Dimension,
-    bubble_ns_per_step,
-    dimensions,
-    mean_over_ranks,
-    parallelism,
-)
+from nsyspipe.analysis.traffic import DATA, OTHER, bubble_ns_per_step, dimensions, mean_over_ranks, parallelism
 from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import listed, printable, ranges
 from nsyspipe.report.blocks import Field, Table, barred, of, table_of
@@ -31,8 +23,6 @@ Row = dict[str, Any]
 # How wide a terminal has room for columns that are not needed most.
 _NARROWEST, _NARROW, _USUAL, _WIDE, _WIDEST = 48, 60, 79, 92, 100
 _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nobody reads in a table
-
-
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
@@ -143,7 +133,11 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     groups = dimensions(traffic)
     if not groups:
         return None
-    degrees = [f"{listed(one.roles)}{_degree(one)}" for one in groups]
+    degrees = []
+    for one in groups:
+        ranks = [_cut(ranges(group), ",") for group in one.groups]
+        of_which = f" (ranks {_cut(ranks, '; ')})" if len(ranks) > 1 else ""
+        degrees.append(listed(one.roles) + ("" if one.size is None else f" {one.size}{of_which}"))
     if len(groups) == 1 and groups[0].size is None and groups[0].groups == (tuple(range(world_size or 0)),):
         degrees = [f"{degrees[0]} {world_size}"]  # all ranks of the job, whatever NCCL calls that
     is_part = world_size not in (None, n_ranks)
@@ -161,14 +155,6 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
         text += f": {percent_text(exposed[most] / total, 0)} of exposed communication is {whose}"
     bubble = bubble_ns_per_step(traffic, n_ranks)
     return f"{text}; ranks wait {ms_text(bubble)} of each step for other stages" if bubble else text
-
-
-def _degree(one: Dimension) -> str:
-    """Return how many ranks are in a group, and of several groups which."""
-    if one.size is None:
-        return ""
-    groups = [_cut(ranges(ranks), ",") for ranks in one.groups]
-    return f" {one.size}" + (f" (ranks {_cut(groups, '; ')})" if len(groups) > 1 else "")
 
 
 def _cut(items: Sequence[object], joint: str) -> str:

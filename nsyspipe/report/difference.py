@@ -5,29 +5,28 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from itertools import starmap
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.comparison.changes import Cause, top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Outlier
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import units
 from nsyspipe.report.blocks import Block, Facts, Field, Notes, Sentence, Table, Troubles, Word, of, table_of
-from nsyspipe.report.export import formats_of
+from nsyspipe.report.export import formats_of, lazily
 from nsyspipe.report.files import Format
 from nsyspipe.report.units import absent, beside, delta_text, metric_label, ms_text, percent_text, value_text
 from nsyspipe.report.words import subject_parts, uneven_notes
 from nsyspipe.version import __version__
 
 SIDES = ("baseline", "candidate")
-# How wide a terminal has room for both sides, intervals and verdicts of figures, and for what kernels and changes can do without.
-_BOTH, _INTERVAL, _VERDICT, _WORDS = 95, 65, 50, 79
+# How wide a terminal has room for what figures, kernels and changes can do without; both sides go last.
+_BOTH, _VERDICT, _CHANGE, _PERCENT, _WORDS, _INTERVAL = 40, 50, 62, 70, 79, 95
 _OPPOSED = "differ in sign"
 _NO_PERCENTAGE = 1000  # per cent of a baseline: so many say only that it is next to nothing, and units say more
 _LITTLE = 0.001  # of the step time: nobody asks where less comes from
@@ -50,7 +49,9 @@ def difference_blocks(
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
-        yield Sentence(outlier_text(one))
+        length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
+        without = f"without it the verdict would be {one.verdict}"
+        yield Sentence(f"Step {one.step} of the {one.side} takes {length}; {without}.")
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
@@ -79,15 +80,15 @@ def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
 
 
 def _parts(difference: RunDifference) -> Table:
-    fields = [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")]
+    fields = [Field("of the\nslowest rank", of("name"), "word"), *_times("_ns")]
     note = "a side has no step with a window on every rank, so there is nothing to split"
     is_known = difference.mean_step_time[2] is not None
     return table_of(PARTS, part_rows(difference) if is_known else [], fields, None if is_known else note)
 
 
 def _times(suffix: str) -> list[Field]:
-    sides = [Field(side, of(side + suffix, partial(value_text, "ns")), from_width=_VERDICT) for side in SIDES]
-    return [*sides, Field("change", of(f"delta{suffix}", partial(delta_text, "ns")))]
+    sides = [Field(f"{side}\nmean", of(side + suffix, partial(value_text, "ns")), from_width=_BOTH) for side in SIDES]
+    return [*sides, Field("change\nof mean", of(f"delta{suffix}", partial(delta_text, "ns")))]
 
 
 def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
@@ -107,14 +108,14 @@ def _metrics(difference: RunDifference) -> Table:
     rows, n_shown = metric_rows(difference)
     statistics = {row["statistic"] for row in rows[:n_shown]}
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
-    heading = "of the capture" if statistics == {None} else f"{of_what}\nover steps"
+    heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
-        Field(heading, shown_name, "word"),
-        *(Field(side, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
-        Field("change", partial(_metric, name="delta", write=delta_text)),
-        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points"),
+        Field(heading, lambda row: metric_label(row["metric"]) + ", mean" * (row["statistic"] == MEAN), "word"),
+        *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
+        Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
+        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
         *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
@@ -129,7 +130,7 @@ def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | Non
 def _kernels(difference: RunDifference) -> Table:
     rows = top_kernels(difference.kernels).to_pylist()
     fields = [
-        Field("kernels, mean\nper rank and step", of("name"), "name"),
+        Field("kernels, per\nrank and step", of("name"), "name"),
         *_times("_ns_per_step"),
         Field("phase", of("phase"), "word", from_width=_WORDS),
         Field("status", of("status"), "word", from_width=_WORDS),
@@ -187,11 +188,6 @@ def interval_cell(row: Mapping[str, Any]) -> str:
     """Return the same without the unit, where the cell of the difference has that too."""
     ends = {_metric(row, name, delta_text).partition(" ")[2] for name in ("delta", "ci_low", "ci_high")}
     return interval_text(row).removesuffix(f" {ends.pop()}") if len(ends) == 1 else interval_text(row)
-
-
-def shown_name(row: Mapping[str, Any]) -> str:
-    """Return a figure's name, and that it is a mean where that is so."""
-    return metric_label(row["metric"]) + (", mean" if row["statistic"] == MEAN else "")
 
 
 def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
@@ -272,12 +268,6 @@ def _interval_and_limit(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return f"{low} to {high} {word}", f"{units.decimals(counts)} {word}"
 
 
-def outlier_text(one: Outlier) -> str:
-    """Return which step alone keeps a difference from being decided."""
-    length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
-    return f"Step {one.step} of the {one.side} takes {length}; without it the verdict would be {one.verdict}."
-
-
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
@@ -304,9 +294,8 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
     texts = []
     if difference.has_capture_without_steps:
         needs = "step time, times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges"
-        texts.append(
-            f"A capture without steps: its shares and bandwidths as a whole are compared, without intervals; {needs}."
-        )
+        whole = "its shares and bandwidths as a whole are compared, without intervals"
+        texts.append(f"A capture without steps: {whole}; {needs}.")
     elif method:
         uneven = uneven_notes(zip(map(str.capitalize, SIDES), difference.evenness, strict=True))
         times = "; times are judged on means, since steps are uneven" if uneven else ""
@@ -316,9 +305,8 @@ def notes(difference: RunDifference, settings: GateSettings = NOTHING_SET) -> li
             f"{method}; no change: all of the interval within {percent_text(difference.min_effect)}."
         )
         if not difference.has_spread_between_captures:
-            texts.append(
-                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
-            )
+            unseen = "the spread between captures is not in the interval; name several as LABEL=REPORTS"
+            texts.append(f"One capture per side: {unseen}.")
     texts += [text for text in (_beside_text(difference), _signs_text(difference)) if text]
     return texts + ([f"Thresholds from {settings.file}."] if settings.file else [])
 
@@ -375,19 +363,16 @@ def rule_text(gate: Gate, settings: GateSettings) -> str:
 def cause_text(difference: RunDifference, cause: Cause) -> str:
     """Return which part of the step time changed, and what changed in structure that such a part depends on."""
     whole = delta_text("ns", difference.mean_step_time[2])
-    facts = listed(starmap(_fact_text, cause.facts), _MOST_FACTS) if cause.facts else ""
+    told = []
+    for what, unit, *both in cause.facts:  # of words that are too long for a sentence only that they differ
+        texts = [_side_text(unit, value) for value in both]
+        told.append(f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}")
+    facts = listed(told, _MOST_FACTS) if told else ""
     because = f" Probable cause, by what else changed: {facts}." if facts else ""
     if cause.n_matters > 1:
         because = f" Probable causes, by what else changed: {facts}; which of them it is cannot be told apart here."
-    return (
-        f"Mean step time changed by {whole}, {metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}.{because}"
-    )
-
-
-def _fact_text(what: str, unit: str | None, *both: float | str | None) -> str:
-    """Return a fact with both values; of words that are too long for a sentence only that they differ."""
-    texts = [_side_text(unit, value) for value in both]
-    return f"another {what}" if max(map(len, texts)) > _LONGEST_FACT else f"{what} {' -> '.join(texts)}"
+    part = f"{metric_label(cause.part)} by {delta_text('ns', cause.delta_ns)}"
+    return f"Mean step time changed by {whole}, {part}.{because}"
 
 
 def difference_document(
@@ -439,16 +424,11 @@ def difference_formats(
     difference: RunDifference, gate: Gate | None = None, *, settings: GateSettings = NOTHING_SET
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
-
-    def page() -> str:
-        from nsyspipe.report.html.difference_page import difference_page
-
-        return difference_page(difference, gate, settings=settings)
-
     return formats_of(
         "diff", identity_of(difference),
         document=partial(difference_document, difference, gate, settings=settings),
         identity_in=lambda document: json.dumps([list(map(str, document[side]["captures"])) for side in SIDES]),
         blocks=partial(difference_blocks, difference, gate, settings=settings),
-        usage="nsyspipe diff BASELINE CANDIDATE", page=page, meta=DIFF_RUNS,
+        usage="nsyspipe diff BASELINE CANDIDATE", meta=DIFF_RUNS,
+        page=partial(lazily("html.difference_page", "difference_page"), difference, gate, settings=settings),
     )  # fmt: skip

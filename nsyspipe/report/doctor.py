@@ -17,7 +17,7 @@ from nsyspipe.report.export import dumps
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.markdown import as_markdown
-from nsyspipe.report.units import bytes_text, count_text, figure_text
+from nsyspipe.report.units import bytes_text, count_text, ms_text
 from nsyspipe.report.words import few
 from nsyspipe.run.doctor import Examination
 from nsyspipe.version import __version__
@@ -39,11 +39,10 @@ _TASKS = {"analyze": "analyze reports", "convert": "convert .nsys-rep files", "c
 def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
     """Yield what a machine has, and what it can do with that."""
     yield Sentence(_machine_verdict(checks), "bold")
-    sizes = ("" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} " for one in checks)
-    rows: list[list[Cell]] = [
-        [Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for]
-        for one, size in zip(checks, sizes, strict=True)
-    ]
+    rows: list[list[Cell]] = []
+    for one in checks:
+        size = "" if one.found_bytes is None else f"{bytes_text(one.found_bytes)} "
+        rows.append([Word(one.status), _words(one.name), f"{size}{one.found}", one.needed_for])
     yield _table("What this machine has", rows)
     yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
@@ -74,16 +73,15 @@ def store_blocks(found: StoredRuns, store: str) -> Iterator[Block]:
     """Yield the runs of a store by the time of their capture, each as it is named, and those that cannot be read."""
     runs = _listed(found)
     of_labels = f" of {len(labels)} labels" if len(labels := {run["label"] for run in runs}) > 1 else ""
-    yield Sentence(
-        f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}: {store}:ID, or {store}:LABEL (its latest).", "bold"
-    )
+    n_runs = f"{len(runs)} saved run{'s'[: len(runs) != 1]}{of_labels}"
+    yield Sentence(f"{n_runs}: {store}:ID, or {store}:LABEL (its latest).", "bold")
     columns = [
         Field("ID", itemgetter("run_id"), "word"),
         Field("label", itemgetter("label"), "text"),
         Field("captured, UTC", lambda run: (run["captured_at_utc"] or "")[:16].replace("T", " "), "text", from_width=_FULL_WIDTH),
         Field("ranks", lambda run: count_text(run["n_ranks"])),
         Field("steps", lambda run: count_text(run["n_summary_steps"])),
-        Field(_STEP_TIME.short, lambda run: figure_text(_STEP_TIME, run[_STEP_TIME.column])),
+        Field(_STEP_TIME.short, lambda run: ms_text(run[_STEP_TIME.column])),
     ]  # fmt: skip
     yield table_of("Saved runs", runs, columns)
     if found.unreadable:
@@ -140,10 +138,8 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
 
 
 def _reports_verdict(found: Examination) -> str:
-    names: dict[str, list[str]] = {"yes": [], "partly": [], "no": []}
-    for one in found.capabilities:
-        if one.is_used:
-            names[one.status].append(_words(one.name))
+    used = [(one.status, _words(one.name)) for one in found.capabilities if one.is_used]
+    names = {status: [name for of_name, name in used if of_name == status] for status in ("yes", "partly", "no")}
     n_reports, n_questions = len(found.reports), sum(map(len, names.values()))
     whose = "This report answers" if n_reports == 1 else f"These {n_reports} reports answer"
     parts = [f"{whose} {len(names['yes'])} of {n_questions} questions"]

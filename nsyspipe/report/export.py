@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -16,7 +17,7 @@ from nsyspipe.report import files
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference, Side
+    from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.replay.answer import WhatIf
     from nsyspipe.report.blocks import Block
@@ -32,65 +33,44 @@ def __dir__() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Format:
-    """One kind of file."""
-
-    # returns the run that a file is of; None for a file of another kind
-    run_id_of: Callable[[Path], str | None]
-    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
-    # a format that has it
-    write: Callable[..., None]
-
-
-@dataclass(frozen=True)
 class RunFormat:
     """A format that a run can be written in, as the option of its name asks for it."""
 
     suffixes: tuple[str, ...]
     help: str
-    make: Callable[[], Format]  # imports what is heavy, since few are asked for
+    # returns the run that a file is of; None for a file of another kind
+    run_id_of: Callable[[Path], str | None]
+    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress; `top` for
+    # a format that has it
+    write: Callable[..., None]
     is_printed: bool = True
     has_top: bool = False  # whether it says how many of the costliest are shown, where that is asked for
 
 
-def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[..., str]) -> Format:
+def lazily(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of this room that is imported when it is called: few are asked for, and some are heavy."""
+    place = f"nsyspipe.report.{module}"
+    return lambda *given, **options: getattr(import_module(place), name)(*given, **options)  # noqa: PLW0108 - not yet
+
+
+def _as_text(text_of: Callable[..., str]) -> Callable[..., None]:
     def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress, **shown: int | None) -> None:
         file.write(text_of(run, **shown).encode("utf-8", errors="replace"))  # a name may hold what is no text
 
-    return Format(run_id_of, write)
+    return write
 
 
-def _markdown() -> Format:
-    from nsyspipe.report.markdown import markdown, run_id_of_markdown
-
-    return _text(run_id_of_markdown, markdown)
-
-
-def _html() -> Format:
-    from nsyspipe.report.html.page import run_id_of_page
-    from nsyspipe.report.html.run_page import run_page
-
-    return _text(run_id_of_page, run_page)
-
-
-def _csv() -> Format:
-    from nsyspipe.report.costs import costs_csv, run_id_of_csv
-
-    return _text(run_id_of_csv, costs_csv)
-
-
-def _perfetto() -> Format:
-    from nsyspipe.report.perfetto import perfetto, run_id_of_trace
-
-    return Format(run_id_of_trace, perfetto)
-
-
-FORMATS: dict[str, RunFormat] = {
-    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.", lambda: _text(files.run_id_of_document, document_text)),
-    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown, has_top=True),
-    "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.", _csv),
-    "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False, has_top=True),
-    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace for ui.perfetto.dev.", _perfetto, is_printed=False),
+FORMATS = {
+    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.",
+        files.run_id_of_document, _as_text(lazily("export", "document_text"))),
+    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.",
+        lazily("markdown", "run_id_of_markdown"), _as_text(lazily("markdown", "markdown")), has_top=True),
+    "csv": RunFormat((".csv",), "Write all rows of the tables of --top, which the column table tells apart; - prints them and nothing else.",
+        lazily("costs", "run_id_of_csv"), _as_text(lazily("costs", "costs_csv"))),
+    "html": RunFormat((".html",), "Write one self-contained page with charts.",
+        lazily("html.page", "run_id_of_page"), _as_text(lazily("html.run_page", "run_page")), is_printed=False, has_top=True),
+    "perfetto": RunFormat((".pftrace", ".perfetto-trace"), "Write a trace for ui.perfetto.dev.",
+        lazily("perfetto", "run_id_of_trace"), lazily("perfetto", "perfetto"), is_printed=False),
 }  # fmt: skip
 SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
@@ -142,7 +122,7 @@ def write(
         text = formats[name].text()
         files.write_text(path, text, inputs, may_replace=lambda: force or formats[name].identity_of(path) == identity)
         return
-    chosen, run_id = FORMATS[name].make(), answer.header.run_id
+    chosen, run_id = FORMATS[name], answer.header.run_id
     shown = None if steps is None else check_steps(answer.steps(), steps)
     some = {} if ranks is None else {"ranks": answer.chosen_ranks(ranks)}
     with files.writing(path, answer.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
@@ -160,16 +140,16 @@ def _of_answer(answer: object) -> tuple[dict[str, files.Format], object, list[Pa
     match answer:
         case RunDifference():
             formats, identity = difference.difference_formats(answer), difference.identity_of(answer)
-            sides: tuple[Side, ...] = (answer.baseline, answer.candidate)
+            runs = [*answer.baseline.runs, *answer.candidate.runs]
         case Scoreboard():
             formats, identity = scoreboard.scoreboard_formats(answer), scoreboard.identity_of(answer)
-            sides = answer.sides
+            runs = [run for side in answer.sides for run in side.runs]
         case WhatIf(run=Run() as run):
-            return whatif.whatif_formats(answer, run), answer.run_id, list(run.inputs)
+            formats, identity, runs = whatif.whatif_formats(answer, run), answer.run_id, [run]
         case _:
             needed = "a run, a difference, a scoreboard or a what-if"
             raise OptionError.of_kind("answer", answer, needed, "write(load(RUN), PATH)")
-    return formats, identity, [path for side in sides for run in side.runs for path in run.inputs]
+    return formats, identity, [path for run in runs for path in run.inputs]
 
 
 def dashboard(

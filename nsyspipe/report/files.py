@@ -10,12 +10,14 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.names import decoded
 from nsyspipe.nsys.files import claimed_file, make_readable
 from nsyspipe.store.layout import run_ids
+
+Answer: TypeAlias = Callable[[], bool]  # asked only where a file is in the way
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,10 @@ class Format:
     identity_of: Callable[[Path], object]
 
 
-def head_of(path: Path) -> str:
+def head_of(path: Path, n_bytes: int = 65536) -> str:
     """Return how a text file begins, where it says whose it is; nothing of a file that cannot be read."""
     try:
-        return _content(path, 65536).decode("utf-8", "replace")
+        return _content(path, n_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -55,18 +57,14 @@ def _content(path: Path, n_bytes: int) -> bytes:
         return file.read(n_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
 
 
-def write_text(
-    path: Path, text: str, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
-) -> None:
+def write_text(path: Path, text: str, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True) -> None:
     """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
         file.write(text.encode("utf-8", errors="replace"))
 
 
 @contextlib.contextmanager
-def writing(
-    path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
-) -> Iterator[BinaryIO]:
+def writing(path: Path, inputs: Iterable[Path], *, may_replace: Answer, is_named: bool = True) -> Iterator[BinaryIO]:
     """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it."""
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
@@ -107,7 +105,7 @@ def check_directory(given: str, name: str) -> None:
         raise _not_writable(path, error) from error
 
 
-def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]) -> None:
+def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Answer) -> None:
     """Raise if a file is in the way."""
     try:
         if not path.exists():

@@ -7,22 +7,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from nsyspipe.findings.judge import EXPOSURE, is_conditional
+from nsyspipe.model.figures import FIGURES
 from nsyspipe.report import words
 from nsyspipe.report.blocks import Sentence
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.run.run import Run
 
 # A word that is typed as it is keeps its first letter.
-_BY = re.compile("_by_[a-z]+$")  # what a figure of the evidence is split by
 _CODE_WORD = re.compile(r"^\S*[_=()\d]")
 # Suffix of a figure's name, and what writes it. The first that fits counts.
 _UNITS = (
     ("_bytes_per_s", bandwidth_text), ("_ns", ms_text), ("_bytes", bytes_text),
     ("_share", percent_text), ("_ratio", percent_text), ("", count_text),
 )  # fmt: skip
+# What figures of the evidence are called that are none of a run's, and their parts.
+_LABELS = {
+    "all_reduce": "longest all-reduce", "arrived_last": "collectives reached last", "backward_on_device": "backward on the device",
+    "bubble": "pipeline bubble", "comm_delay": "communication delayed by compute", "could_hide": "time that could hide more",
+    "exposed": "exposed comm", "exposed_grad_copy": "exposed gradient copies", "exposed_wait": "exposed waiting",
+    "first_step_is_skipped": "first step is left out", "first_step_to_median": "first step, of the median one",
+    "grad_copies": "number of gradient copies", "grad_copy": "gradient copies", "grad_copy_span": "from first to last gradient copy",
+    "held_up": "others held up", "idle_pause": "idle in pauses of the host", "is_conditional": "rests on what was not recorded",
+    "is_estimate": "an estimate", "judged_idle_launch": "idle launch, rank waited for",
+    "lateness": "delays of others", "link_nominal": "nominal bandwidth of the link", "longer_window": "window longer than the shortest",
+    "nvlink_nominal": "nominal bandwidth of NVLink", "overlap_compute": "compute beside communication",
+    "phase_excess": "excess of the phase", "replay_change": "replayed with", "replay_refused": "not replayed",
+    "replay_step_time": "step time in the replay", "replay_step_time_high": "step time in the replay, at most",
+    "replay_step_time_low": "step time in the replay, at least", "saving": "gain at most", "slowdown": "slower beside communication",
+    "slowed_by_waiting": "compute slowed by waiting", "steps_held_up": "steps in which others were held up", "wait_caused": "waiting caused",
+}  # fmt: skip
 _NOTHING = 0.0005  # less of the step time is shown as nothing, without a sign
-_OF_CAPTURE = "profiler-overhead"
-_NOT_REPLAYED, _CONDITIONAL = "not replayed", "conditional"  # stand for what is likely beside a bound
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ class Finding:
     def likely(self) -> str:
         """What stands beside the bound where findings are replayed: a share, or why there is none."""
         if self.expected is None:
-            return (_CONDITIONAL if self.is_conditional else _NOT_REPLAYED) if self.share else absent
+            return ("conditional" if self.is_conditional else "not replayed") if self.share else absent
         return self.expected[0] if self.is_clear else words.NOT_CLEAR
 
     @property
@@ -74,12 +88,12 @@ def findings_of(run: Run) -> list[Finding]:
             expected = 0.0
         evidence = json.loads(row["evidence"])
         in_replay = None if expected is None else (percent_text(expected), ms_text(expected * (step_time or 0.0)))
-        what = (row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]))
-        most = (ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible))
-        is_clear = words.is_replay_clear(evidence, summary["step_time_ns"])
-        assumed = words.assumed_text(evidence)
-        certain = is_clear, is_conditional(row), assumed
-        findings.append(Finding(*what, *most, in_replay, *certain, [*evidence_rows(evidence)]))
+        findings.append(Finding(
+            row["id"], row["severity"], row["action"], _sentence(row["title"]), _sentence(row["advice"]),
+            ms_text(saving), min(possible or 0.0, 1.0), percent_text(possible), in_replay,
+            words.is_replay_clear(evidence, summary["step_time_ns"]), is_conditional(row), words.assumed_text(evidence),
+            [*evidence_rows(evidence)],
+        ))  # fmt: skip
     return findings
 
 
@@ -89,7 +103,7 @@ def of_capture(run: Run) -> Iterator[Sentence]:
 
 
 def _is_of_capture(row: Mapping[str, Any]) -> bool:
-    return row["id"] == _OF_CAPTURE and not row["saving_ns_per_step"]
+    return row["id"] == "profiler-overhead" and not row["saving_ns_per_step"]
 
 
 def _sentence(text: str) -> str:
@@ -106,18 +120,25 @@ def evidence_rows(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _words(key: str, value: object) -> tuple[str, str]:
-    head, colon, name = key.partition(": ")
-    head = _BY.sub("", head)
-    stem = head.removesuffix("_per_step")
-    suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
-    label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
+    head, _, name = key.partition(": ")
+    column, _, split_by = head.partition("_by_")
+    stem = column.removesuffix("_per_step")
+    suffix, write = next((suffix, write) for suffix, write in _UNITS if f"_{stem}".endswith(suffix))
+    figure = FIGURES.get(column) or FIGURES.get(stem)
+    label = figure.short if figure else _label(stem.removesuffix(suffix).removeprefix("n_"))
+    label += " per step" * (stem != column and "per step" not in label)
+    parts = {"": "", "rank": f", rank {name}", "part": f", {_label(name)}"}
     if isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, list):
         text = ", ".join(map(str, value)) or absent
     else:
         text = write(value) if isinstance(value, int | float) else str(value)
-    return f"{label}{f', {name}' if colon else ''}", text
+    return label + parts.get(split_by, f", {name}"), text
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name, name.replace("_", " "))
 
 
 def order_notes(findings: Sequence[Finding]) -> list[str]:

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from nsyspipe.model.names import printable
-from nsyspipe.report.blocks import (
-    Block,
-    Cell,
-    Facts,
-    Heading,
-    Items,
-    Notes,
-    Sentence,
-    Table,
-    Tiles,
-    Troubles,
-    left_out,
-    words_of,
-)
+from nsyspipe.report import blocks
 from nsyspipe.report.files import head_of
 from nsyspipe.version import __version__
 
@@ -78,46 +65,46 @@ def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence
     return [f"| {' | '.join(line)} |" for line in (headings, marks, *cells)]
 
 
-def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> str:
+def as_markdown(parts: Iterable[blocks.Block], head: Sequence[str], command: str) -> str:
     """Write blocks in GitHub's Markdown: the lines of comments that a bot looks for first, the command last."""
-    parts = [head, *map(_lines, blocks), [f"nsyspipe {__version__}: `{command}`"]]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    texts = [head, *map(_lines, parts), [f"nsyspipe {__version__}: `{command}`"]]
+    return "\n\n".join("\n".join(lines) for lines in texts if lines) + "\n"
 
 
-def _lines(block: Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each kind
+def _lines(block: blocks.Block) -> list[str]:  # noqa: C901, PLR0911 - a case for each kind
     match block:
-        case Sentence():
+        case blocks.Sentence():
             if "bold" in block.style:  # it may begin with a name
                 return [f"**{escaped(block.text)}**"]
             return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
-        case Facts():
+        case blocks.Facts():
             return [f"{block.about}: {', '.join(escaped(part, _LONGEST_NAME) for part in block.parts)}"]
-        case Heading():
+        case blocks.Heading():
             return [f"### {escaped(block.text.removesuffix(':'))}"]
-        case Items():
+        case blocks.Items():
             return [f"- {prose(text)}" for text in block.texts]
-        case Troubles():
-            rest = left_out(block.rows, block.n_shown)
+        case blocks.Troubles():
+            rest = blocks.left_out(block.rows, block.n_shown)
             return [*(_trouble(*row) for row in block.rows[: block.n_shown]), *([f"- {prose(rest)}"] if rest else [])]
-        case Notes():
+        case blocks.Notes():
             return [prose(text) + "<br>" for text in block.texts]
-        case Tiles():
+        case blocks.Tiles():
             names, texts = zip(*((tile.name, escaped(tile.text)) for tile in block.tiles), strict=True)
             return table(names, ["number"] * len(names), [texts])
-        case Table(rows=[]) if block.note:
+        case blocks.Table(rows=[]) if block.note:
             return [prose(f"{block.caption}: {block.note}")]
-        case Table():
+        case blocks.Table():
             kinds = [column.kind for column in block.columns]
             rows = [[*map(_cell, row, kinds)] for row in block.rows[: block.n_shown]]
             headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
-            below = [prose(text) for text in (left_out(block.rows, block.n_shown), block.note) if text]
+            below = [prose(text) for text in (blocks.left_out(block.rows, block.n_shown), block.note) if text]
             return [*table(headings, kinds, rows), *(["", *below] if below else [])]
 
 
-def _cell(cell: Cell, kind: str) -> str:
+def _cell(cell: blocks.Cell, kind: str) -> str:
     if kind in {"number", "name"}:
-        return escaped(words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
-    return prose(words_of(cell), 2 * _LONGEST)
+        return escaped(blocks.words_of(cell), _LONGEST if kind == "number" else _LONGEST_NAME)
+    return prose(blocks.words_of(cell), 2 * _LONGEST)
 
 
 def _trouble(severity: str, message: str, place: str, fix: str | None) -> str:
@@ -153,8 +140,9 @@ def markdown(run: Run, top: int | None = None) -> str:
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
     head = marker("analyze", "run_id", run.header.run_id)
-    blocks = run_blocks(run, replace(COMMENT, n_top=top))
-    return as_markdown(blocks, head, "nsyspipe analyze REPORTS --html report.html")
+    return as_markdown(
+        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
+    )
 
 
 def run_id_of_markdown(path: Path) -> str | None:

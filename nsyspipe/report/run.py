@@ -13,37 +13,22 @@ import pyarrow.compute as pc
 from rich.console import Console
 
 from nsyspipe.analysis.kernels import TRAFFIC
-from nsyspipe.analysis.summary import HostFigures, host_figures
-from nsyspipe.model.figures import FIGURES, RATIOS
+from nsyspipe.analysis.summary import host_figures
+from nsyspipe.model.figures import FIGURES, PLACES, RATIOS
 from nsyspipe.model.options import DEFAULT_FINDINGS
-from nsyspipe.report import words
+from nsyspipe.report import blocks, words
 from nsyspipe.report.as_text import as_text
-from nsyspipe.report.blocks import (
-    Block,
-    Facts,
-    Field,
-    Heading,
-    Sentence,
-    Table,
-    Tile,
-    Tiles,
-    Troubles,
-    barred,
-    of,
-    table_of,
-)
+from nsyspipe.report.blocks import Field, barred, of, table_of
 from nsyspipe.report.costs import cost_tables, is_more_than_data, traffic_text
 from nsyspipe.report.findings import Finding, findings_of, of_capture, order_notes
-from nsyspipe.report.units import absent, bytes_text, figure_text, ms_text, percent_text
+from nsyspipe.report.units import absent, bytes_text, ms_text, percent_text, value_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.run.run import Run
 
 LOOP = ("data", "forward", "backward", "optimizer")  # as in a training loop
 _STEPS = ("step_time_ns", "throughput_steps_per_s")
 _SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
-SHARES = (
-    "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share",
-)  # fmt: skip
+SHARES = ("comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share", "idle_share")
 _LONGEST_REASON, _MANY_RANKS = 90, 16
 _ROOMY, _FULL_WIDTH, _WIDE, _WIDEST = 60, 79, 92, 99
 _LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
@@ -66,11 +51,7 @@ _CAUSES = {
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("comm-in-graphs", "graphs-as-a-whole", "no-memcpy", "no-memset", "no-kernels"),
 }  # fmt: skip
-# The parts of the step come first and sum to it.
-_OF_RANKS = (
-    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
-    "backward_overlap_ratio", "wait_share",
-)  # fmt: skip
+_OF_RANKS = PLACES["ranks"].split()  # the parts of the step come first and sum to it
 
 
 @dataclass(frozen=True)
@@ -99,27 +80,25 @@ def summary_text(
     return as_text(run_blocks(run, extent), console)
 
 
-def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
+def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     """Yield what a run says, the verdict first."""
     summary = run.summary().to_pylist()[0]
-    yield from (Sentence(line, "bold") for line in verdict(run).split("\n"))
-    shares = words.shares_text(run, summary["step_time_ns"])
-    in_line = [shares] if shares and extent.is_comment else []
-    yield Facts([*words.subject_parts(run, summary), *in_line], "Run")
+    yield from (blocks.Sentence(line, "bold") for line in verdict(run).split("\n"))
+    yield blocks.Facts(words.subject_parts(run, summary), "Run")
     captured = words.capture_rows(run.header.capture)
     if versions := [f"{name} {value}" for name, value in captured if name not in {"command", "CUDA"}]:
-        yield Facts((", ".join(versions),), "Captured with")
+        yield blocks.Facts((", ".join(versions),), "Captured with")
     traffic = traffic_text(run.traffic(), run.header.n_ranks, run.header.world_size)
     of_links = ((words.link_text(run.link), "dim"), (traffic, ""))
-    yield from (Sentence(text, style) for text, style in of_links if text)
+    yield from (blocks.Sentence(text, style) for text, style in of_links if text)
     if summary["n_summary_steps"] or run.is_capture:
         if tiles := key_figures(run, extent.figures):
-            yield Tiles(tiles)
-        if shares and not in_line:
-            yield Sentence(f"{shares[0].upper()}{shares[1:]}.", "dim")
-        if idle := words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run)):
-            yield Sentence(idle)
+            yield blocks.Tiles(tiles)
+        idle = words.idle_text(run.breakdown(), run.idle_calls(), words.unseen_idle(run))
+        if texts := [f"{text[0].upper()}{text[1:]}" for text in (words.shares_text(run), idle) if text]:
+            yield blocks.Sentence(". ".join(texts))
         yield rank_table(run, extent.n_ranks)
+        yield from (blocks.Sentence(text) for text in [words.phases_text(run)] if text)
     yield from host_blocks(run.host_steps(), extent.n_ranks)
     is_whole = not (extent.is_brief or extent.is_comment)
     if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
@@ -133,14 +112,14 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
         yield from () if extent.is_brief else of_capture(run)
     yield from _problems(run.problems.to_pylist(), extent)
     if extent.is_comment:
-        yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
+        yield blocks.Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
 
 
-def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
+def key_figures(run: Run, names: Sequence[str]) -> list[blocks.Tile]:
     """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
     summary, breakdown = run.summary().to_pylist()[0], run.breakdown()
     dtod = pc.sum(breakdown["dtod_ns"], skip_nulls=False, min_count=1).as_py()
-    texts = {name: figure_text(FIGURES[name], summary[name]) for name in names if name in FIGURES}
+    texts = {name: value_text(FIGURES[name].unit, summary[name]) for name in names if name in FIGURES}
     texts["grad_copy_ns"] = ms_text(pc.mean(breakdown["grad_copy_ns"], skip_nulls=False).as_py())
     if summary["dtod_ns_per_step"] is not None:  # which a capture has none of
         dtod = summary["dtod_ns_per_step"]
@@ -167,7 +146,7 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             time = f"{'at least ' if unseen else ''}{ms_text(pc.mean(breakdown[RATIOS[name][0]]).as_py())}"
             meaning = f"{time} {meaning}{unseen and f'; {unseen}'}"
         value, unit = texts[name].rsplit(" ", 1) if " " in texts[name] else (texts[name], "")
-        tiles.append(Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
+        tiles.append(blocks.Tile(label, value, unit, meaning, missing, figure.category if figure else None, time))
     return tiles
 
 
@@ -208,25 +187,22 @@ def rank_rows(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def rank_table(run: Run, n_shown: int) -> Table:
+def rank_table(run: Run, n_shown: int) -> blocks.Table:
     """Return a row per rank, of many ranks only for those that tell most."""
     rows = rank_rows(run)
     known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
     # As in the verdict: what hides under compute is said where backward was not marked.
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
-
-    def share(name: str) -> Field:
-        width = _WIDEST if name == unneeded else _FROM_WIDTH.get(name, 0)
-        return Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=width)
+    widths = _FROM_WIDTH | {unneeded: _WIDEST}
 
     meaning = "the longest delay of each step, for the rank that made it: 0 where another did"
     late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=meaning)
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
-        *(share(name) for name in _OF_RANKS if name != "wait_share" or name in known),
+        *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
         *([late] if _LATENESS in known else []),
-    ]
+    ]  # fmt: skip
     shown = set(chosen_ranks(rows, n_shown))
     unseen = words.unseen_idle(run)
     notes = [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))]
@@ -259,7 +235,7 @@ def table_note(n_shown: int, n_all: int) -> str | None:
     return f"{which} --json has all." if (which := left_out_note(n_shown, n_all)) else None
 
 
-def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> Table | None:
+def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks.Table | None:
     """Return what each phase takes of a step of that length, in the order of a training loop; None without phases."""
     rows = sorted(phase_summary.to_pylist(), key=lambda row: LOOP.index(row["phase"]))
     fields = [
@@ -276,7 +252,7 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> Table 
     return table_of("Phases, mean per step", rows, fields, note) if rows else None
 
 
-def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
+def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
     figures = host_figures(host_steps)
     if not figures:
@@ -286,9 +262,6 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
 
-    def phase(one: HostFigures, name: str) -> str:
-        return _short_ms(one.phase_ns[name])
-
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
         Field("report", words.report_name, "name", from_width=of_report),
@@ -296,18 +269,18 @@ def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
         barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
         Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
         Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
-        *(Field(name, partial(phase, name=name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        *(Field(name, partial(lambda name, one: _short_ms(one.phase_ns[name]), name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
         Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
     ]  # fmt: skip
     yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
-    yield from map(Sentence, words.host_notes(figures, n_shown))
+    yield from map(blocks.Sentence, words.host_notes(figures, n_shown))
 
 
 def _short_ms(ns: float | None) -> str:
     return words.host_ms(ns).removesuffix(" ms")
 
 
-def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[Block]:
+def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | None) -> Iterator[blocks.Block]:
     """Yield what to change first, each with the most that it could bring."""
     if not (shown := findings[: extent.n_findings]):
         return
@@ -338,18 +311,18 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     if extent.is_comment:  # which has few lines
         notes, hints = [], [*notes, *hints]
     hint, note = "; ".join(hints), "; ".join(notes)
-    yield Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
+    yield blocks.Heading(f"What to change first, and what it gives back per step{f' ({hint})' if hint else ''}", "bold")
     yield table_of("Findings", shown, fields, f"{note[:1].upper()}{note[1:]}." if note else None, is_close=True)
 
 
-def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:
+def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[blocks.Block]:
     rows = words.troubles(problems, 4 if extent.is_comment else 12)
     grave = [row for row in rows if row[0] != "info"]
     if rows and not extent.is_comment:
-        yield Troubles(rows)
+        yield blocks.Troubles(rows)
     elif grave:
-        yield Heading("Problems")
-        yield Troubles(grave, extent.n_problems, is_close=True)
+        yield blocks.Heading("Problems")
+        yield blocks.Troubles(grave, extent.n_problems, is_close=True)
     if extent.is_comment and (n_infos := len(rows) - len(grave)):
         what = f"{n_infos} of severity info" if grave else f"No errors or warnings; {n_infos} of severity info"
-        yield Sentence(f"{what} left out: nsyspipe analyze shows all.")
+        yield blocks.Sentence(f"{what} left out: nsyspipe analyze shows all.")

@@ -21,10 +21,10 @@ from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.blocks import Block, Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.costs import csv_cell, csv_text
 from nsyspipe.report.export import formats_of
-from nsyspipe.report.files import Format
+from nsyspipe.report.files import Format, head_of
 from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
-from nsyspipe.report.units import STEP_PARTS, absent, figure_text, ms_text, percent_text, rate_text
-from nsyspipe.report.words import same_problems, sources, uneven_notes
+from nsyspipe.report.units import STEP_PARTS, absent, ms_text, percent_text, rate_text, value_text
+from nsyspipe.report.words import of_world, same_problems, sources, uneven_notes
 from nsyspipe.version import __version__
 
 Row = dict[str, Any]
@@ -47,9 +47,8 @@ def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
     """Yield who is fastest, the runs of each kind with their speed-ups, what steps go to, doubts and notes."""
     yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
-    number = f"{len(board.sides)} run{'' if len(board.sides) == 1 else 's'}"
     common = [kinds[0][2]] if len(kinds) == 1 else []
-    yield Facts([number, *common, f"reference: {board.reference}"], "Runs")
+    yield Facts([of_world(len(board.sides), None, "run", "s"), *common, f"reference: {board.reference}"], "Runs")
     for _, rows, kind_text in kinds:
         if len(kinds) > 1:
             yield Heading(kind_text, "dim")
@@ -111,7 +110,10 @@ def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     fields = [_run_field(rows)]
     asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
-        cell, width = of(figure.column, partial(figure_text, figure)), 0 if figure.column == asked_for else _FIGURE * at
+        cell, width = (
+            of(figure.column, partial(value_text, figure.unit)),
+            0 if figure.column == asked_for else _FIGURE * at,
+        )
         fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
     return table_of("What steps go to", rows, fields)
 
@@ -125,28 +127,17 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
     """Return the kinds of runs that can be compared with each other, their rows in the order of the table, and what each is called."""
     rows = {row["label"]: row for row in board.table.to_pylist()}
     of_kind = [[rows[label] for label in kind.labels] for kind in board.kinds]
-    texts = [_kind_text(of[0]) for of in of_kind]
-    names = (
-        f"{_LIKE}{kind.peer}'s, {text}" if texts.count(text) > 1 else text
-        for kind, text in zip(board.kinds, texts, strict=True)
-    )
+    sizes = (of_world(first["n_ranks"], first["world_size"], "rank", "s") for first, *_ in of_kind)
+    texts = [", ".join(filter(None, [size, rows[0]["gpu_names"]])) for size, rows in zip(sizes, of_kind, strict=True)]
+    like = (f"{_LIKE}{kind.peer}'s, " for kind in board.kinds)
+    names = (of_peer * (texts.count(text) > 1) + text for of_peer, text in zip(like, texts, strict=True))
     return list(zip(board.kinds, of_kind, names, strict=True))
-
-
-def _kind_text(row: Row) -> str:
-    """Return what runs of a kind have in common: ``4 ranks, NVIDIA H200``."""
-    size = row["world_size"] or row["n_ranks"]
-    missing = f" of {size}" if row["n_ranks"] != size else ""
-    ranks = f"{row['n_ranks']}{missing} rank{'' if size == 1 else 's'}"
-    return f"{ranks}, {row['gpu_names']}" if row["gpu_names"] else ranks
 
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
     kinds = rows_by_kind(board)
-    main = max(kinds, key=lambda pair: len(pair[1]))  # of equal ones the one that was named first
-    ordered = [main, *(pair for pair in kinds if pair is not main)]
-    several = [pair for pair in ordered if len(pair[1]) > 1]
+    several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
     if len(board.sides) > 1 and not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
@@ -154,7 +145,7 @@ def headlines(board: Scoreboard) -> list[str]:
         unknown = [what for what, check in checks.items() if check == UNKNOWN_WORK]
         why = "; ".join([*([f"they {differ} in {_listed(known)}"] if known else []), *unknown])
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or ordered[:1]]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or kinds[:1]]
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
@@ -296,11 +287,6 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `SCOREBOARD`, nothing where null."""
-    return csv_text(board.table.column_names, (row.values() for row in board.table.to_pylist()))
-
-
 def identity_of(board: Scoreboard) -> str:
     """Return what tells scoreboards apart, as a hash: the run ids of their runs, in whatever order."""
     return _hashed([run.header.run_id for run in side.runs] for side in board.sides)
@@ -309,9 +295,9 @@ def identity_of(board: Scoreboard) -> str:
 def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
     """Return the identity of a board if a CSV file is of the same runs; None if it is not."""
     try:
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_FILE else ""
-        there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(text)))
-    except (OSError, ValueError, csv.Error):
+        rows = csv.DictReader(io.StringIO(head_of(path, _LARGEST_FILE)))
+        there = sorted(str(row.get("run_ids")) for row in rows)
+    except csv.Error:
         return None
     return identity_of(board) if there == sorted(map(csv_cell, board.table["run_ids"].to_pylist())) else None
 
@@ -326,9 +312,9 @@ def scoreboard_page(board: Scoreboard) -> str:
     at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
     columns = chain(*(block.columns for block in blocks if isinstance(block, Table)))
     defined = {one.heading.replace("\n", " "): one.hint for one in columns if one.hint}
-    fields = [Field("column", of("heading"), "text"), Field("formula", of("hint"), "text")]
-    rows = [{"heading": heading, "hint": hint} for heading, hint in defined.items()]
-    parts = [*blocks[:at], _chart(board), *blocks[at:], table_of("How figures are made", rows, fields)]
+    fields = [Field("column", kind="text"), Field("formula", kind="text")]
+    formulas = Table("How figures are made", fields, [[*pair] for pair in defined.items()])
+    parts = [*blocks[:at], _chart(board), *blocks[at:], formulas]
     short = {text: f"Runs like {cut(kind.peer, _SHORT)}" for kind, _, text in rows_by_kind(board)}
     title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
     return blocks_page(parts, title, (_RUNS, identity_of(board)), scripts=("scoreboard.js",), short=short)
@@ -379,14 +365,12 @@ def _parts_table(rows: Sequence[Row]) -> Table:
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
-
-    def identity_in(document: Any) -> str | None:  # noqa: ANN401 - whatever stands there
-        captures = [row["captures"] for row in document["runs"]]
-        return _hashed(captures) if document["reference"] else None
-
     formats = formats_of(
-        "compare", identity_of(board), document=partial(scoreboard_document, board), identity_in=identity_in,
+        "compare", identity_of(board), document=partial(scoreboard_document, board),
+        identity_in=lambda one: _hashed(row["captures"] for row in one["runs"]) if one["reference"] else None,
         blocks=partial(scoreboard_blocks, board), usage="nsyspipe compare RUN RUN ...",
         page=partial(scoreboard_page, board), meta=_RUNS,
     )  # fmt: skip
-    return formats | {"csv": Format(partial(scoreboard_csv, board), partial(_identity_of_csv, board=board))}
+    rows = (row.values() for row in board.table.to_pylist())
+    text = partial(csv_text, board.table.column_names, [*rows])
+    return formats | {"csv": Format(text, partial(_identity_of_csv, board=board))}

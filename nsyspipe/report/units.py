@@ -26,10 +26,9 @@ class Time(str):
     __slots__ = ("ns",)
     ns: float
 
-    @classmethod
-    def of(cls, text: str, ns: float) -> Time:
+    def __new__(cls, text: str, ns: float) -> Time:
         """Return the words of a time."""
-        time = cls(text)
+        time = super().__new__(cls, text)
         time.ns = ns
         return time
 
@@ -39,7 +38,7 @@ def ms_text(ns: float | None) -> str:
     if ns is None:
         return absent
     is_tiny = 0 < abs(ns / _NS_PER_MS) < _SMALLEST_MS
-    return Time.of(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
+    return Time(f"<{_SMALLEST_MS} ms" if is_tiny else f"{_significant(ns / _NS_PER_MS)} ms", ns)
 
 
 def in_one_unit(texts: Sequence[str], unit: str = "") -> list[str]:
@@ -123,7 +122,7 @@ def _time_text(ns: float | None) -> str:
     """Return milliseconds, and what is much shorter in microseconds or nanoseconds, until a column has one unit."""
     if ns is None or not 0 < abs(ns) < _SHORT_NS:
         return ms_text(ns)
-    return Time.of(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
+    return Time(f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns", ns)
 
 
 # Of each unit of a column: its words, and of those of a small difference the unit, its size, and below which it is small.
@@ -153,7 +152,7 @@ def delta_text(unit: str | None, delta: float | None) -> str:
     _, name, scale, least = _UNITS[unit or "count"]
     is_small = 0 < size < least
     text = f"{sign}{size / scale:.2g} {name}".rstrip() if is_small else f"{sign}{value_text(unit, size)}"
-    return Time.of(text, delta) if unit == "ns" else text
+    return Time(text, delta) if unit == "ns" else text
 
 
 def signed(value: float, told_from: float | None = None) -> str:
@@ -175,11 +174,6 @@ def decimals(size: float, told_from: float | None = None) -> str:
 
 # What the mean step time is the sum of.
 STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
-
-
-def figure_text(figure: Figure, value: float | None) -> str:
-    """Return a value of a figure with its unit."""
-    return ms_text(value) if figure.unit == "ns" else value_text(figure.unit, value)
 
 
 def metric_figure(name: str) -> Figure | None:

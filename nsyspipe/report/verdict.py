@@ -62,7 +62,8 @@ def verdict(run: Run) -> str:
     elif summary["comm_share"] == 0:
         lines = [_without_comm(summary, of_what, amount, hides_idle="graphs-as-a-whole" in severities)]
     else:
-        lines = [" ".join(_with_comm(summary, of_what, severities.keys(), _bubble_share(run), amount))]
+        bubble = (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
+        lines = [" ".join(_with_comm(summary, of_what, severities.keys(), bubble, amount))]
         late = (row for row in run.findings().to_pylist() if row["id"] == "straggler")
         lines += [
             f"{row['action'][0].upper()}{row['action'][1:]}: up to {ms_text(row['saving_ns_per_step'])} of a step{_by_part(row)}."
@@ -88,12 +89,6 @@ def _by_part(straggler: Mapping[str, Any]) -> str:
     told = sorted(((_PARTS_OF_LATE[name], ns) for name, ns in parts.items()), key=lambda pair: -pair[1])
     whose = "that computes least" if parts.keys() & _BESIDE_COMPUTE else "that is left with the shortest window"
     return f" (of the rank {whose}: {', '.join(f'{name} {ms_text(ns)}' for name, ns in told)})"
-
-
-def _bubble_share(run: Run) -> float:
-    """Return the share of step time that ranks wait for other stages of a pipeline; 0 where that is not known."""
-    wall = rank_step_ns(run)
-    return (bubble_ns_per_step(run.traffic(), run.header.n_ranks) or 0.0) / wall if wall else 0.0
 
 
 def _with_comm(
@@ -144,12 +139,10 @@ def gain_text(findings: pa.Table, step_ns: float | None, median_ns: float | None
     worth = f"up to {ms_text(saving)} ({percent_text(most)}) of each step{assumed_text(evidence)}{expected}"
     little = "Little to gain" if most < _LITTLE else "Largest gain"
     least = saving if likely is None else likely
-    more = [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least]
-    return f"{little}: {first['action']}: {worth}.{_conditional_text(more[0], step_ns) if more else ''}"
-
-
-def _conditional_text(finding: Mapping[str, Any], step_ns: float) -> str:
-    """Return what a finding could bring that rests on what was not recorded; only what links the GPUs is such."""
-    saving = finding["saving_ns_per_step"]
-    worth = f"{ms_text(saving)} ({percent_text(min(saving / step_ns, 1.0))})"
-    return f" Perhaps more: {finding['action']}: up to {worth}; NCCL_DEBUG=INFO (--nccl-log) tells."
+    text = f"{little}: {first['action']}: {worth}."
+    # Of what rests on what was not recorded the first; only what links the GPUs is such.
+    for row in [row for row in rows[1:] if is_conditional(row) and row["saving_ns_per_step"] > least][:1]:
+        share = percent_text(min(row["saving_ns_per_step"] / step_ns, 1.0))
+        text += f" Perhaps more: {row['action']}: up to {ms_text(row['saving_ns_per_step'])} ({share})"
+        text += "; NCCL_DEBUG=INFO (--nccl-log) tells."
+    return text

@@ -8,25 +8,13 @@ from typing import Any
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.replay.answer import OF_TRANSFER, Scenario, WhatIf
-from nsyspipe.report import words
-from nsyspipe.report.blocks import (
-    Block,
-    Facts,
-    Field,
-    Heading,
-    Items,
-    Sentence,
-    Table,
-    Track,
-    Troubles,
-    table_of,
-    with_column,
-)
+from nsyspipe.report import blocks, words
+from nsyspipe.report.blocks import Field, table_of
 from nsyspipe.report.export import formats_of
 from nsyspipe.report.files import Format
 from nsyspipe.report.html.page import blocks_page
 from nsyspipe.report.units import in_one_unit, ms_text, percent_text, rate_text
-from nsyspipe.report.words import Trouble, mean_step_ns, same_problems, sources
+from nsyspipe.report.words import mean_step_ns, same_problems, sources
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
@@ -103,38 +91,40 @@ def _less_or_more(found: WhatIf, one: Scenario) -> str:
     return f"{time} ({abs(gain):.1f} %) {'more' if gain < 0 else 'less'}"
 
 
-def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
+def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
     """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
-    yield Sentence(headline(found), "bold")
+    yield blocks.Sentence(headline(found), "bold")
     few = (f"{row['message'].capitalize()}; {row['fix']}." for row in found.problems if row["code"] == _FEW_STEPS)
-    yield from (Sentence(text, "bold") for text in few)
+    yield from (blocks.Sentence(text, "bold") for text in few)
     ranks = words.of_world(run.header.n_ranks, run.header.world_size, "rank", "s")
     steps = f"{found.n_steps} step{'s'[: found.n_steps != 1]} in the figures"
-    yield Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
+    yield blocks.Facts([found.label, ranks, *run.header.gpu_names, steps, *sources(run)], "Run")
     times = {"step time": found.step_time_ns, "at best, if transfers took no time,": found.limit_step_time_ns}
     figures = [f"{name} {ms_text(ns)}" for name, ns in times.items() if ns is not None]
     if found.identity_error_pct is not None:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
     if figures:
-        yield Facts(figures, "Figures")
+        yield blocks.Facts(figures, "Figures")
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
         yield menu(found, answered)
     bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
     if bounds:
-        yield Heading("What findings promise, and the replay", "dim")
-        yield Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
+        yield blocks.Heading("What findings promise, and the replay", "dim")
+        yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         if nearer := _nearer_bound(found, run):
-            yield Sentence(nearer, "dim")
-        yield Items(bounds)
+            yield blocks.Sentence(nearer, "dim")
+        yield blocks.Items(bounds)
     if len(answered) == 1:
-        yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
+        yield from (blocks.Heading("This rests on", "dim"), blocks.Items(answered[0].assumptions))
     if reasons := refusals(found):
-        yield from (Heading("Not answered", "dim"), Items(reasons))
+        yield from (blocks.Heading("Not answered", "dim"), blocks.Items(reasons))
     if len(answered) > 1:
-        yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
-    if answered and (grave := grave_problems(found)):
-        yield Troubles(grave)
+        yield blocks.Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
+    # Few steps stand in front.
+    grave = [row for row in found.problems if row["severity"] != "info" and row["code"] != _FEW_STEPS]
+    if answered and grave:
+        yield blocks.Troubles(same_problems(grave, lambda _: ""))
 
 
 def _nearer_bound(found: WhatIf, run: Run) -> str | None:
@@ -157,19 +147,11 @@ def refusals(found: WhatIf) -> list[str]:
     return [] if is_said else [f"{', '.join(labels)}: {why}" for why, labels in whose.items()]
 
 
-def grave_problems(found: WhatIf) -> list[Trouble]:
-    """Return the problems but those that are only worth knowing, and few steps, which stand in front."""
-    grave = (row for row in found.problems if row["severity"] != "info" and row["code"] != _FEW_STEPS)
-    return same_problems(grave, lambda _: "")
-
-
-def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
+def menu(found: WhatIf, rows: Sequence[Scenario]) -> blocks.Table:
     """Return what each change that was answered would bring."""
     ends = in_one_unit([ms_text(ns) for one in rows for ns in (one.low_ns, one.high_ns)])
-    spans = {
-        one.id: f"{low.rpartition(' ')[0]} to {high}"
-        for one, low, high in zip(rows, ends[::2], ends[1::2], strict=True)
-    }
+    pairs = zip(rows, ends[::2], ends[1::2], strict=True)
+    spans = {one.id: f"{low.rpartition(' ')[0]} to {high}" for one, low, high in pairs}
     fields = [
         Field("change", _row_label, "text"),
         Field("gain", partial(gain_text, found)),
@@ -182,16 +164,16 @@ def menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
 
 def _page(found: WhatIf, run: Run) -> str:
     """Return the page, whose menu has each gain and its range drawn beside zero, the largest gain as long as there is room."""
-    blocks, step = [*whatif_blocks(found, run)], found.step_time_ns
+    parts, step = [*whatif_blocks(found, run)], found.step_time_ns
     rows = [one for one in found.scenarios if one.refused is None]
     # how much less, at most, by the estimate, at least
     gains = [[step and ns and step - ns for ns in (one.low_ns, one.step_time_ns, one.high_ns)] for one in rows]
     largest = max((gain[0] or 0 for gain in gains), default=0) or 1.0
-    tracks = [Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
-    for place, block in enumerate(blocks):
-        if isinstance(block, Table):
-            blocks[place] = with_column(block, 2, Field("loss or gain", kind="track"), tracks)
-    return blocks_page(blocks, f"{found.label}: nsyspipe whatif", (_META, found.run_id), brand=found.label)
+    tracks = [blocks.Track(*(ns and ns / largest for ns in (at, low, high))) for high, at, low in gains]
+    for place, block in enumerate(parts):
+        if isinstance(block, blocks.Table):
+            parts[place] = blocks.with_column(block, 2, Field("loss or gain", kind="track"), tracks)
+    return blocks_page(parts, f"{found.label}: nsyspipe whatif", (_META, found.run_id), brand=found.label)
 
 
 def _row_label(one: Scenario) -> str:

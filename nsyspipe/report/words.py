@@ -5,28 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.summary import (
-    MUCH_RATIO,
-    Evenness,
-    HostFigures,
-    fastest_and_slowest,
-    longest_between,
-    uneven_backward,
-)
+from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.comparison.changes import has_whole_graphs
 from nsyspipe.model.names import printable, ranges
 from nsyspipe.model.problems import BACKWARD_SOURCES
-from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES, PHASE_TIMES
 from nsyspipe.model.side_files import RunCapture
-from nsyspipe.report.units import bandwidth_text, ms_text, percent_text
+from nsyspipe.report.units import STEP_PARTS, bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
+    from nsyspipe.analysis.summary import Evenness, HostFigures
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.run.run import Run
 
@@ -43,6 +38,7 @@ _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and 
 _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
 _TWO_DECIMALS_NS = range(10_000, 10_000_000)  # of the host, where they say enough of what varies from step to step
 _WAITING = "There ranks wait for each other:"
+_MUCH_OF_RANKS = 0.1  # of a step: by so much phases differ between ranks, whatever runs ahead
 HOST_AHEAD = (
     "On the host phases sum to more than the step on the device: the host runs ahead, and what it waits for may be of "
     "other steps; a phase inside of another counts in both."
@@ -63,7 +59,7 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         parts.append("a capture without steps")
     elif header.n_ranks:
         family = " found by repetition" if header.steps_from == "repetition" else family
-        left_out = [f"{_numbers(steps)} {why}" for why, steps in _left_out(run).items() if steps]
+        left_out = [f"{_numbered('step', steps)} {why}" for why, steps in _left_out(run).items() if steps]
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         parts.append(f"{steps} ({', '.join(left_out)})" if left_out else steps)
     return [*parts, *backward_source(run)]
@@ -77,13 +73,6 @@ def _left_out(run: Run) -> dict[str, list[int]]:
     others = {*number.unique().to_pylist()} - counted - skipped
     uneven = others - cut_off
     return {"skipped": sorted(skipped), "cut off": sorted(others - uneven), "not on every rank": sorted(uneven)}
-
-
-def _numbers(steps: Sequence[int]) -> str:
-    """Return ``step 3``, ``steps 3, 7`` or, where they follow each other, ``steps 3 to 7``."""
-    if len(steps) > _TWO and steps[-1] - steps[0] == len(steps) - 1:
-        return f"steps {steps[0]} to {steps[-1]}"
-    return f"step{'s'[: len(steps) != 1]} {few([*map(str, steps)], 6)}"
 
 
 def backward_source(run: Run) -> list[str]:
@@ -140,10 +129,12 @@ def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
 
 
 def uneven_text(evenness: Evenness) -> str:
-    """Return ``steps are uneven``, with mean and median, whether any step is like the median, and the pattern."""
+    """Return ``steps are uneven``, with mean and median, how many steps are like the median if few are, and the pattern."""
     text = f"steps are uneven: mean {ms_text(evenness.mean)}, median {ms_text(evenness.median)}"
     if evenness.is_median_nobodys:
         text += ", which no step takes"
+    elif 2 * evenness.n_near < evenness.n_steps:
+        text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10 % of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
     levels = short, long = ms_text(evenness.levels[0]), ms_text(evenness.levels[1])
@@ -154,7 +145,7 @@ def uneven_text(evenness: Evenness) -> str:
     is_long_rarer = 2 * evenness.n_long <= evenness.n_steps
     rare, usual = reversed(levels) if is_long_rarer else levels
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
-    return f"{text}; {every} {_compared(*evenness.levels, is_longer=is_long_rarer)} ({rare} instead of {usual})"
+    return f"{text}; {every} takes {rare} instead of {usual}"
 
 
 def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
@@ -163,28 +154,37 @@ def uneven_notes(sides: Iterable[tuple[str, Iterable[Evenness]]]) -> list[str]:
     return [f"{name}: {uneven_text(captures[0])}." for name, captures in uneven if captures]
 
 
-def _compared(short: float, long: float, *, is_longer: bool) -> str:
-    """Return how much longer or shorter a step is; beyond twice as long a percentage is hard to read."""
-    if not is_longer:
-        return f"is about {percent_text((long - short) / long, 0)} shorter"
-    if short > 0 and long < _TWO * short:
-        return f"is about {percent_text((long - short) / short, 0)} longer"
-    return f"takes about {long / short:.1f} times as long" if short > 0 else "is longer"
-
-
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
     """Return the mean step time that savings are shares of: of a mean, none can exceed it. None without steps."""
     rate = summary["throughput_steps_per_s"]
     return 1e9 / rate if rate else None
 
 
-def shares_text(run: Run, median: float | None) -> str | None:
-    """Return what the shares are of where one would see that it is not the step time printed beside them."""
-    mean = rank_step_ns(run)
-    if not mean or not median or abs(mean / median - 1) < SEEN:
+def shares_text(run: Run) -> str | None:
+    """Return what the shares are of, and the parts that sum to it as far as they are known; None without steps."""
+    if not (mean := rank_step_ns(run)):
         return None
     whose = "a rank's" if run.header.n_ranks > 1 else "the"
-    return f"shares are of {whose} mean step, {ms_text(mean)}"
+    what = f"{whose} mean {'capture' if run.is_capture else 'step'}, {ms_text(mean)}"
+    of_parts = {part.short: pc.mean(run.breakdown()[part.column], skip_nulls=False).as_py() for part in STEP_PARTS}
+    known = [f"{name} {percent_text(ns / mean)}" for name, ns in of_parts.items() if ns]
+    return f"shares are of {what}" + (f": {' + '.join(known)}" if None not in of_parts.values() else "")
+
+
+def phases_text(run: Run) -> str | None:
+    """Return by what each phase differs most between ranks, from 10 % of a step on; None where none does."""
+    phases, least = run.phases(), _MUCH_OF_RANKS * (rank_step_ns(run) or 0.0)
+    grouped = phases.filter(pc.is_in(phases["step"], run.breakdown()["step"].unique())).group_by(["phase", "rank"])
+    means = grouped.aggregate([(name, "mean") for name in PHASE_TIMES]).to_pylist()
+    most: dict[str, tuple[float, str]] = {}
+    for phase, name in product({row["phase"] for row in means}, PHASE_TIMES):
+        of_ranks = [(row[f"{name}_mean"], row["rank"]) for row in means if row["phase"] == phase]
+        (low, fast), *_, (high, slow) = sorted(pair for pair in of_ranks if pair[0] is not None) * 2 or [(0.0, 0)] * 2
+        what = name.removesuffix("_ns").replace("_", " ")
+        text = f"{phase} ({what}) {ms_text(high)} on rank {slow}, {ms_text(low)} on rank {fast}"
+        most[phase] = max(most.get(phase, (0.0, "")), (high - low, text))
+    told = [text for more, text in sorted(most.values(), reverse=True) if more and more >= least]
+    return f"Phases differ by rank: {'; '.join(told)}." if told else None
 
 
 def rank_step_ns(run: Run) -> float | None:
@@ -212,6 +212,11 @@ def assumed_text(evidence: Mapping[str, Any]) -> str:
     return text + (f", assuming that communication slows compute by up to {percent_text(ratio, 0)}" if ratio else "")
 
 
+def _numbered(noun: str, numbers: Sequence[int], most: int = 6) -> str:
+    """Return ``step 3``, or ``steps 3, 5-7``."""
+    return f"{noun}{'s'[: len(numbers) != 1]} {few(ranges(numbers), most)}"
+
+
 def few(names: Sequence[str], most: int) -> str:
     """Return names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -232,8 +237,7 @@ def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> li
 
     def place_of(rows: list[Mapping[str, Any]]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
-        named = f"rank{'s'[: len(ranks) != 1]} {few(ranges(ranks), most_places)}"
-        return named if ranks else few(reports, most_places)
+        return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
     alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
     for row in problems:
@@ -268,9 +272,7 @@ def idle_text(steps: pa.Table, calls: pa.Table, unseen: str = "") -> str | None:
     call = {"dependency": ", launched in time but started late"}
     call |= {"blocked": f", {printable(calls['call'][0].as_py())[:_LONGEST_NAME]}"} if calls.num_rows else {}
     causes = sorted((pair for pair in known.items() if pair[1] / wall >= _LEAST_PART), key=lambda pair: -pair[1])
-    texts = [
-        f"{cause} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(cause, '')})" for cause, part in causes
-    ]
+    texts = [f"{name} {ms_text(part / n)} ({percent_text(part / wall)}{call.get(name, '')})" for name, part in causes]
     total = f"idle {'at least ' if unseen else ''}{ms_text(idle / n)} ({percent_text(idle / wall)})"
     return f"{total}: {', '.join(texts)}{unseen and f'; {unseen}'}"
 

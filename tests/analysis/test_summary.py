@@ -150,10 +150,12 @@ VERDICTS = [
     (figures(None, None, n_steps=0), {}), (figures(None, None), {}), (figures(None, None), {"n_ranks": 0}),
 ]  # fmt: skip
 # Means and shares by hand: half of 132 + 1400; a fifth of 400 + 600; a third of 200 + 180, and 80 more than 100; 500 less
-# than 600. Of the last there are no two levels: a quarter of 1500, half of 200 + 400.
+# than 600. Of the last two there are no two levels: a quarter of 1500, half of 200 + 400; mean and median 195, from 175.5 to
+# 214.5 only that one.
 UNEVEN = [
     [132, 1400] * 5, [100, 100, 100, 100, 600] * 2, [100, 100, 180] * 4, [600, 600, 600, 100] * 3,
     [*[100] * 11, 900] * 2, [100, 300, 300, 100, 300, 100, 100, 100], [100, 200, 400, 800],
+    [100, 150, 195, 240, 290],
 ]  # fmt: skip
 
 

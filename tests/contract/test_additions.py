@@ -45,14 +45,9 @@ ROWS = """def rows(run):
 def run_id_of_rows(path):
     return path.read_text().partition("\\n")[0]
 """
-MAKER = """def _rows() -> Format:
-    from nsyspipe.report.rows import rows, run_id_of_rows
-
-    return _text(run_id_of_rows, rows)
-
-
-FORMATS: dict[str, RunFormat] = {
-    "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.", _rows),
+MAKER = """FORMATS = {
+    "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.",
+        lazily("rows", "run_id_of_rows"), _as_text(lazily("rows", "rows"))),
 """
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
 # no text before.
@@ -74,7 +69,7 @@ ADDITIONS = {
                  "run/reports.py": {'            "timeline": self._timeline,\n': MADE}}),
     "an output format of a run": (2,
                                   {"report/rows.py": {"": ROWS},
-                                   "report/export.py": {"FORMATS: dict[str, RunFormat] = {\n": MAKER}}),
+                                   "report/export.py": {"FORMATS = {\n": MAKER}}),
     "an export version": (1, {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}}),
 }  # fmt: skip
 VERSION = "4.1.0"

@@ -126,24 +126,13 @@ def family(name, union=100, *, first=0, n_members=2):
     return Candidate(name, 1, union, first, n_members, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("reports", "chosen"),
-    [
-        ([[[family("a", 10), family("b", 20)]]], "b"),
-        ([[[family("a", 10), family("b", 90)]], [[family("a", 10)]]], "a"),
-        ([[[family("a", 10)], [family("b", 8)], [family("b", 8)]]], "b"),
-        ([[[family("b", 10, first=3), family("a", 10, first=5)]]], "b"),
-        ([[[family("b", 10), family("a", 10)]]], "a"),
-        ([[[family("epoch #", 99), family("a", 10)]], [[family("epoch #", 99)]]], "a"),
-        ([[[family("epoch #", 99)]]], "epoch #"),
-        ([[[family("a", n_members=1)]]], None),
-        ([[[family(STEP_OPTION, n_members=1)]], [[]]], STEP_OPTION),
-        ([[[]], []], None),
-        ([], None),
-    ],
-    ids=["longest", "most-reports", "sum-of-a-report", "earlier", "alphabet", "epoch", "epoch-alone", "one-member",
-         "option", "no-family", "no-report"],
-)  # fmt: skip
+@pytest.mark.parametrize(("reports", "chosen"), [
+    ([[[family("a", 10), family("b", 20)]]], "b"), ([[[family("a", 10), family("b", 90)]], [[family("a", 10)]]], "a"),
+    ([[[family("a", 10)], [family("b", 8)], [family("b", 8)]]], "b"), ([[[family("b", 10), family("a", 10)]]], "a"),
+    ([[[family("b", 10, first=3), family("a", 10, first=5)]]], "b"), ([[[family("epoch #", 99)]]], "epoch #"),
+    ([[[family("epoch #", 99), family("a", 10)]], [[family("epoch #", 99)]]], "a"), ([[[family("a", n_members=1)]]], None),
+    ([[[family(STEP_OPTION, n_members=1)]], [[]]], STEP_OPTION), ([[[]], []], None), ([], None),
+], ids=["longest", "most-reports", "sum-of-a-report", "alphabet", "earlier", "epoch-alone", "epoch", "one-member", "option", "no-family", "no-report"])  # fmt: skip
 def test_the_family_in_most_reports_is_the_steps_then_the_longest(reports, chosen):
     assert choose_host(reports, [0] * len(reports)) == chosen
 

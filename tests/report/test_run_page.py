@@ -126,13 +126,15 @@ def test_a_narrow_terminal_keeps_what_is_asked_for_and_says_what_it_left_out(rep
 
 @pytest.mark.parametrize(("key", "value", "rows"), [
     ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
-    ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
-    ("busbw_bytes_per_s", 25e9, [("busbw", "25.00 GB/s")]),
-    ("grad_copy_bytes_per_step", 2e6, [("grad copy per step", "2.00 MB")]),
-    ("n_arrived_last", 11, [("arrived last", "11")]), ("link", "SHM", [("link", "SHM")]),
-    ("is_estimate", True, [("is estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
+    ("overlap_ratio", 0.25, [("hidden by compute", "25.0 %")]),
+    ("busbw_bytes_per_s", 25e9, [("bus bandwidth", "25.00 GB/s")]),
+    ("grad_copy_bytes_per_step", 2e6, [("gradient copies per step", "2.00 MB")]),
+    ("n_arrived_last", 11, [("collectives reached last", "11")]), ("link", "SHM", [("link", "SHM")]),
+    ("is_estimate", True, [("an estimate", "yes")]), ("ranks", [0, 3], [("ranks", "0, 3")]),
     ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
-    ("link", None, []),
+    ("link", None, []), ("bytes_per_step", 2e6, [("bytes per step", "2.00 MB")]),
+    ("saving_ns_per_step_by_part", {"longer_window": 1e6}, [("gain at most per step, window longer than the shortest", "1.000 ms")]),
+    ("n_steps_held_up_by_rank", {"3": 2}, [("steps in which others were held up, rank 3", "2")]),
 ])  # fmt: skip
 def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
     assert list(evidence_rows({key: value})) == rows

@@ -21,7 +21,7 @@ from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
 from nsyspipe.report.html.page import cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import STEP_PARTS, figure_text, ms_text
+from nsyspipe.report.units import STEP_PARTS, ms_text, value_text
 from nsyspipe.store.index import StoredRuns, Unreadable, stored_runs
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import open_saved
@@ -197,7 +197,7 @@ def dashboard_page(
 def _cell(row: Mapping[str, Any], figure: Figure) -> tuple[str, bool]:
     """Return a figure in words, or why there is none, and whether there is none."""
     value = value_of(row, figure)
-    return (missing_text(row, figure), True) if value is None else (figure_text(figure, value), False)
+    return (missing_text(row, figure), True) if value is None else (value_text(figure.unit, value), False)
 
 
 def _data(runs: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def _blocks(run: Run, costs: Mapping[str, Table]) -> Iterator[Block | Chart | Fi
     yield Heading("Phases")
     if phases := run_report.phase_table(run.phase_summary(), words.rank_step_ns(run)):
         yield replace(phases, is_close=True)
+        yield from (Sentence(text) for text in [words.phases_text(run)] if text)
     else:
         yield Sentence("No NVTX range inside the steps is named like a phase.")
     yield idle_table(summary, words.unseen_idle(run)) or Sentence("Idle time by cause is not known, or there is none.")
@@ -127,7 +128,7 @@ def _head(run: Run, summary: Mapping[str, Any]) -> Iterator[Block]:
     yield Sentence(" ".join([lines[0], *new]), "bold")
     if gain:
         yield Sentence(gain, verdict="gain")
-    captured, shares = run.header.captured_at_utc, words.shares_text(run, summary["step_time_ns"])
+    captured, shares = run.header.captured_at_utc, words.shares_text(run)
     when = captured and f"captured {captured[:10]} {captured[11:16]} UTC"
     facts = [*words.subject_parts(run, summary), *words.hosts_text(run), when, shares]
     yield Facts([*filter(None, facts)], "Run")
