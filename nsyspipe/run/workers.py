@@ -7,13 +7,11 @@ directory, and they end when the process that started them is gone, whatever end
 """
 
 import contextlib
-import gc
 import importlib
 import os
 import pickle
 import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -25,12 +23,10 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
-from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl
+from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl, set_up_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-OBJECTS = 200_000  # so many new ones, before garbage is looked for: what is imported stays, and would be looked through each time
 
 # The package is found by its place: the directory around it is not searched for anything else.
 _START = """\
@@ -48,7 +44,6 @@ except Exception as error:
 serve(parent)
 """
 _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
-_LENGTH = struct.Struct("!Q")
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
@@ -106,8 +101,8 @@ class Workers(ThreadPoolExecutor):
         process = self._process()
         try:
             _send(cast("IO[bytes]", process.stdin), request)
-            payload = _received(cast("IO[bytes]", process.stdout))
-        except (OSError, EOFError, MemoryError) as failure:
+            payload = pickle.load(cast("IO[bytes]", process.stdout))  # noqa: S301 - from a process of ours
+        except (OSError, EOFError, pickle.UnpicklingError, MemoryError) as failure:
             if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
                 process.kill()
             try:
@@ -146,8 +141,7 @@ class Workers(ThreadPoolExecutor):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
-            env={"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-            | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         with self._lock:
             self._processes.append(process)
@@ -171,19 +165,9 @@ def dead_worker(status: int | None = None) -> InputError:
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
-    file.writelines((_LENGTH.pack(len(payload)), payload))
+    """Send a pickle as bytes: where it cannot be loaded, the other side still knows where it ends."""
+    pickle.dump(payload, file, protocol=5)
     file.flush()
-
-
-def _received(file: IO[bytes]) -> bytes:
-    """Return what the other side has sent; `EOFError` if it is gone, before or in the midst of it."""
-    head = file.read(_LENGTH.size)
-    if len(head) == _LENGTH.size:
-        (length,) = _LENGTH.unpack(head)
-        payload = file.read(length)
-        if len(payload) == length:
-            return payload
-    raise EOFError
 
 
 def serve(parent: int) -> None:
@@ -193,15 +177,15 @@ def serve(parent: int) -> None:
     if os.getppid() != parent:  # it was gone before
         os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+    set_up_process()
     without_other_frames()
-    gc.set_threshold(OBJECTS)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
         importlib.import_module("nsyspipe.run.gather")
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while request := _received(requests):
-            _send(answers, _outcome(request))
+    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
+        while True:
+            _send(answers, _outcome(pickle.load(requests)))  # noqa: S301 - from our parent
 
 
 def _outcome(request: bytes) -> bytes:
@@ -230,7 +214,7 @@ def _look_for(parent: int) -> None:
 def without_other_frames() -> None:
     """Keep pandas and polars, which libraries load (0.25 s, 45 MB), out of a process that is ours alone."""
     if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
-        sys.meta_path.insert(0, _NoOtherFrames())
+        sys.meta_path.insert(0, _NoOtherFrames())  # None among `sys.modules` is what Arrow does not understand
 
 
 class _NoOtherFrames:
