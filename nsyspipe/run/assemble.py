@@ -62,7 +62,8 @@ def merge(
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launched, max(there, default=-1) + 1 or None)
+    size = world_size(digests, sidecars, log, launched)
+    size = max(there, default=-1) + 1 or None if size is None else size
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
@@ -87,7 +88,7 @@ def merge(
     collectives = comm.collective_figures(*of_collectives)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    told_size, n_processes = told_world_size(digests, sidecars.world_size), len(placed or hosts)
+    told_size, n_processes = told_world_size(digests, sidecars), len(placed or hosts)
     is_more = told_size is not None and n_processes > told_size
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),

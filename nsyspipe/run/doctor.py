@@ -71,7 +71,7 @@ def examine(
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
     launched = launcher_size(ranks_or_hosts(digests), sidecars)
-    size = world_size(digests, beside.log, sidecars.world_size, launched)
+    size = world_size(digests, sidecars, beside.log, launched)
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):

@@ -27,7 +27,7 @@ from nsyspipe.nsys.find_reports import (
 )
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
-from nsyspipe.run.gather import Rank, ReportDigest
+from nsyspipe.run.gather import Gathered, Rank, ReportDigest
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -69,18 +69,25 @@ def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
     return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
 
 
-# What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
-_Identity: TypeAlias = "tuple[ReportDigest, object, object, str]"
-
-
-def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> Iterator[_Identity]:
+def _identities(
+    digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars
+) -> Iterator[tuple[ReportDigest, object, object, str]]:
+    """Yield what tells runs apart: report, key, the value that all reports have alike, and words if they do not."""
     for at, digest in enumerate(digests):
         status = Path(digest.path).stat()
         yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
     for rank in ranks:
         if (start := rank.report.facts.session_start_utc_ns) is not None:
             yield rank.report, ("capture", start, rank.process.process_id), rank.argument, _TWICE
-    yield from _variables(digests, ranks)
+    for digest in digests:
+        if (size := digest.facts.number("WORLD_SIZE")) is not None:
+            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
+    for rank in ranks:
+        if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
+            yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
+    for variable, digest in itertools.product(JOB_VARIABLES, digests):
+        if value := _text(digest, variable):
+            yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
     for argument, (sidecar, _) in sidecars.by_argument.items():
         alike: dict[object, tuple[object, str]] = {
             "name": (sidecar.facts.name, "their sidecars name two captures"),
@@ -89,22 +96,9 @@ def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSide
         for entry in sidecar.ranks:  # a capture of the same name, made again elsewhere
             words = f"their sidecars are of two captures, each with a rank {entry.rank}"
             alike[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
-        for key, (value, words) in alike.items():
-            if value is not None:
-                yield digests[argument], ("sidecar", key), value, _DIFFERENT.format(words)
-
-
-def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
-    for digest in digests:
-        if (size := digest.facts.number("WORLD_SIZE")) is not None:
-            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
-    for rank in ranks:
-        if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
-            yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
-    for variable in JOB_VARIABLES:
-        for digest in digests:
-            if value := _text(digest, variable):
-                yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
+        for key, (told, words) in alike.items():
+            if told is not None:
+                yield digests[argument], ("sidecar", key), told, _DIFFERENT.format(words)
 
 
 def _text(digest: ReportDigest, variable: str) -> str:
@@ -118,10 +112,8 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
-        fix += f": {' or '.join([*groups][:_SHOWN])}{more}"
-    else:
-        fix += ", or number them yourself with --rank-map"
-    return RankConflictError(names, what, fix=fix)
+        return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
+    return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
 
 
 def check_several_runs(arguments: Iterable[str]) -> None:
@@ -257,35 +249,32 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     return size if size is not None and size > max(numbers, default=0) else None
 
 
-def told_world_size(digests: Sequence[ReportDigest], of_sidecars: int | None) -> int | None:
+def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None) -> int | None:
     """Return the captured WORLD_SIZE, else what the sidecars say: the ranks of the job, not of a communicator."""
     captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
-    return next((size for size in captured if size is not None), of_sidecars)
+    return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
 def world_size(
     digests: Sequence[ReportDigest],
+    sidecars: RunSidecars | None = None,
     log: NcclLog | None = None,
-    of_sidecars: int | None = None,
     launched: int | None = None,
-    n_named: int | None = None,
 ) -> int | None:
-    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says.
-
-    Where only some of its reports are read, these ranks' and the others' numbers say it at last, as `n_named`.
-    """
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
-    known = told_world_size(digests, of_sidecars), launched, largest, n_named
+    known = told_world_size(digests, sidecars), launched, largest
     return next((size for size in known if size is not None), None)
 
 
-def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -> list[int]:
+def run_sizes(gathered: Gathered) -> list[int]:
     """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
+    digests = gathered.digests
     n_ranks = sum(len(digest.processes) for digest in digests)
     launched = [digest.facts.number(name) for digest in digests for name in LAUNCHER_SIZES.values()]
     possible = {size for size in launched if size is not None and size >= n_ranks}
-    return sorted({n_ranks, world_size(digests, of_sidecars=of_sidecars) or n_ranks, *possible})
+    return sorted({n_ranks, world_size(digests, gathered.sidecars) or n_ranks, *possible})
 
 
 def stem_rank(path: str) -> int | None:

@@ -84,7 +84,7 @@ class ReportRun(Run):
         """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
         pids = {process.pid for digest in gathered.digests for process in digest.processes}
-        return log and log.of_run(pids, run_sizes(gathered.digests, gathered.sidecars.world_size))
+        return log and log.of_run(pids, run_sizes(gathered))
 
     @cached_property
     def _tables(self) -> RunTables:
@@ -106,7 +106,7 @@ class ReportRun(Run):
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
         (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
         if given is not None and log is None and ranks.num_rows:
-            sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
+            sizes = run_sizes(self._gathered)
             problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]

@@ -62,10 +62,9 @@ class Workers(ThreadPoolExecutor):
         self._lock, self._own = threading.Lock(), threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: InputError | None = None
-        self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
-        self._together = threading.Barrier(number)  # else one thread could take what starts the process of another
+        self._together = threading.Barrier(number)  # else one thread could start the process of another
         try:
             for _ in range(number):
                 super().submit(self._begin)
@@ -83,7 +82,8 @@ class Workers(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
         """End the processes, once they have made all calls that are not cancelled."""
-        self._together.abort()
+        if cancel_futures:  # also starts: those that wait for the others would wait for good
+            self._together.abort()
         super().shutdown(wait, cancel_futures=cancel_futures)
         for process in self._processes if wait else ():
             with contextlib.suppress(BrokenPipeError), process:
@@ -91,14 +91,36 @@ class Workers(ThreadPoolExecutor):
 
     def kill(self) -> None:
         """End the processes at once; there is nothing of theirs that could be half done."""
+        self._given_up(dead_worker())
+        for process in self._processes:
+            process.kill()
+
+    def _begin(self) -> None:
+        """Start the process of this thread, which lives as long as it does."""
+        self._together.wait()
+        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         with self._lock:
-            self._is_killed = True
-            for process in self._processes:
-                process.kill()
+            if self._error is not None:
+                return
+            try:
+                self._own.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                    [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
+                    env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                )
+                self._processes.append(self._own.process)
+            except (OSError, MemoryError) as error:
+                reason = getattr(error, "strerror", None) or "no memory is left"
+                problem = f"a worker process cannot be started ({reason})"
+                self._error = InputError("analysis", problem, fix=_FEWER)
 
     def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
-        """Have a call made by this thread's process; the error that it raises, or an `InputError` if the process is gone."""
-        process = self._process()
+        """Have a call made by this thread's process; the error that it raises, or an `InputError` if one of all is gone."""
+        if self._error is not None:
+            raise self._error
+        process: subprocess.Popen[bytes] = self._own.process
         try:
             _send(cast("IO[bytes]", process.stdin), request)
             payload = pickle.load(cast("IO[bytes]", process.stdout))  # noqa: S301 - from a process of ours
@@ -115,39 +137,6 @@ class Workers(ThreadPoolExecutor):
         if error is not None:
             raise error
         return value
-
-    def _begin(self) -> None:
-        self._together.wait()
-        self._process()
-
-    def _process(self) -> subprocess.Popen[bytes]:
-        """Return the process of this thread, which lives as long as it does; once one of all has died, raise that error."""
-        if self._error is not None:
-            raise self._error
-        if not hasattr(self._own, "process"):
-            try:
-                self._own.process = self._started()
-            except (OSError, MemoryError) as error:
-                reason = getattr(error, "strerror", None) or "no memory is left"
-                problem = f"a worker process cannot be started ({reason})"
-                raise self._given_up(InputError("analysis", problem, fix=_FEWER)) from error
-        return cast("subprocess.Popen[bytes]", self._own.process)
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        """Start one process."""
-        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-            [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        )
-        with self._lock:
-            self._processes.append(process)
-            if self._is_killed:
-                process.kill()
-        return process
 
     def _given_up(self, error: InputError) -> InputError:
         """Refuse all calls that are left, and those to come; return the first error of all processes."""
