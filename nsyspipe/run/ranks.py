@@ -69,25 +69,18 @@ def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
     return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
 
 
-def _identities(
-    digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars
-) -> Iterator[tuple[ReportDigest, object, object, str]]:
-    """Yield what tells runs apart: report, key, the value that all reports have alike, and words if they do not."""
+# What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
+_Identity: TypeAlias = "tuple[ReportDigest, object, object, str]"
+
+
+def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> Iterator[_Identity]:
     for at, digest in enumerate(digests):
         status = Path(digest.path).stat()
         yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
     for rank in ranks:
         if (start := rank.report.facts.session_start_utc_ns) is not None:
             yield rank.report, ("capture", start, rank.process.process_id), rank.argument, _TWICE
-    for digest in digests:
-        if (size := digest.facts.number("WORLD_SIZE")) is not None:
-            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
-    for rank in ranks:
-        if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
-            yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
-    for variable, digest in itertools.product(JOB_VARIABLES, digests):
-        if value := _text(digest, variable):
-            yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
+    yield from _variables(digests, ranks)
     for argument, (sidecar, _) in sidecars.by_argument.items():
         alike: dict[object, tuple[object, str]] = {
             "name": (sidecar.facts.name, "their sidecars name two captures"),
@@ -99,6 +92,18 @@ def _identities(
         for key, (told, words) in alike.items():
             if told is not None:
                 yield digests[argument], ("sidecar", key), told, _DIFFERENT.format(words)
+
+
+def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
+    for digest in digests:
+        if (size := digest.facts.number("WORLD_SIZE")) is not None:
+            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
+    for rank in ranks:
+        if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
+            yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
+    for variable, digest in itertools.product(JOB_VARIABLES, digests):
+        if value := _text(digest, variable):
+            yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
 
 
 def _text(digest: ReportDigest, variable: str) -> str:
