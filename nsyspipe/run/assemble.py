@@ -2,8 +2,10 @@
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,10 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
-from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, TableSchema, conform
+from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
 from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
@@ -46,18 +48,17 @@ class RunTables:
 
 def merge(
     gathered: Gathered,
-    names: Sequence[str],
-    *,
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
-    log: NcclLog | None = None,
-    there: frozenset[int] = frozenset(),
+    log: NcclLog | None,
+    there: frozenset[int],
 ) -> RunTables:
-    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
+    """Join the digests of a run's reports; NCCL's log tells the world's size when nothing else does.
 
     Where only some of the reports are read, the ranks of all are `there`.
     """
     digests, sidecars = gathered.digests, gathered.sidecars
+    names = display_names([Path(digest.path) for digest in digests])
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
@@ -88,8 +89,8 @@ def merge(
     collectives = comm.collective_figures(*of_collectives)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    told_size, n_processes = told_world_size(digests, sidecars), len(placed or hosts)
-    is_more = told_size is not None and n_processes > told_size
+    told_size = told_world_size(digests, sidecars)
+    is_more = told_size is not None and len(numbers) > told_size
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
@@ -107,7 +108,7 @@ def merge(
             *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
             *across.problems,
             *_of_ranks(ranks, size, sidecars, there),
-            *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
+            *([problem("more-ranks-than-world", n=len(numbers), world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
             *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
@@ -156,17 +157,14 @@ def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_n
     tables = []
     for rank in ranks:
         members = rank.process.members
-        n_steps = members.num_rows
-        columns = {
-            "rank": pa.array([rank.number if is_numbered else None] * n_steps, pa.int64()),
-            "report": pa.array([names[rank.argument]] * n_steps, pa.string()),
-            "pid": np.full(n_steps, rank.process.pid),
+        columns = {name: members[name] for name in members.column_names} | {
+            "rank": [rank.number if is_numbered else None] * members.num_rows,
+            "report": [names[rank.argument]] * members.num_rows,
+            "pid": [rank.process.pid] * members.num_rows,
             "step": rank.steps,
             "host_start_ns": pc.add(members["start_ns"], rank.shift_ns),
             "host_end_ns": pc.add(members["end_ns"], rank.shift_ns),
             "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
-            "is_complete": members["is_complete"],
-            **{f"{phase}_ns": members[f"{phase}_ns"] for phase in PHASES},
         }
         tables.append(schema.HOST_STEPS.table(columns))
     return _joined(tables, schema.HOST_STEPS)
@@ -246,11 +244,10 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for rank in ranks:
         counts = _in_summary(rank, selection)
-        for call, blocked in rank.process.blocked_ns_by_call.items():
-            totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
+        totals.update({call: int(ns[counts].sum()) for call, ns in rank.process.blocked_ns_by_call.items()})
     ordered = sorted((-total, call) for call, total in totals.items() if total)
     rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
     return schema.IDLE_CALLS.from_rows(rows)
@@ -397,8 +394,10 @@ def _shown(numbers: Iterable[int], n_numbers: int) -> str:
 
 def problems_table(problems: Iterable[Problem]) -> pa.Table:
     """Return `schema.PROBLEMS`, the gravest first; equal ones once."""
-    ordered = sorted(
-        set(problems), key=lambda one: (one.code, -1 if one.rank is None else one.rank, one.report or "", one.message)
-    )
-    ordered.sort(key=lambda one: SEVERITIES.index(one.severity))
-    return schema.PROBLEMS.from_rows([{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in ordered])
+
+    def order(one: Problem) -> tuple[object, ...]:
+        rank = -1 if one.rank is None else one.rank
+        return SEVERITIES.index(one.severity), one.code, rank, one.report or "", one.message
+
+    rows = [{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in sorted(set(problems), key=order)]
+    return schema.PROBLEMS.from_rows(rows)

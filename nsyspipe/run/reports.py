@@ -88,17 +88,10 @@ class ReportRun(Run):
 
     @cached_property
     def _tables(self) -> RunTables:
-        chosen = self.chosen
-        tables = merge(
-            self._gathered,
-            display_names(self.paths),
-            rank_map=self.rank_map,
-            skip_first=self.skip_first,
-            log=self._log,
-            there=chosen.there if chosen else frozenset(),
-        )
-        if chosen and tables.ranks.num_rows:
-            chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+        there = self.chosen.there if self.chosen else frozenset()
+        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        if self.chosen and tables.ranks.num_rows:
+            self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
 
     @cached_property
@@ -167,7 +160,7 @@ class ReportRun(Run):
             "phase_summary": lambda: phase_summary(self._summary_phases),
             "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
-            "findings": self.judged_findings,
+            "findings": lambda: self._judged[0],
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
@@ -186,8 +179,8 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        given = {"label": self.given_label, "run_id": self.given_run_id}
-        return header_of(self._gathered, self._tables, display_names(self.paths), **given)
+        names = display_names(self.paths)
+        return header_of(self._gathered, self._tables, names, label=self.given_label, run_id=self.given_run_id)
 
     @property
     def run_id(self) -> str:
@@ -211,9 +204,6 @@ class ReportRun(Run):
     @property
     def skipped_steps(self) -> list[int]:
         return [int(step) for step in self._tables.selection.skipped]
-
-    def judged_findings(self) -> pa.Table:
-        return self._judged[0]
 
     def operations(
         self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
