@@ -62,7 +62,11 @@ def examine(
     with telling_shortage():
         counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
     together, gathered = _gathered(paths, reading, running)
-    is_several_runs = any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True))
+    runs: list[str] = []
+    if any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True)):
+        words = [word.strip("'") for word in words_of_runs(paths)]
+        runs = [word.rpartition("/")[2] for word in words]
+        runs = runs if len({*runs}) == len(runs) else words  # without directories where that tells them apart
     sidecars = together.sidecars
     log, topology, problems = read_beside(
         sidecars.sidecars, wants_log=beside.log is None, wants_topology=beside.topology is None
@@ -89,15 +93,8 @@ def examine(
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*own, *sidecars.problems, *problems),
-        runs=_names_of_runs(paths) if is_several_runs else (),
+        runs=tuple(runs),
     )
-
-
-def _names_of_runs(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return the globs that name the runs by their reports' names, without directories where that tells them apart."""
-    words = [word.strip("'") for word in words_of_runs(paths)]
-    names = [word.rpartition("/")[2] for word in words]
-    return tuple(names if len({*names}) == len(names) else words)
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:

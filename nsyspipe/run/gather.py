@@ -1,6 +1,7 @@
 """The work on one report, which any executor can run, and all reports on one step family, for which some are redone."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
@@ -153,8 +154,7 @@ def gather(
     """Digest the reports of a run, all on one step family; what a sidecar names the steps goes before what is found."""
     for path in paths:
         check_file(path)  # all of them, before any is read
-    own = executor_for(paths, jobs)
-    with contextlib.nullcontext(executor) if executor else own as running:
+    with contextlib.nullcontext(executor) if executor else executor_for(paths, jobs) as running:
         digests = _digest_all(running, [(str(path),) for path in paths], reading, on_progress)
         asks = reading.step is None and not reading.is_capture
         sidecars = run_sidecars(found, digests, asks_for_steps=asks) if found else RunSidecars()
@@ -176,15 +176,13 @@ def _agreed(
         family = named or choose_host(of_hosts, clock_shifts(digests))
         why = None if family is not None else "no process has any"
         return _redo(running, digests, reading, family), family, why
-    ranks = place(digests)
-    family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+    family = named or _chosen(digests)
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
     # Each rank may repeat something that is no family of ranges of all.
     if reading.step is None and (family is None or is_part_of_step(family)):
         again = _redo(running, digests, reading, REPETITION)
-        ranks = place(again)
-        family = choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+        family = _chosen(again)
         digests = again if family == REPETITION else digests
     digests = _redo(running, digests, reading, family)
     if family is None:
@@ -193,6 +191,11 @@ def _agreed(
         shown = reading.step.pattern if reading.step else family
         return _redo(running, digests, reading, None), None, f"{shown!r} ranges launched no kernel"
     return digests, family, None
+
+
+def _chosen(digests: Sequence[ReportDigest]) -> str | None:
+    ranks = place(digests)
+    return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
 
 
 def _with_aligned_numbers(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
@@ -262,10 +265,10 @@ def _digest_all(
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
-    families: dict[str, int] = {}
-    for name, n_ranges in (one for digest in digests for one in digest.families[:_LARGEST_FAMILIES]):
-        families[name] = families.get(name, 0) + n_ranges
-    shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_NAMED_FAMILIES])
+    families: Counter[str] = Counter()
+    for digest in digests:
+        families.update(dict(digest.families[:_LARGEST_FAMILIES]))
+    shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
     return OptionError(
         f"--step {pattern!r}",

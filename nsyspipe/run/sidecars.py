@@ -125,7 +125,7 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
             return f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's session"
         known = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
-        if known and pids and not known.keys() & pids:
+        if known and pids and pids.isdisjoint(known):
             pid, number = next(iter(known.items()))
             return f"rank {number} was process {pid}, which the report does not have"
     return None

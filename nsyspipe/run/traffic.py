@@ -78,12 +78,10 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
     matched, is_known = across.waiting, across.is_known
     is_measured = is_sized & is_known
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
-    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
-    for place, rank in enumerate(across.placed):
+    for rank, span in across.by_rank():
         own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
         starts, ends = windows[1][own_windows], windows[2][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
-        span = slice(edges[place], edges[place + 1])
         for code in np.unique(use[span]).tolist():
             of_use = np.flatnonzero(use[span] == code) + span.start
             own = of_use[chosen[of_use]]
