@@ -1,9 +1,8 @@
 """From the digests of all reports to the tables of one run: what was not seen becomes null, and a problem that says so."""
 
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ class RunTables:
     steps: pa.Table
     phases: pa.Table
     collectives: pa.Table  # as `collectives.collective_figures` returns them
-    all_collectives: Callable[[], pa.Table]  # makes `collectives.collectives_table`, which few ask for
     stragglers: pa.Table
     kernels: pa.Table  # `schema.KERNEL_COSTS`
     idle_calls: pa.Table
@@ -85,8 +83,7 @@ def merge(
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
     steps = _steps(windows, across, selection)
-    of_collectives = (across, numbers_in_order, selection.steps)
-    collectives = comm.collective_figures(*of_collectives)
+    collectives = comm.collective_figures(across, numbers_in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     told_size = told_world_size(digests, sidecars)
@@ -96,7 +93,6 @@ def merge(
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        all_collectives=functools.partial(comm.collectives_table, *of_collectives),
         stragglers=comm.stragglers_table(
             collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=bool(across.is_whole.all())
         ),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of, union
+from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
@@ -191,6 +191,12 @@ class CrossRank:
         edges = np.searchsorted(self.rows.rank, np.arange(len(self.placed) + 1)).tolist()
         return zip(self.placed, itertools.starmap(slice, itertools.pairwise(edges)), strict=True)
 
+    def waited(self, of: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
+        """Return when some operations of one rank wait for others."""
+        begun, ends = self.rows.start_ns[of], self.rows.end_ns[of]
+        until = matching.waited_until(begun, ends, waiting.column("wait_ns", of))
+        return union(begun[until > begun], until[until > begun])
+
     @property
     def is_matched(self) -> Flags:
         """Which operations are matched, among the ranks that are here."""
@@ -281,9 +287,7 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     width = len(across.placed)
     for place, (one, own) in enumerate(across.by_rank()):
         windows = slice(*np.searchsorted(rank, (place, place + 1)))
-        begun, wait = rows.start_ns[own], across.waiting.column("wait_ns", own)
-        until = matching.waited_until(begun, rows.end_ns[own], wait)
-        covered = union(begun[until > begun], until[until > begun])
+        covered = across.waited(own, across.waiting)
         waits[windows] = covered.lengths(starts[windows], ends[windows])
         beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
         exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])

@@ -26,6 +26,7 @@ from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
+from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
@@ -153,8 +154,9 @@ class ReportRun(Run):
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
+        of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {
-            "collectives": lambda: conform(merged.all_collectives(), schema.COLLECTIVES),
+            "collectives": lambda: conform(collectives_table(*of_collectives), schema.COLLECTIVES),
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),

@@ -104,8 +104,7 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
 
 def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> RunSidecars:
     """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
-    reasons = [_misfit(one, digests) for one in found.found]
-    pairs = list(zip(found.found, reasons, strict=True))
+    pairs = [(one, _misfit(one, digests)) for one in found.found]
     stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
     agreeing, conflicts = _agreeing([one for one, reason in pairs if not reason])
     sidecars = tuple(one.sidecar for one in agreeing)

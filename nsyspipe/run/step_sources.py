@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process
 from nsyspipe.analysis.phases import PhaseRanges
@@ -82,21 +81,13 @@ def process_steps(
         members = units.members if units else step_members(one.ranges, families, measured[at], family)
         if units:
             problems += _by_repetition(one.process_id, units)
-        if not has_backward:
-            backward, source = _unmarked_backward(one.ranges, launched[at], members)
-            problems += [problem(source, process_id=one.process_id)] if source else []
+        if not has_backward:  # it may be seen by what is not called so
+            of_operators = backward_of_operators(one.ranges, members)
+            backward = backward_of_thread(launched[at], members) if of_operators is None else of_operators
+            source = "backward-by-thread" if of_operators is None else "backward-by-operators"
+            problems += [] if backward is None else [problem(source, process_id=one.process_id)]
         steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
     return steps, family
-
-
-def _unmarked_backward(
-    ranges: pa.Table, sequence: LaunchSequence, members: Members
-) -> tuple[PhaseRanges | None, str | None]:
-    """Return when backward runs, by what is not called so, and the code of the problem that says by what."""
-    if (of_operators := backward_of_operators(ranges, members)) is not None:
-        return of_operators, "backward-by-operators"
-    of_thread = backward_of_thread(sequence, members)
-    return of_thread, None if of_thread is None else "backward-by-thread"
 
 
 def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:

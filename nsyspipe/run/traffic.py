@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import run_starts, union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
@@ -95,7 +94,8 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
                 beside = times.intersect(hidden).lengths(starts, ends).sum()
                 cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
-                cell["wait_ns"] = _waited(across, of_use, starts, ends) if is_known[own].all() else None
+                if matched is not None and is_known[own].all():
+                    cell["wait_ns"] = across.waited(of_use, matched).lengths(starts, ends).sum()
                 if not ((launched_in := rows.launched_in[own]) == NONE).any():
                     cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
                     cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
@@ -149,12 +149,3 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
         of_ranks = np.split(rows.n_before[own[is_first]], run_starts(rank[is_first])[1:])
         before |= dict.fromkeys(group, tuple(float(np.median(one)) for one in of_ranks))
     return before
-
-
-def _waited(across: CrossRank, of_use: Int64, starts: Int64, ends: Int64) -> int | None:
-    rows, matched = across.rows, across.waiting
-    if matched is None:
-        return None
-    begun = rows.start_ns[of_use]
-    until = waited_until(begun, rows.end_ns[of_use], matched.column("wait_ns", of_use))
-    return int(union(begun[until > begun], until[until > begun]).lengths(starts, ends).sum())
