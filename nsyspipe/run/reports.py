@@ -162,7 +162,7 @@ class ReportRun(Run):
             "phase_summary": lambda: phase_summary(self._summary_phases),
             "traffic": lambda: traffic_table(merged.across, merged.steps, is_capture=is_capture),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
-            "findings": lambda: self._judged[0],
+            "findings": self.judged_findings,
             "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
@@ -206,6 +206,9 @@ class ReportRun(Run):
     @property
     def skipped_steps(self) -> list[int]:
         return [int(step) for step in self._tables.selection.skipped]
+
+    def judged_findings(self) -> pa.Table:
+        return self._judged[0]
 
     def operations(
         self, steps: tuple[int, int] | int | None = None, ranks: Iterable[int] | int | None = None
