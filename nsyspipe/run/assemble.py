@@ -101,7 +101,7 @@ def merge(
         host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
-            *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
+            *([] if hosts and source == "order" else rank_problems),  # hosts without numbers are no ranks
             *across.problems,
             *_of_ranks(ranks, size, sidecars, there),
             *([problem("more-ranks-than-world", n=len(numbers), world_size=told_size)] if is_more else []),

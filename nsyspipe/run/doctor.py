@@ -16,7 +16,7 @@ from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
-from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
+from nsyspipe.run.ranks import check_one_run, launcher_size, number_ranks, world_size
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 
@@ -82,6 +82,8 @@ def examine(
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
         reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, is_several))
     own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
+    if beside.rank_map is not None:
+        own += number_ranks(digests, ranks_or_hosts(digests), beside.rank_map, sidecars)[2]
     for report, name in zip(reports, names, strict=True):
         if is_newer_than_tested(version := report.digest.facts.schema_version):
             own.append(problem("untested-version", version=version).at(report=name))

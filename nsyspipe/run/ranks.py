@@ -170,7 +170,8 @@ def number_ranks(
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
     if rank_map is not None:
-        return ranks_by_map(ranks, rank_map), "rank_map", []
+        numbers = ranks_by_map(ranks, rank_map)
+        return numbers, "rank_map", [*_contradictions(ranks, numbers, sidecars)]
     check_one_run(digests, ranks, sidecars)
     if (named := named_ranks(ranks, sidecars)) is not None:
         return *named, []
@@ -179,6 +180,17 @@ def number_ranks(
     by_order = {key: number for number, key in enumerate(sorted(keys))}
     unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
     return [by_order[key] for key in keys], "order", [unnamed] if keys else []
+
+
+def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> Iterator[Problem]:
+    """Say which process has another number than its capture recorded, in RANK or else in the sidecar, and how many more."""
+    recorded = [of_each for _, of_each in itertools.islice(rank_sources(ranks, sidecars), 2)]
+    told = [next((number for number in own if number is not None), None) for own in zip(*recorded, strict=True)]
+    triples = zip(ranks, numbers, told, strict=True)
+    if wrong := [one for one in triples if one[2] not in {None, one[1]}]:
+        rank, number, captured = wrong[0]
+        name, more = decoded(source_of(Path(rank.report.path)).name), f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
+        yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
 
 
 def ranks_table(
