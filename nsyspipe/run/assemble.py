@@ -19,7 +19,7 @@ from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, TableSchema, conform
 from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
-from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
+from nsyspipe.run.gather import Gathered, P, Rank, Ranks, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 from nsyspipe.run.sidecars import RunSidecars
@@ -211,7 +211,7 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _kernels(ranks: Sequence[Rank[ProcessDigest]], selection: Selection) -> pa.Table:
+def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
     tables = []
     for rank in ranks:
@@ -235,7 +235,7 @@ def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
     return np.isin(rank.steps[rank.process.windows["member"].to_numpy()], selection.steps)
 
 
-def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection: Selection) -> pa.Table:
+def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table:
     """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
@@ -259,9 +259,7 @@ _UNMATCHED = (
 )
 
 
-def _of_reports(
-    gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
-) -> Iterator[Problem]:
+def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[int, int]] = {}
     for rank in ranks:
@@ -285,9 +283,7 @@ def _of_reports(
             yield problem("no-session-start").at(report=name)
 
 
-def _of_ranks(
-    ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: RunSidecars, there: frozenset[int]
-) -> Iterator[Problem]:
+def _of_ranks(ranks: Ranks, size: int | None, sidecars: RunSidecars, there: frozenset[int]) -> Iterator[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     for rank in ranks:
         if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
@@ -313,7 +309,7 @@ def _of_ranks(
         yield problem("ranks-not-captured", n=n, world_size=size, missing=_ranks(left_out, n))
 
 
-def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
+def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
     """Tell whether several ranks ran, and no kernel is known to communicate."""
     is_several = len(ranks) > 1 or (size or 0) > 1
     return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)

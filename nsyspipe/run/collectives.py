@@ -18,7 +18,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
-from nsyspipe.run.gather import Rank
+from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
@@ -95,7 +95,7 @@ def _dense(values: Int64) -> tuple[Int64, int]:
     return index, distinct.size
 
 
-def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
+def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
     tables = [rank.process.comm.narrow for rank in ranks]
     edges = np.cumsum([0, *(table.num_rows for table in tables)]).tolist()
@@ -209,12 +209,7 @@ class CrossRank:
 
 
 def cross_rank(
-    ranks: Sequence[Rank[ProcessDigest]],
-    n_reports: int,
-    world_size: int | None,
-    *,
-    is_one_run: bool,
-    is_aligned: bool = True,
+    ranks: Ranks, n_reports: int, world_size: int | None, *, is_one_run: bool, is_aligned: bool
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
@@ -253,16 +248,14 @@ def cross_rank(
         is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
         for block in matched:
             is_lost[block] = False
-        problems += _matching_problems(rows, known, is_lost, may_differ=not (is_one_run or matched))
+        problems += _mismatches(rows, known, is_lost, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     known_offsets = None if has_parts else tuple(offsets)
     return CrossRank(tuple(placed), known_offsets, rows, sizes, known, tuple(problems), is_whole)
 
 
-def _matching_problems(
-    rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool
-) -> Iterator[Problem]:
+def _mismatches(rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
         may_differ &= np.unique(rows.rank[rows.in_step]).size > 1
         code = "different-runs" if may_differ else "unmatched-collectives"

@@ -68,9 +68,8 @@ def examine(
         runs = [word.rpartition("/")[2] for word in words]
         runs = runs if len({*runs}) == len(runs) else words  # without directories where that tells them apart
     sidecars = together.sidecars
-    log, topology, problems = read_beside(
-        sidecars.sidecars, wants_log=beside.log is None, wants_topology=beside.topology is None
-    )
+    wanted = {"wants_log": beside.log is None, "wants_topology": beside.topology is None}
+    log, topology, problems = read_beside(sidecars.sidecars, **wanted)
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -298,6 +298,9 @@ class Rank(Generic[P]):
         """First start and last end of its operations, or of its steps, aligned time."""
         first, last = self.process.span
         return first + self.shift_ns, last + self.shift_ns
+
+
+Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
 
 
 def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:

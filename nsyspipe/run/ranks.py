@@ -314,11 +314,8 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        raise OptionError(
-            "--rank-map",
-            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
-            fix="leave it out",
-        )
+        problem = f"names {unused[0]}, which is not among the reports with GPU activity or steps"
+        raise OptionError("--rank-map", problem, fix="leave it out")
     return numbers
 
 
@@ -328,9 +325,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     def tails(path: Path) -> list[str]:
         return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
 
-    names = [*tails(path), path.stem, str(path)]
-    if path.suffix != EXPORT_SUFFIX:
-        names += tails(path.with_suffix(EXPORT_SUFFIX))
+    names = [*tails(path), path.stem, str(path), *tails(path.with_suffix(EXPORT_SUFFIX))]
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 

@@ -123,9 +123,8 @@ class ShownInNotebooks:
 
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
-            raise OptionError.no_such_name(
-                f"table {short_repr(name)}", "there is no such table", str(name), self._TABLES
-            )
+            subject, problem = f"table {short_repr(name)}", "there is no such table"
+            raise OptionError.no_such_name(subject, problem, str(name), self._TABLES)
         found = getattr(self, name)
         return found() if callable(found) else found
 

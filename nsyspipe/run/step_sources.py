@@ -50,9 +50,9 @@ def process_steps(
     names = capture.operations.names
     measured: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
+        updates = (_optimizer_launches(one.operations, names) for one in events)
         measured = [
-            candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names))
-            for one in events
+            candidates(one.ranges, families, one.operations, own) for one, own in zip(events, updates, strict=True)
         ]
         if not is_decided and not reading.is_capture:
             family = choose(measured, [0] * len(events))
