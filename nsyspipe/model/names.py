@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {
@@ -67,6 +68,7 @@ def algorithm_of(name: str) -> str | None:
     return found[1] if (found := _ALGORITHM.search(name)) else None
 
 
+_MOST_NAMES = 4096  # so many kernels' are kept: the ranks of a job run the same
 _MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
 
 
@@ -79,6 +81,7 @@ def is_matrix_product(name: str) -> bool:
     return _MATRIX_PRODUCT.search(name) is not None
 
 
+@lru_cache(_MOST_NAMES)
 def is_optimizer(name: str) -> bool:
     """Tell whether a kernel updates weights, by the functor or the function that its name says.
 
@@ -91,6 +94,7 @@ def is_optimizer(name: str) -> bool:
     return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
 
 
+@lru_cache(_MOST_NAMES)
 def kernel_label(name: str) -> str:
     """Return a kernel's name without parameters and template arguments, with the functor that tells it apart.
 
