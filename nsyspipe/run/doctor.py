@@ -9,7 +9,6 @@ from pathlib import Path
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
-from nsyspipe.nsys.files import check_file
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
@@ -56,12 +55,10 @@ def examine(
 ) -> Examination:
     """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars."""
     names = display_names(paths)
-    for path in paths:
-        check_file(path)  # all of them, before any is read
     reading, beside, running = reading or Reading(), beside or Beside(), executor or SerialExecutor()
+    together, gathered = _gathered(paths, reading, running)
     with telling_shortage():
         counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
-    together, gathered = _gathered(paths, reading, running)
     runs: list[str] = []
     if any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True)):
         words = [word.strip("'") for word in words_of_runs(paths)]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts, union
+from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
 from nsyspipe.model import schema
@@ -135,17 +135,16 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
     rows = across.rows
     sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
     use = _use(rows)[sends]
-    uses = np.unique(use).tolist()
-    before: dict[int, tuple[float, ...]] = {}
-    order = np.argsort(use, kind="stable")
     # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
-    parts = np.split(sends[order], run_starts(use[order])[1:]) if rows.has_ids and uses else [sends]
-    for group, own in zip([[code] for code in uses] if rows.has_ids else [uses], parts, strict=False):
-        if not own.size or (rows.n_before[own] == NONE).any():
-            continue
-        own = own[np.lexsort((rows.n_before[own], rows.step[own], rows.rank[own]))]  # noqa: PLW2901
-        rank = rows.rank[own].astype(np.int64)
-        is_first = run_starts(rank * (int(rows.step[own].max()) + 1) + rows.step[own])
-        of_ranks = np.split(rows.n_before[own[is_first]], run_starts(rank[is_first])[1:])
-        before |= dict.fromkeys(group, tuple(float(np.median(one)) for one in of_ranks))
-    return before
+    columns = {"use": use if rows.has_ids else np.zeros_like(use), "rank": rows.rank[sends], "step": rows.step[sends]}
+    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(["use", "rank", "step"], use_threads=False)
+    of_ranks = (
+        calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False).aggregate([("n_min", "list")])
+    )
+    before: dict[int, list[float]] = {}
+    for row in of_ranks.sort_by("rank").to_pylist():
+        median = np.nan if NONE in row["n_min_list"] else float(np.median(row["n_min_list"]))
+        before.setdefault(row["use"], []).append(median)
+    known = {group: tuple(own) for group, own in before.items() if not np.isnan(own).any()}
+    groups = {one: one if rows.has_ids else 0 for one in np.unique(use).tolist()}
+    return {one: known[group] for one, group in groups.items() if group in known}
