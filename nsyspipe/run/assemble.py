@@ -252,11 +252,6 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
 _SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
-# Where payloads say sizes, and none of them belongs to a kernel: why, and what helps.
-_UNMATCHED = (
-    "NCCL's payloads fit no communication kernel",
-    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
-)
 
 
 def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
@@ -326,8 +321,11 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
         return
     gaps = {digest.size_gap for digest in digests}
     reasons = [why for gap, (why, _) in SIZE_GAPS.items() if gap in gaps]
-    why, how = (reasons[0], "nsyspipe doctor REPORTS says what records them") if reasons else _UNMATCHED
-    yield problem("no-message-size", why=why, how=how)
+    how = "nsyspipe doctor REPORTS says what records them"
+    if not reasons:  # sizes are there, and none of them belongs to a kernel
+        reasons = ["NCCL's payloads fit no communication kernel"]
+        how = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
+    yield problem("no-message-size", why=reasons[0], how=how)
 
 
 def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None) -> Iterator[Problem]:

@@ -270,12 +270,9 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
         families.update(dict(digest.families[:_LARGEST_FAMILIES]))
     shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
-    return OptionError(
-        f"--step {pattern!r}",
-        "matches no NVTX range, needed for steps",
-        found=shown or "no NVTX ranges at all",
-        fix=f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'",
-    )
+    problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"
+    fix = f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'"
+    return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
 
 
 P = TypeVar("P", ProcessDigest, HostDigest)

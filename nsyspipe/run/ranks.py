@@ -204,25 +204,24 @@ def ranks_table(
         local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
         entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
         offset = across.offsets and across.offsets[rank.argument]
-        rows.append(
-            {
-                "rank": rank.number,
-                "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
-                "report": names[rank.argument],
-                "pid": process.pid,
-                "device_id": process.device_id,
-                "device_ids": ",".join(map(str, process.device_ids)),
-                "gpu_name": facts.gpu_name(process.pid, process.device_id),
-                "host": facts.host,
-                "rank_source": source,
-                "n_kernels": process.n_kernels,
-                "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
-                "n_dtod": None if rank.report.n_graphs else process.n_dtod,
-                "clock_shift_ns": rank.shift_ns,
-                "clock_offset_ns": offset and offset.offset_ns,
-                "clock_error_ns": offset and offset.error_ns,
-            }
-        )
+        row: dict[str, object] = {
+            "rank": rank.number,
+            "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
+            "report": names[rank.argument],
+            "pid": process.pid,
+            "device_id": process.device_id,
+            "device_ids": ",".join(map(str, process.device_ids)),
+            "gpu_name": facts.gpu_name(process.pid, process.device_id),
+            "host": facts.host,
+            "rank_source": source,
+            "n_kernels": process.n_kernels,
+            "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
+            "n_dtod": None if rank.report.n_graphs else process.n_dtod,
+            "clock_shift_ns": rank.shift_ns,
+            "clock_offset_ns": offset and offset.offset_ns,
+            "clock_error_ns": offset and offset.error_ns,
+        }
+        rows.append(row)
     return schema.RANKS.from_rows(rows)
 
 

@@ -215,9 +215,8 @@ class ReportRun(Run):
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
-        return run_operations(
-            self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, jobs=self.jobs, executor=self.executor
-        )
+        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor}
+        return run_operations(self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, **running)
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:

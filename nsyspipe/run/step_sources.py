@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -103,25 +104,15 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     if repeated is None:
         return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
     n_units = repeated.units.edges.size - 1
-    return OptionError(
-        f"--steps {n_steps}",
-        "launches repeat nothing about as often",
-        found=f"{n_units} x {repeated.units.n_launches} launches",
-        fix=f"--steps {n_units}, or leave --steps out",
-    )
+    found, fix = f"{n_units} x {repeated.units.n_launches} launches", f"--steps {n_units}, or leave --steps out"
+    return OptionError(f"--steps {n_steps}", "launches repeat nothing about as often", found=found, fix=fix)
 
 
 def _by_repetition(process_id: int, repeated: RepeatedSteps) -> Iterator[Problem]:
     """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture."""
     units = repeated.units
-    yield problem(
-        "steps-by-repetition",
-        process_id=process_id,
-        n_units=units.edges.size - 1,
-        n_launches=units.n_launches,
-        agreement=f"{units.agreement:.3f}",
-        key=units.key,
-    )
+    found: dict[str, Any] = {"n_units": units.edges.size - 1, "n_launches": units.n_launches, "key": units.key}
+    yield problem("steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found)
     if not units.has_optimizer:
         yield problem("steps-without-optimizer", process_id=process_id)
     elif (n_updates := repeated.n_updates) > 1:

@@ -26,6 +26,7 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 90.0
+REPORT = SAMPLES / "ddp-4gpu-before_0.sqlite"
 eventually = functools.partial(within, DEADLINE_S)
 # What a worker is made of where nsyspipe is missing, or another one.
 WITHOUT = "sys.modules['nsyspipe'] = None"
@@ -187,9 +188,7 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
     [("tcp://127.0.0.1:9", "no scheduler of Dask answers there"), ("nothing://h:1", "unknown address scheme")],
 )
 def test_a_scheduler_that_does_not_answer_is_told(place, words):
-    said = assert_refused(
-        nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", place, **PATIENCE)
-    )
+    said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
     assert words in said
 
 
@@ -203,7 +202,7 @@ def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory
 
         pool.submit(answer)
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-        said = assert_refused(nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", address))
+        said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", address))
         assert "something else does; its dashboard has another port" in said
 
 

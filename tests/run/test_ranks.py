@@ -185,10 +185,8 @@ def test_ranks_that_are_asked_for_are_read_alone(tmp_path, asked, names, options
 
 def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp_path):
     write(tmp_path, **{name: bare(at, RANK=7 - at) for at, name in enumerate("abcd")})
-    assert numbers(nsyspipe.load(tmp_path, ranks="4,6-7")) == (
-        {"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4},
-        "env:RANK",
-    )
+    found = numbers(nsyspipe.load(tmp_path, ranks="4,6-7"))
+    assert found == ({"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4}, "env:RANK")
 
 
 def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are(tmp_path):
