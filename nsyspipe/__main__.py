@@ -1,11 +1,10 @@
 """``python -m nsyspipe``, and the console script's entry: what is asked of this process before anything is imported."""
 
-import gc
 import os
 import sys
 from types import FrameType
 
-from nsyspipe.nsys.programs import import_path
+from nsyspipe.nsys.programs import import_path, set_up_process
 
 INTERRUPTED = 130
 _SIGNALLED = 128
@@ -16,14 +15,9 @@ _AT_ONCE_S = 1.0
 def main() -> None:
     """Run the command line; asked to end, it ends as after Ctrl-C: with nothing half-written, and no process left."""
     sys.path[:] = import_path()
-    # A thread for each core is of no use here, and where memory is limited they end the process.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Arrow's own allocator keeps what was freed, beside what numpy and SQLite take: a third less at the peak without.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    set_up_process()
     # Typer reads options with pydantic, which else looks through all that is installed for plugins, and runs them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # What is imported stays: to look through it for garbage, again and again, is a tenth of a small run. As in workers.
-    gc.set_threshold(200_000)
     try:
         _catch_signals()
         from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with

@@ -290,8 +290,6 @@ class AnalysisOutputs(Outputs):
 
     def write_run(self, run: Run, stage: Stage, top: int | None, *, quiet: bool) -> None:
         """Write them all, with so many of the costliest; what is printed comes last."""
-        from nsyspipe.store.write import check_store, save
-
         formats = {name: FORMATS[name] for name in self._named}
         shown: dict[str, dict[str, Any]] = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
         numbers = run.steps()["step"].to_pylist() or [0]
@@ -299,6 +297,8 @@ class AnalysisOutputs(Outputs):
         # Nothing is written before it is known that all can be.
         files = self._files(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
         if self.out is not None:
+            from nsyspipe.store.write import check_store, save
+
             check_store(run, Path(self.out))
         if self.events:
             run.operations(steps)

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
@@ -47,6 +48,7 @@ _SAYS_NOTHING = re.compile(
     r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
     r"gpu_kernel_impl(?:_nocast)?|T\d+"
 )
+_MOST_NAMES = 4096  # so many kernels' are kept: the ranks of a job run the same
 _MATRIX_PRODUCT = re.compile(r"(?i)gemm|gemv|matmul|cutlass|xmma|wgmma|nvjet|conv|winograd|attention|fmha|flash")
 PHASE_PATTERNS: dict[str, str] = {  # in order of precedence: a text that matches several is the first
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
@@ -108,6 +110,7 @@ def is_matrix_product(name: str) -> bool:
     return _MATRIX_PRODUCT.search(name) is not None
 
 
+@lru_cache(_MOST_NAMES)
 def is_optimizer(name: str) -> bool:
     """Tell whether a kernel updates weights, by the functor or the function that its name says.
 
@@ -120,6 +123,7 @@ def is_optimizer(name: str) -> bool:
     return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
 
 
+@lru_cache(_MOST_NAMES)
 def kernel_label(name: str) -> str:
     """Return a kernel's name without parameters and template arguments, with the functor that tells it apart.
 

@@ -85,6 +85,8 @@ _KINDS = """
         their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
     rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
         -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
+    rank-map-differs (warning): --rank-map gives rank {number} to {report}, which was captured as rank {told}{more}: the map's numbers are taken
+        -> leave --rank-map out, or give each report the rank that it was captured as
     ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present; waiting, transfer, bandwidth
         and who is late are null where one of these takes part -> pass the reports of all ranks
     ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present; waiting, transfer,

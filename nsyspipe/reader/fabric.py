@@ -344,7 +344,7 @@ def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | Non
     """
     settings: dict[str | None, set[str]] = {}
     facts: dict[Process, list[tuple[int, Fact]]] = {}
-    for path in dict.fromkeys(path.absolute() for path in paths):
+    for path in {path.absolute(): path for path in paths}.values():  # each once, as it was named
         try:
             lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
             if not lines:

@@ -1,9 +1,10 @@
 """From the digests of all reports to the tables of one run: what was not seen becomes null, and a problem that says so."""
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.steps import FEW_STEPS, Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import step_times, with_ratios
 from nsyspipe.model import schema
-from nsyspipe.model.names import PHASES
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.side_files import NcclLog
 from nsyspipe.model.table import Flags, TableSchema, conform
+from nsyspipe.nsys.find_reports import display_names
 from nsyspipe.run import collectives as comm
-from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest, place, place_hosts
+from nsyspipe.run.gather import Gathered, P, Rank, Ranks, ReportDigest, place, place_hosts
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 from nsyspipe.run.sidecars import RunSidecars
@@ -32,7 +33,6 @@ class RunTables:
     steps: pa.Table
     phases: pa.Table
     collectives: pa.Table  # as `collectives.collective_figures` returns them
-    all_collectives: Callable[[], pa.Table]  # makes `collectives.collectives_table`, which few ask for
     stragglers: pa.Table
     kernels: pa.Table  # `schema.KERNEL_COSTS`
     idle_calls: pa.Table
@@ -46,23 +46,23 @@ class RunTables:
 
 def merge(
     gathered: Gathered,
-    names: Sequence[str],
-    *,
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
-    log: NcclLog | None = None,
-    there: frozenset[int] = frozenset(),
+    log: NcclLog | None,
+    there: frozenset[int],
 ) -> RunTables:
-    """Join the digests of a run's reports, called `names`; NCCL's log tells the world's size when nothing else does.
+    """Join the digests of a run's reports; NCCL's log tells the world's size when nothing else does.
 
     Where only some of the reports are read, the ranks of all are `there`.
     """
     digests, sidecars = gathered.digests, gathered.sidecars
+    names = display_names([Path(digest.path) for digest in digests])
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
     launched = None if source == "rank_map" else launcher_size(placed or hosts, sidecars)
-    size = world_size(digests, log, sidecars.world_size, launched, max(there, default=-1) + 1 or None)
+    size = world_size(digests, sidecars, log, launched)
+    size = max(there, default=-1) + 1 or None if size is None else size
     is_capture = bool(placed) and gathered.why_no_steps is not None
     numbered = _numbered(placed, numbers, is_capture=is_capture)
     is_one_run = is_surely_one_run(digests, sidecars)
@@ -83,18 +83,16 @@ def merge(
     step, start = windows["step"].to_numpy(), windows["start_ns"].to_numpy()
     selection = select_steps(step, start, np.asarray(windows["is_complete"], np.bool_), len(ranks), skip_first)
     steps = _steps(windows, across, selection)
-    of_collectives = (across, numbers_in_order, selection.steps)
-    collectives = comm.collective_figures(*of_collectives)
+    collectives = comm.collective_figures(across, numbers_in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    told_size, n_processes = told_world_size(digests, sidecars.world_size), len(placed or hosts)
-    is_more = told_size is not None and n_processes > told_size
+    told_size = told_world_size(digests, sidecars)
+    is_more = told_size is not None and len(numbers) > told_size
     return RunTables(
         ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
         phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
-        all_collectives=functools.partial(comm.collectives_table, *of_collectives),
         stragglers=comm.stragglers_table(
             collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=bool(across.is_whole.all())
         ),
@@ -103,10 +101,10 @@ def merge(
         host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
-            *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
+            *([] if hosts and source == "order" else rank_problems),  # hosts without numbers are no ranks
             *across.problems,
             *_of_ranks(ranks, size, sidecars, there),
-            *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
+            *([problem("more-ranks-than-world", n=len(numbers), world_size=told_size)] if is_more else []),
             *sidecars.problems,
             *_of_messages(across, digests),
             *_of_steps(steps, numbers_in_order, selection, gathered.why_no_steps),
@@ -155,17 +153,14 @@ def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_n
     tables = []
     for rank in ranks:
         members = rank.process.members
-        n_steps = members.num_rows
-        columns = {
-            "rank": pa.array([rank.number if is_numbered else None] * n_steps, pa.int64()),
-            "report": pa.array([names[rank.argument]] * n_steps, pa.string()),
-            "pid": np.full(n_steps, rank.process.pid),
+        columns = {name: members[name] for name in members.column_names} | {
+            "rank": [rank.number if is_numbered else None] * members.num_rows,
+            "report": [names[rank.argument]] * members.num_rows,
+            "pid": [rank.process.pid] * members.num_rows,
             "step": rank.steps,
             "host_start_ns": pc.add(members["start_ns"], rank.shift_ns),
             "host_end_ns": pc.add(members["end_ns"], rank.shift_ns),
             "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
-            "is_complete": members["is_complete"],
-            **{f"{phase}_ns": members[f"{phase}_ns"] for phase in PHASES},
         }
         tables.append(schema.HOST_STEPS.table(columns))
     return _joined(tables, schema.HOST_STEPS)
@@ -216,7 +211,7 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _kernels(ranks: Sequence[Rank[ProcessDigest]], selection: Selection) -> pa.Table:
+def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
     tables = []
     for rank in ranks:
@@ -240,16 +235,15 @@ def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
     return np.isin(rank.steps[rank.process.windows["member"].to_numpy()], selection.steps)
 
 
-def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection: Selection) -> pa.Table:
+def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table:
     """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for rank in ranks:
         counts = _in_summary(rank, selection)
-        for call, blocked in rank.process.blocked_ns_by_call.items():
-            totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
+        totals.update({call: int(ns[counts].sum()) for call, ns in rank.process.blocked_ns_by_call.items()})
     ordered = sorted((-total, call) for call, total in totals.items() if total)
     rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
     return schema.IDLE_CALLS.from_rows(rows)
@@ -258,16 +252,9 @@ def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection
 _SHOWN = 8
 # The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
 _IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
-# Where payloads say sizes, and none of them belongs to a kernel: why, and what helps.
-_UNMATCHED = (
-    "NCCL's payloads fit no communication kernel",
-    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
-)
 
 
-def _of_reports(
-    gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
-) -> Iterator[Problem]:
+def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:
     """Place the reports' own problems; `is_hidden`: in the figures' steps communication may have run that was not seen."""
     numbers: dict[int, dict[int, int]] = {}
     for rank in ranks:
@@ -291,9 +278,7 @@ def _of_reports(
             yield problem("no-session-start").at(report=name)
 
 
-def _of_ranks(
-    ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: RunSidecars, there: frozenset[int]
-) -> Iterator[Problem]:
+def _of_ranks(ranks: Ranks, size: int | None, sidecars: RunSidecars, there: frozenset[int]) -> Iterator[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     for rank in ranks:
         if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
@@ -319,7 +304,7 @@ def _of_ranks(
         yield problem("ranks-not-captured", n=n, world_size=size, missing=_ranks(left_out, n))
 
 
-def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
+def _lacks_comm(ranks: Ranks, size: int | None) -> bool:
     """Tell whether several ranks ran, and no kernel is known to communicate."""
     is_several = len(ranks) > 1 or (size or 0) > 1
     return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
@@ -336,8 +321,11 @@ def _of_messages(across: comm.CrossRank, digests: Sequence[ReportDigest]) -> Ite
         return
     gaps = {digest.size_gap for digest in digests}
     reasons = [why for gap, (why, _) in SIZE_GAPS.items() if gap in gaps]
-    why, how = (reasons[0], "nsyspipe doctor REPORTS says what records them") if reasons else _UNMATCHED
-    yield problem("no-message-size", why=why, how=how)
+    how = "nsyspipe doctor REPORTS says what records them"
+    if not reasons:  # sizes are there, and none of them belongs to a kernel
+        reasons = ["NCCL's payloads fit no communication kernel"]
+        how = "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)"
+    yield problem("no-message-size", why=reasons[0], how=how)
 
 
 def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: str | None) -> Iterator[Problem]:
@@ -396,8 +384,10 @@ def _shown(numbers: Iterable[int], n_numbers: int) -> str:
 
 def problems_table(problems: Iterable[Problem]) -> pa.Table:
     """Return `schema.PROBLEMS`, the gravest first; equal ones once."""
-    ordered = sorted(
-        set(problems), key=lambda one: (one.code, -1 if one.rank is None else one.rank, one.report or "", one.message)
-    )
-    ordered.sort(key=lambda one: SEVERITIES.index(one.severity))
-    return schema.PROBLEMS.from_rows([{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in ordered])
+
+    def order(one: Problem) -> tuple[object, ...]:
+        rank = -1 if one.rank is None else one.rank
+        return SEVERITIES.index(one.severity), one.code, rank, one.report or "", one.message
+
+    rows = [{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in sorted(set(problems), key=order)]
+    return schema.PROBLEMS.from_rows(rows)

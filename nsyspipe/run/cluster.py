@@ -54,7 +54,7 @@ class Cluster(Executor):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said here
         self._place, self._address = place, address
         self._error: InputError | None = None
-        self._only: list[str] | None = None
+        self._only: dict[str, list[str]] = {}
         self._is_shut = threading.Event()
 
         async def reach() -> None:  # a client that cannot be made would have to be waited for
@@ -87,8 +87,7 @@ class Cluster(Executor):
         """Have a call made by a worker that is free; `fn` is a function of nsyspipe."""
         if self._error is not None:
             raise self._error
-        only = {} if self._only is None else {"workers": self._only}
-        running = self._executor.submit(pickle.loads, pickle.dumps(_Call(fn, args, kwargs)), **only)
+        running = self._executor.submit(pickle.loads, pickle.dumps(_Call(fn, args, kwargs)), **self._only)
         future: Future[T] = Future()
         running.add_done_callback(lambda done: self._settle(future, done))
         future.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
@@ -101,7 +100,7 @@ class Cluster(Executor):
 
     def take_only(self, workers: Iterable[str]) -> None:
         """Give further calls to these workers alone."""
-        self._only = sorted(workers)
+        self._only = {"workers": sorted(workers)}
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
         """Leave the cluster; what waits is dropped, and what a worker is reading it reads to its end, for nobody."""
@@ -129,21 +128,18 @@ class Cluster(Executor):
             future.set_exception(InputError(self._place, problem, fix=_INSTALL))
         except Exception as error:  # noqa: BLE001 - the caller of result() gets it
             problem = "its workers died, one after the other, at the same report; perhaps no memory was left"
-            told = InputError(
-                self._place, problem, fix="dask worker --nthreads 1 --memory-limit 16GB; its log says more"
-            )
+            fix = "dask worker --nthreads 1 --memory-limit 16GB; its log says more"
+            told = InputError(self._place, problem, fix=fix)
             future.set_exception(told if type(error).__name__ == "KilledWorker" else error)
 
     def _check_versions(self) -> None:
         """Refuse workers without nsyspipe, or with another one; those that come later are asked at each call."""
         # By a function of Python's own, which is there whatever else is not.
         found = self.on_each_worker(pkgutil.resolve_name, "nsyspipe.version:__version__")
-        wrong = {
-            worker: "none" if isinstance(one, Exception) else one for worker, one in found.items() if one != __version__
-        }
-        if wrong:
+        if wrong := {worker: one for worker, one in found.items() if one != __version__}:
             problem = f"nsyspipe {__version__}, the one here, is not on {len(wrong)} of its {len(found)} workers"
-            names = listed((f"{worker} has {version}" for worker, version in wrong.items()), MOST_NAMES)
+            versions = ("none" if isinstance(one, Exception) else one for one in wrong.values())
+            names = listed(map("{} has {}".format, wrong, versions), MOST_NAMES)
             raise InputError(self._place, problem, found=names, fix=_INSTALL)
 
     def _look_for_workers(self) -> None:
@@ -156,7 +152,7 @@ class Cluster(Executor):
         while not self._is_shut.wait(_LOOK_FOR_WORKERS_S):
             with contextlib.suppress(Exception):  # while it reconnects
                 there = self._client.nthreads()
-                if there if self._only is None else there.keys() & set(self._only):
+                if there.keys() & set(self._only.get("workers", there)):
                     seen_at = time.monotonic()
                 elif time.monotonic() - seen_at > patience_s:
                     wait = "to wait longer: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=1h"

@@ -1,5 +1,6 @@
 """The ranks of a run on one clock, their communication side by side, what matched collectives say of steps and ranks; and the tables of it."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +12,13 @@ import pyarrow.compute as pc
 from nsyspipe.analysis import collectives as matching
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
 from nsyspipe.analysis.collectives import NO_MEMBER, CommKind
-from nsyspipe.analysis.intervals import places_in_runs, run_starts, sums_of, union
+from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, run_starts, sums_of, union
 from nsyspipe.analysis.traffic import held_up_by_step, own_lateness
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Flags, Float64, Int32, Int64
-from nsyspipe.run.gather import Rank
+from nsyspipe.run.gather import Rank, Ranks
 from nsyspipe.run.process import ProcessDigest
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
@@ -94,7 +95,7 @@ def _dense(values: Int64) -> tuple[Int64, int]:
     return index, distinct.size
 
 
-def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
+def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
     tables = [rank.process.comm.narrow for rank in ranks]
     edges = np.cumsum([0, *(table.num_rows for table in tables)]).tolist()
@@ -185,6 +186,17 @@ class CrossRank:
     problems: tuple[Problem, ...]
     is_whole: Flags  # of each communicator, whether none of its ranks is missing: else one that is may have come last
 
+    def by_rank(self) -> Iterator[tuple[Rank[ProcessDigest], slice]]:
+        """Yield each rank with which of `rows` are its."""
+        edges = np.searchsorted(self.rows.rank, np.arange(len(self.placed) + 1)).tolist()
+        return zip(self.placed, itertools.starmap(slice, itertools.pairwise(edges)), strict=True)
+
+    def waited(self, of: Int64 | slice, waiting: matching.Waiting) -> IntervalSet:
+        """Return when some operations of one rank wait for others."""
+        begun, ends = self.rows.start_ns[of], self.rows.end_ns[of]
+        until = matching.waited_until(begun, ends, waiting.column("wait_ns", of))
+        return union(begun[until > begun], until[until > begun])
+
     @property
     def is_matched(self) -> Flags:
         """Which operations are matched, among the ranks that are here."""
@@ -197,33 +209,32 @@ class CrossRank:
 
 
 def cross_rank(
-    ranks: Sequence[Rank[ProcessDigest]],
-    n_reports: int,
-    world_size: int | None,
-    *,
-    is_one_run: bool,
-    is_aligned: bool = True,
+    ranks: Ranks, n_reports: int, world_size: int | None, *, is_one_run: bool, is_aligned: bool
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives, if their steps are aligned.
 
     Where ranks of a communicator are missing, who waits for whom in it is not known: they may have come last.
     """
     rows = comm_rows(ranks, [rank.steps for rank in ranks])
-    sizes, n_users, is_whole = _communicators(rows, ranks, world_size)
+    # How many ranks a communicator has NCCL's payload says, else those that use it where none of the world is missing.
+    told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
+    sizes, n_users = np.array([told.get(name, 0) for name in rows.communicators], np.int64), rows.n_users(len(ranks))
+    has_all = world_size is None or world_size <= len(ranks)
+    sizes = np.where((sizes == 0) & has_all, n_users, sizes)
+    is_whole = has_all | ((sizes > 0) & (n_users >= sizes))
     group, n_required = rows.groups(len(ranks))
     matched = matching.match(group, rows.rank, n_required) if is_aligned else []
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])[rows.collective]
     blocks = [block[aligning[block[:, 0]]] for block in matched]
     reports = np.array([rank.argument for rank in ranks], np.int64)
-    used = set(reports.tolist())
-    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=len(used) == 1)
+    is_one_clock = np.unique(reports).size == 1
+    offsets = clock_offsets(blocks, rows.end_ns, reports[rows.rank], n_reports, is_one_clock=is_one_clock)
     of_ranks = [offsets[argument] for argument in reports]
     offset = np.array([one.offset_ns for one in of_ranks], np.int64)[rows.rank]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
     errors = np.array([_NOT_KNOWN_NS if one.error_ns is None else one.error_ns for one in of_ranks], np.int64)
     parts = np.array([one.part for one in of_ranks], np.int64)
-    is_one_part = len({offsets[argument].part for argument in used}) == 1
-    has_all_errors = is_one_part and all(offsets[argument].error_ns is not None for argument in used)
+    has_all_errors = np.unique(parts).size == 1 and (errors != _NOT_KNOWN_NS).all()
     # Times of different ranks can be compared by session starts, or by collectives.
     has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
     known, problems = None, []
@@ -237,42 +248,23 @@ def cross_rank(
         is_lost = rows.in_step & (is_whole | (n_users > 1))[rows.communicator]
         for block in matched:
             is_lost[block] = False
-        problems += _matching_problems(rows, known, is_lost, may_differ=not (is_one_run or matched))
+        problems += _mismatches(rows, known, is_lost, may_differ=not (is_one_run or matched))
     has_parts = len({one.part for one in offsets if one.error_ns is not None}) > 1
     placed = (replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks)
     known_offsets = None if has_parts else tuple(offsets)
     return CrossRank(tuple(placed), known_offsets, rows, sizes, known, tuple(problems), is_whole)
 
 
-def _matching_problems(
-    rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool
-) -> Iterator[Problem]:
+def _mismatches(rows: CommRows, known: matching.Waiting, is_lost: Flags, *, may_differ: bool) -> Iterator[Problem]:
     if n_unmatched := int(np.count_nonzero(is_lost)):
-        total = int(np.count_nonzero(rows.in_step))
-        if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
-            yield problem("different-runs", total=total)
-        else:
-            yield problem("unmatched-collectives", n=n_unmatched, total=total)
+        may_differ &= np.unique(rows.rank[rows.in_step]).size > 1
+        code = "different-runs" if may_differ else "unmatched-collectives"
+        yield problem(code, n=n_unmatched, total=int(np.count_nonzero(rows.in_step)))
     # A send may end before its receiver comes: NCCL has room for what it sends.
     is_send = rows.collective == COLLECTIVES.index("send_recv")
     is_early = known.is_matched & ~is_send & (rows.end_ns < known.column("last_start_ns"))
     if n_early := int(np.count_nonzero(is_early)):
         yield problem("ended-before-last-arrived", n=n_early)
-
-
-def _communicators(
-    rows: CommRows, ranks: Sequence[Rank[ProcessDigest]], world_size: int | None
-) -> tuple[Int64, Int64, Flags]:
-    """Return each communicator's ranks (0: not known), how many of those here use it, and whether none is missing.
-
-    How many there are NCCL's payload says, else those that use it where no rank of the world is missing.
-    """
-    n_users = rows.n_users(len(ranks))
-    told = {_communicator_name(id_): n for rank in ranks for id_, n in rank.report.comm_sizes.items()}
-    sizes = np.array([told.get(name, 0) for name in rows.communicators], np.int64)
-    if world_size is None or world_size <= len(ranks):
-        return np.where(sizes, sizes, n_users), n_users, np.ones(sizes.size, np.bool_)
-    return sizes, n_users, (sizes > 0) & (n_users >= sizes)
 
 
 def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:
@@ -286,12 +278,9 @@ def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends:
     if across.waiting is None:
         return waits, exposed, np.zeros(rank.size, np.bool_)
     width = len(across.placed)
-    edges, of_rank = (np.searchsorted(of, np.arange(width + 1)) for of in (rows.rank, rank))
-    for place, one in enumerate(across.placed):
-        own, windows = (slice(*at[place : place + 2]) for at in (edges, of_rank))
-        begun, wait = rows.start_ns[own], across.waiting.column("wait_ns", own)
-        until = matching.waited_until(begun, rows.end_ns[own], wait)
-        covered = union(begun[until > begun], until[until > begun])
+    for place, (one, own) in enumerate(across.by_rank()):
+        windows = slice(*np.searchsorted(rank, (place, place + 1)))
+        covered = across.waited(own, across.waiting)
         waits[windows] = covered.lengths(starts[windows], ends[windows])
         beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
         exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
@@ -332,13 +321,18 @@ def message_sizes(across: CrossRank, of: Int64) -> tuple[Int64, Float64, Flags]:
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return `schema.COLLECTIVES` but for its texts, which are dictionaries."""
     rows = across.rows
+    # The time of each beside no compute; not known on a rank whose graphs do not show what is in them.
+    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
+    for rank, own in across.by_rank():
+        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
+        is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
     chosen = np.flatnonzero(rows.in_step)
     seq = places_in_steps(across)
     order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
     columns = _columns(across, order, ranks, summary_steps) | {
         "seq": seq[order],
         "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
-        "exposed_ns": _exposed(across, order),
+        "exposed_ns": pa.array(exposed[order], mask=is_graph[order]),
         **_waiting_columns(across, order, ("is_significant",)),
     }
     seconds = pc.divide(pc.cast(columns["transfer_ns"], pa.float64(), safe=False), 1e9)
@@ -348,27 +342,13 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
 
 
-def _exposed(across: CrossRank, order: Int64) -> pa.Array:
-    """Return the time of each operation beside no compute; null on a rank whose graphs do not show what is in them."""
-    rows = across.rows
-    exposed, is_graph = rows.end_ns - rows.start_ns, np.zeros(len(rows), np.bool_)
-    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
-    for place, rank in enumerate(across.placed):
-        own = slice(edges[place], edges[place + 1])
-        exposed[own] -= rank.process.hidden.shifted(rank.shift_ns).lengths(rows.start_ns[own], rows.end_ns[own])
-        is_graph[own] = bool(rank.process.windows["graph_ns"].to_numpy().any())
-    return pa.array(exposed[order], mask=is_graph[order])
-
-
 def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, of summary steps, sorted by (rank, start)."""
     order = np.flatnonzero(across.rows.in_step & np.isin(across.rows.step, summary_steps))
     return pa.table(_columns(across, order, ranks, summary_steps))
 
 
-def _columns(
-    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64
-) -> dict[str, pa.Array | Int64 | Flags]:
+def _columns(across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64) -> dict[str, Any]:
     rows = across.rows
     message, bus, is_sized = message_sizes(across, order)
     return {

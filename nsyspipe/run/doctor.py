@@ -9,14 +9,13 @@ from pathlib import Path
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import CATALOGUE, Problem, problem
-from nsyspipe.nsys.files import check_file
 from nsyspipe.nsys.find_reports import display_names, source_of, words_of_runs
 from nsyspipe.reader.metadata import read_counts
 from nsyspipe.reader.report import is_newer_than_tested
 from nsyspipe.reader.sidecar import read_beside, read_sidecars
 from nsyspipe.run.gather import Gathered, gather, ranks_or_hosts
 from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, Examined, Question
-from nsyspipe.run.ranks import check_one_run, launcher_size, world_size
+from nsyspipe.run.ranks import check_one_run, launcher_size, number_ranks, world_size
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
 
@@ -56,28 +55,31 @@ def examine(
 ) -> Examination:
     """Look into reports, which need not be of one run; what is not given beside them is taken from their sidecars."""
     names = display_names(paths)
-    for path in paths:
-        check_file(path)  # all of them, before any is read
     reading, beside, running = reading or Reading(), beside or Beside(), executor or SerialExecutor()
+    together, gathered = _gathered(paths, reading, running)
     with telling_shortage():
         counts = list(running.map(read_counts, [place_for(running, path) for path in paths]))
-    together, gathered = _gathered(paths, reading, running)
-    is_several_runs = any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True))
+    runs: list[str] = []
+    if any(own.digests[0] is not one for own, one in zip(gathered, together.digests, strict=True)):
+        words = [word.strip("'") for word in words_of_runs(paths)]
+        runs = [word.rpartition("/")[2] for word in words]
+        runs = runs if len({*runs}) == len(runs) else words  # without directories where that tells them apart
     sidecars = together.sidecars
-    log, topology, problems = read_beside(
-        sidecars.sidecars, wants_log=beside.log is None, wants_topology=beside.topology is None
-    )
+    wanted = {"wants_log": beside.log is None, "wants_topology": beside.topology is None}
+    log, topology, problems = read_beside(sidecars.sidecars, **wanted)
     beside = replace(beside, log=beside.log or log, topology=beside.topology or topology, sidecars=sidecars)
     is_host_only = not any(digest.processes for digest in together.digests)
     digests = [one.digests[0] for one in gathered]
     launched = launcher_size(ranks_or_hosts(digests), sidecars)
-    size = world_size(digests, beside.log, sidecars.world_size, launched)
+    size = world_size(digests, sidecars, beside.log, launched)
     is_several = max(sum(len(digest.processes) for digest in digests), size or 1) > 1
     reports = []
     for at, (digest, rows, one) in enumerate(zip(digests, counts, gathered, strict=True)):
         was_left_out = is_host_only and sidecars.is_without_gpu(at)
         reports.append(Examined(digest, rows, reading, one.family, is_host_only, was_left_out, is_several))
     own = [problem("captured-without-gpu")] if any(report.was_left_out for report in reports) else []
+    if beside.rank_map is not None:
+        own += number_ranks(digests, ranks_or_hosts(digests), beside.rank_map, sidecars)[2]
     for report, name in zip(reports, names, strict=True):
         if is_newer_than_tested(version := report.digest.facts.schema_version):
             own.append(problem("untested-version", version=version).at(report=name))
@@ -89,15 +91,8 @@ def examine(
         schema_versions=tuple(sorted(filter(None, {digest.facts.schema_version for digest in digests}))),
         capabilities=tuple(_capability(question, reports, beside, names) for question in QUESTIONS),
         problems=(*own, *sidecars.problems, *problems),
-        runs=_names_of_runs(paths) if is_several_runs else (),
+        runs=tuple(runs),
     )
-
-
-def _names_of_runs(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return the globs that name the runs by their reports' names, without directories where that tells them apart."""
-    words = [word.strip("'") for word in words_of_runs(paths)]
-    names = [word.rpartition("/")[2] for word in words]
-    return tuple(names if len({*names}) == len(names) else words)
 
 
 def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -186,15 +187,13 @@ def _agreed(
         family = named or choose_host(of_hosts, clock_shifts(digests))
         why = None if family is not None else "no process has any"
         return _redo(digest_all, digests, family), family, why
-    ranks = place(digests)
-    family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+    family = named or _chosen(digests)
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
     # Each rank may repeat something that is no family of ranges of all.
     if reading.step is None and (family is None or is_part_of_step(family)):
         again = _redo(digest_all, digests, REPETITION)
-        ranks = place(again)
-        family = choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
+        family = _chosen(again)
         digests = again if family == REPETITION else digests
     digests = _redo(digest_all, digests, family)
     if family is None:
@@ -203,6 +202,11 @@ def _agreed(
         shown = reading.step.pattern if reading.step else family
         return _redo(digest_all, digests, None), None, f"{shown!r} ranges launched no kernel"
     return digests, family, None
+
+
+def _chosen(digests: Sequence[ReportDigest]) -> str | None:
+    ranks = place(digests)
+    return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
 
 
 def _with_aligned_numbers(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
@@ -273,17 +277,14 @@ def _digest_all(
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
-    families: dict[str, int] = {}
-    for name, n_ranges in (one for digest in digests for one in digest.families[:_LARGEST_FAMILIES]):
-        families[name] = families.get(name, 0) + n_ranges
-    shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_NAMED_FAMILIES])
+    families: Counter[str] = Counter()
+    for digest in digests:
+        families.update(dict(digest.families[:_LARGEST_FAMILIES]))
+    shown = ", ".join(f"{name!r} ({n})" for name, n in [*families.items()][:_NAMED_FAMILIES])
     example = next(iter(families), "step #").replace("#", "[0-9]+")
-    return OptionError(
-        f"--step {pattern!r}",
-        "matches no NVTX range, needed for steps",
-        found=shown or "no NVTX ranges at all",
-        fix=f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'",
-    )
+    problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"
+    fix = f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'"
+    return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
 
 
 P = TypeVar("P", ProcessDigest, HostDigest)
@@ -306,6 +307,9 @@ class Rank(Generic[P]):
         """First start and last end of its operations, or of its steps, aligned time."""
         first, last = self.process.span
         return first + self.shift_ns, last + self.shift_ns
+
+
+Ranks: TypeAlias = Sequence[Rank[ProcessDigest]]
 
 
 def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:

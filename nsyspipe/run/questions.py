@@ -280,7 +280,7 @@ def _numbered(reports: Sequence[Examined], beside: Beside) -> Answer:
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
     digests = [report.digest for report in reports]
     launched = launcher_size(ranks_or_hosts(digests), beside.sidecars)
-    sizes = [world_size([digest], None, beside.sidecars.world_size, launched) for digest in digests]
+    sizes = [world_size([digest], beside.sidecars, launched=launched) for digest in digests]
     known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
     here = Answer(YES, text=shown_ranks(known))
     if len(known) > 1:

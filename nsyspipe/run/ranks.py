@@ -27,7 +27,7 @@ from nsyspipe.nsys.find_reports import (
 )
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
-from nsyspipe.run.gather import Rank, ReportDigest
+from nsyspipe.run.gather import Gathered, Rank, ReportDigest
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
@@ -89,9 +89,9 @@ def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSide
         for entry in sidecar.ranks:  # a capture of the same name, made again elsewhere
             words = f"their sidecars are of two captures, each with a rank {entry.rank}"
             alike[entry.rank] = (sidecar.captured_at_utc_ns, entry.pid), words
-        for key, (value, words) in alike.items():
-            if value is not None:
-                yield digests[argument], ("sidecar", key), value, _DIFFERENT.format(words)
+        for key, (told, words) in alike.items():
+            if told is not None:
+                yield digests[argument], ("sidecar", key), told, _DIFFERENT.format(words)
 
 
 def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Identity]:
@@ -101,10 +101,9 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
     for rank in ranks:
         if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
             yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
-    for variable in JOB_VARIABLES:
-        for digest in digests:
-            if value := _text(digest, variable):
-                yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
+    for variable, digest in itertools.product(JOB_VARIABLES, digests):
+        if value := _text(digest, variable):
+            yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
 
 
 def _text(digest: ReportDigest, variable: str) -> str:
@@ -118,10 +117,8 @@ def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportD
     has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
-        fix += f": {' or '.join([*groups][:_SHOWN])}{more}"
-    else:
-        fix += ", or number them yourself with --rank-map"
-    return RankConflictError(names, what, fix=fix)
+        return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
+    return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
 
 
 def check_several_runs(arguments: Iterable[str]) -> None:
@@ -173,7 +170,8 @@ def number_ranks(
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, by the rank map, else one of `rank_sources`, else order; name the source."""
     if rank_map is not None:
-        return ranks_by_map(ranks, rank_map), "rank_map", []
+        numbers = ranks_by_map(ranks, rank_map)
+        return numbers, "rank_map", [*_contradictions(ranks, numbers, sidecars)]
     check_one_run(digests, ranks, sidecars)
     if (named := named_ranks(ranks, sidecars)) is not None:
         return *named, []
@@ -182,6 +180,17 @@ def number_ranks(
     by_order = {key: number for number, key in enumerate(sorted(keys))}
     unnamed = problem("rank-by-order", severity="info" if len(keys) == 1 else None)
     return [by_order[key] for key in keys], "order", [unnamed] if keys else []
+
+
+def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars) -> Iterator[Problem]:
+    """Say which process has another number than its capture recorded, in RANK or else in the sidecar, and how many more."""
+    recorded = [of_each for _, of_each in itertools.islice(rank_sources(ranks, sidecars), 2)]
+    told = [next((number for number in own if number is not None), None) for own in zip(*recorded, strict=True)]
+    triples = zip(ranks, numbers, told, strict=True)
+    if wrong := [one for one in triples if one[2] not in {None, one[1]}]:
+        rank, number, captured = wrong[0]
+        name, more = decoded(source_of(Path(rank.report.path)).name), f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
+        yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
 
 
 def ranks_table(
@@ -195,25 +204,24 @@ def ranks_table(
         local_rank = facts.number("LOCAL_RANK") if rank.is_alone else None
         entry = sidecars.rank_of(rank.argument, process.pid, is_alone=rank.is_alone)
         offset = across.offsets and across.offsets[rank.argument]
-        rows.append(
-            {
-                "rank": rank.number,
-                "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
-                "report": names[rank.argument],
-                "pid": process.pid,
-                "device_id": process.device_id,
-                "device_ids": ",".join(map(str, process.device_ids)),
-                "gpu_name": facts.gpu_name(process.pid, process.device_id),
-                "host": facts.host,
-                "rank_source": source,
-                "n_kernels": process.n_kernels,
-                "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
-                "n_dtod": None if rank.report.n_graphs else process.n_dtod,
-                "clock_shift_ns": rank.shift_ns,
-                "clock_offset_ns": offset and offset.offset_ns,
-                "clock_error_ns": offset and offset.error_ns,
-            }
-        )
+        row: dict[str, object] = {
+            "rank": rank.number,
+            "local_rank": entry.local_rank if local_rank is None and entry else local_rank,
+            "report": names[rank.argument],
+            "pid": process.pid,
+            "device_id": process.device_id,
+            "device_ids": ",".join(map(str, process.device_ids)),
+            "gpu_name": facts.gpu_name(process.pid, process.device_id),
+            "host": facts.host,
+            "rank_source": source,
+            "n_kernels": process.n_kernels,
+            "n_comm": None if rank.report.n_graphs and is_comm_in_graphs else process.n_comm,
+            "n_dtod": None if rank.report.n_graphs else process.n_dtod,
+            "clock_shift_ns": rank.shift_ns,
+            "clock_offset_ns": offset and offset.offset_ns,
+            "clock_error_ns": offset and offset.error_ns,
+        }
+        rows.append(row)
     return schema.RANKS.from_rows(rows)
 
 
@@ -257,35 +265,32 @@ def launcher_size(ranks: Ranks, sidecars: RunSidecars) -> int | None:
     return size if size is not None and size > max(numbers, default=0) else None
 
 
-def told_world_size(digests: Sequence[ReportDigest], of_sidecars: int | None) -> int | None:
+def told_world_size(digests: Sequence[ReportDigest], sidecars: RunSidecars | None = None) -> int | None:
     """Return the captured WORLD_SIZE, else what the sidecars say: the ranks of the job, not of a communicator."""
     captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
-    return next((size for size in captured if size is not None), of_sidecars)
+    return next((size for size in captured if size is not None), sidecars.world_size if sidecars else None)
 
 
 def world_size(
     digests: Sequence[ReportDigest],
+    sidecars: RunSidecars | None = None,
     log: NcclLog | None = None,
-    of_sidecars: int | None = None,
     launched: int | None = None,
-    n_named: int | None = None,
 ) -> int | None:
-    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says.
-
-    Where only some of its reports are read, these ranks' and the others' numbers say it at last, as `n_named`.
-    """
+    """Return how many ranks the job had, else the launcher started, else NCCL's largest communicator has, if any says."""
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     largest = max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
-    known = told_world_size(digests, of_sidecars), launched, largest, n_named
+    known = told_world_size(digests, sidecars), launched, largest
     return next((size for size in known if size is not None), None)
 
 
-def run_sizes(digests: Sequence[ReportDigest], of_sidecars: int | None = None) -> list[int]:
+def run_sizes(gathered: Gathered) -> list[int]:
     """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
+    digests = gathered.digests
     n_ranks = sum(len(digest.processes) for digest in digests)
     launched = [digest.facts.number(name) for digest in digests for name in LAUNCHER_SIZES.values()]
     possible = {size for size in launched if size is not None and size >= n_ranks}
-    return sorted({n_ranks, world_size(digests, of_sidecars=of_sidecars) or n_ranks, *possible})
+    return sorted({n_ranks, world_size(digests, gathered.sidecars) or n_ranks, *possible})
 
 
 def stem_rank(path: str) -> int | None:
@@ -308,11 +313,8 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         numbers.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        raise OptionError(
-            "--rank-map",
-            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
-            fix="leave it out",
-        )
+        problem = f"names {unused[0]}, which is not among the reports with GPU activity or steps"
+        raise OptionError("--rank-map", problem, fix="leave it out")
     return numbers
 
 
@@ -322,9 +324,7 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
     def tails(path: Path) -> list[str]:
         return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
 
-    names = [*tails(path), path.stem, str(path)]
-    if path.suffix != EXPORT_SUFFIX:
-        names += tails(path.with_suffix(EXPORT_SUFFIX))
+    names = [*tails(path), path.stem, str(path), *tails(path.with_suffix(EXPORT_SUFFIX))]
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 

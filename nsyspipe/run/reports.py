@@ -26,6 +26,7 @@ from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
+from nsyspipe.run.collectives import collectives_table
 from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of
@@ -84,21 +85,14 @@ class ReportRun(Run):
         """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
         pids = {process.pid for digest in gathered.digests for process in digest.processes}
-        return log and log.of_run(pids, run_sizes(gathered.digests, gathered.sidecars.world_size))
+        return log and log.of_run(pids, run_sizes(gathered))
 
     @cached_property
     def _tables(self) -> RunTables:
-        chosen = self.chosen
-        tables = merge(
-            self._gathered,
-            display_names(self.paths),
-            rank_map=self.rank_map,
-            skip_first=self.skip_first,
-            log=self._log,
-            there=chosen.there if chosen else frozenset(),
-        )
-        if chosen and tables.ranks.num_rows:
-            chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
+        there = self.chosen.there if self.chosen else frozenset()
+        tables = merge(self._gathered, self.rank_map, self.skip_first, self._log, there)
+        if self.chosen and tables.ranks.num_rows:
+            self.chosen.check(tables.ranks["rank"].to_pylist(), tables.ranks["rank_source"][0].as_py())
         return tables
 
     @cached_property
@@ -106,7 +100,7 @@ class ReportRun(Run):
         """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
         (given, topology, problems), log, ranks = self._beside, self._log, self.ranks
         if given is not None and log is None and ranks.num_rows:
-            sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
+            sizes = run_sizes(self._gathered)
             problems = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes))), *problems]
         elif log is not None and not log.communicators and ranks.num_rows > 1:
             problems = [problem("log-without-communicators"), *problems]
@@ -160,8 +154,9 @@ class ReportRun(Run):
     def _make(self, name: str) -> pa.Table:
         merged = self._tables
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
+        of_collectives = merged.across, merged.ranks["rank"].to_pylist(), merged.selection.steps
         makers: dict[str, Callable[[], pa.Table]] = {
-            "collectives": lambda: conform(merged.all_collectives(), schema.COLLECTIVES),
+            "collectives": lambda: conform(collectives_table(*of_collectives), schema.COLLECTIVES),
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),
@@ -186,8 +181,8 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        given = {"label": self.given_label, "run_id": self.given_run_id}
-        return header_of(self._gathered, self._tables, display_names(self.paths), **given)
+        names = display_names(self.paths)
+        return header_of(self._gathered, self._tables, names, label=self.given_label, run_id=self.given_run_id)
 
     @property
     def run_id(self) -> str:
@@ -220,9 +215,8 @@ class ReportRun(Run):
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
-        return run_operations(
-            self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, jobs=self.jobs, executor=self.executor
-        )
+        running: dict[str, Any] = {"jobs": self.jobs, "executor": self.executor}
+        return run_operations(self._tables, self.reading, self.chosen_ranks(ranks), steps=steps, **running)
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:

@@ -57,10 +57,10 @@ class RunHeader:
     steps_from: str | None = None  # `RANGES`, `REPETITION`, `HOST` or `CAPTURE`; None where nothing was recorded at all
 
 
-def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool, is_repeated: bool = False) -> str | None:
-    """Return what a run's steps come from, as `RunHeader.steps_from` says it."""
+def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | None:
+    """Return what a run's steps, which are a family or none, come from, as `RunHeader.steps_from` says it."""
     if n_ranks:
-        return (REPETITION if is_repeated else RANGES) if has_family else CAPTURE
+        return CAPTURE if family is None else REPETITION if family == BY_REPETITION else RANGES
     return HOST if n_host_steps else None
 
 
@@ -86,12 +86,7 @@ def header_of(
         captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
         reports=list(names),
         capture=sidecars.facts,
-        steps_from=steps_source(
-            ranks.num_rows,
-            tables.host_steps.num_rows,
-            has_family=gathered.family is not None,
-            is_repeated=gathered.family == BY_REPETITION,
-        ),
+        steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, gathered.family),
     )
 
 
@@ -102,12 +97,12 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
     """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
     captures: list[tuple[int | None, ...]] = []
-    hosts: list[tuple[int, ...]] = []
+    hosts: list[tuple[int | None, ...]] = []
     for digest in digests:
         session = digest.facts.session_start_utc_ns or 0
         captures += [(session, one.process_id, *one.span, one.n_kernels) for one in digest.processes]
         hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
-    captures = sorted(captures) or sorted(hosts)
+    captures = sorted(captures or hosts)
     fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
     return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
@@ -128,9 +123,8 @@ class ShownInNotebooks:
 
     def _named_table(self, name: str) -> pa.Table:
         if name not in self._TABLES:
-            raise OptionError.no_such_name(
-                f"table {short_repr(name)}", "there is no such table", str(name), self._TABLES
-            )
+            subject, problem = f"table {short_repr(name)}", "there is no such table"
+            raise OptionError.no_such_name(subject, problem, str(name), self._TABLES)
         found = getattr(self, name)
         return found() if callable(found) else found
 

@@ -104,8 +104,7 @@ def with_sidecar_facts(digests: Sequence[ReportDigest], sidecars: RunSidecars) -
 
 def run_sidecars(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> RunSidecars:
     """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for."""
-    reasons = [_misfit(one, digests) for one in found.found]
-    pairs = list(zip(found.found, reasons, strict=True))
+    pairs = [(one, _misfit(one, digests)) for one in found.found]
     stale = [problem("stale-sidecar", file=_shown(one.sidecar), reason=reason) for one, reason in pairs if reason]
     agreeing, conflicts = _agreeing([one for one, reason in pairs if not reason])
     sidecars = tuple(one.sidecar for one in agreeing)
@@ -125,7 +124,7 @@ def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
             return f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's session"
         known = {rank.pid: rank.rank for rank in ranks if rank.pid is not None}
         pids = {process.pid for process in (*digest.processes, *digest.hosts)}
-        if known and pids and not known.keys() & pids:
+        if known and pids and pids.isdisjoint(known):
             pid, number = next(iter(known.items()))
             return f"rank {number} was process {pid}, which the report does not have"
     return None

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process
 from nsyspipe.analysis.phases import PhaseRanges
@@ -51,9 +51,9 @@ def process_steps(
     names = capture.operations.names
     measured: list[list[Candidate]] = [[] for _ in events]
     if not reading.is_repetition:
+        updates = (_optimizer_launches(one.operations, names) for one in events)
         measured = [
-            candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names))
-            for one in events
+            candidates(one.ranges, families, one.operations, own) for one, own in zip(events, updates, strict=True)
         ]
         if not is_decided and not reading.is_capture:
             family = choose(measured, [0] * len(events))
@@ -82,21 +82,13 @@ def process_steps(
         members = units.members if units else step_members(one.ranges, families, measured[at], family)
         if units:
             problems += _by_repetition(one.process_id, units)
-        if not has_backward:
-            backward, source = _unmarked_backward(one.ranges, launched[at], members)
-            problems += [problem(source, process_id=one.process_id)] if source else []
+        if not has_backward:  # it may be seen by what is not called so
+            of_operators = backward_of_operators(one.ranges, members)
+            backward = backward_of_thread(launched[at], members) if of_operators is None else of_operators
+            source = "backward-by-thread" if of_operators is None else "backward-by-operators"
+            problems += [] if backward is None else [problem(source, process_id=one.process_id)]
         steps.append(ProcessSteps(measured[at], members, backward, tuple(problems)))
     return steps, family
-
-
-def _unmarked_backward(
-    ranges: pa.Table, sequence: LaunchSequence, members: Members
-) -> tuple[PhaseRanges | None, str | None]:
-    """Return when backward runs, by what is not called so, and the code of the problem that says by what."""
-    if (of_operators := backward_of_operators(ranges, members)) is not None:
-        return of_operators, "backward-by-operators"
-    of_thread = backward_of_thread(sequence, members)
-    return of_thread, None if of_thread is None else "backward-by-thread"
 
 
 def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
@@ -112,24 +104,14 @@ def _not_as_many(n_steps: int, sequence: LaunchSequence) -> OptionError:
     if repeated is None:
         return OptionError(f"--steps {n_steps}", "launches repeat nothing", fix="leave --steps out")
     n_units = repeated.edges.size - 1
-    return OptionError(
-        f"--steps {n_steps}",
-        "launches repeat nothing about as often",
-        found=f"{n_units} x {repeated.n_launches} launches",
-        fix=f"--steps {n_units}, or leave --steps out",
-    )
+    found, fix = f"{n_units} x {repeated.n_launches} launches", f"--steps {n_units}, or leave --steps out"
+    return OptionError(f"--steps {n_steps}", "launches repeat nothing about as often", found=found, fix=fix)
 
 
 def _by_repetition(process_id: int, units: Repetition) -> Iterator[Problem]:
     """Say what the units are, how sure that is, and what they leave out where that is more than the ends of a capture."""
-    yield problem(
-        "steps-by-repetition",
-        process_id=process_id,
-        n_units=units.edges.size - 1,
-        n_launches=units.n_launches,
-        agreement=f"{units.agreement:.3f}",
-        key=units.key,
-    )
+    found: dict[str, Any] = {"n_units": units.edges.size - 1, "n_launches": units.n_launches, "key": units.key}
+    yield problem("steps-by-repetition", process_id=process_id, agreement=f"{units.agreement:.3f}", **found)
     if not units.has_optimizer:
         yield problem("steps-without-optimizer", process_id=process_id)
     elif (n_updates := units.n_updates) > 1:

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import waited_until
-from nsyspipe.analysis.intervals import run_starts, union
+from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import IN_BACKWARD, IN_FORWARD
 from nsyspipe.analysis.traffic import PIPELINE, CommUse, roles
 from nsyspipe.model import schema
@@ -78,12 +77,10 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
     matched, is_known = across.waiting, across.is_known
     is_measured = is_sized & is_known
     is_hidden = {*summary.filter(pc.is_null(summary["comm_ns"]))["rank"].to_pylist()}
-    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
-    for place, rank in enumerate(across.placed):
+    for rank, span in across.by_rank():
         own_windows = slice(*np.searchsorted(windows[0], (rank.number, rank.number + 1)))
         starts, ends = windows[1][own_windows], windows[2][own_windows]
         hidden = rank.process.hidden.shifted(rank.shift_ns)
-        span = slice(edges[place], edges[place + 1])
         for code in np.unique(use[span]).tolist():
             of_use = np.flatnonzero(use[span] == code) + span.start
             own = of_use[chosen[of_use]]
@@ -97,7 +94,8 @@ def _cells(across: CrossRank, summary: pa.Table, chosen: Flags) -> Iterator[dict
                 beside = times.intersect(hidden).lengths(starts, ends).sum()
                 cell |= {"calls": own.size, "comm_ns": comm, "exposed_ns": comm - beside, "hidden_ns": beside}
                 cell["bytes"] = None if (message[own] == ABSENT).any() else message[own].sum()
-                cell["wait_ns"] = _waited(across, of_use, starts, ends) if is_known[own].all() else None
+                if matched is not None and is_known[own].all():
+                    cell["wait_ns"] = across.waited(of_use, matched).lengths(starts, ends).sum()
                 if not ((launched_in := rows.launched_in[own]) == NONE).any():
                     cell["forward"] = np.count_nonzero(launched_in == IN_FORWARD)
                     cell["backward"] = np.count_nonzero(launched_in == IN_BACKWARD)
@@ -137,26 +135,16 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
     rows = across.rows
     sends = np.flatnonzero(chosen & (rows.collective == COLLECTIVES.index("send_recv")))
     use = _use(rows)[sends]
-    uses = np.unique(use).tolist()
-    before: dict[int, tuple[float, ...]] = {}
-    order = np.argsort(use, kind="stable")
     # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
-    parts = np.split(sends[order], run_starts(use[order])[1:]) if rows.has_ids and uses else [sends]
-    for group, own in zip([[code] for code in uses] if rows.has_ids else [uses], parts, strict=False):
-        if not own.size or (rows.n_before[own] == NONE).any():
-            continue
-        own = own[np.lexsort((rows.n_before[own], rows.step[own], rows.rank[own]))]  # noqa: PLW2901
-        rank = rows.rank[own].astype(np.int64)
-        is_first = run_starts(rank * (int(rows.step[own].max()) + 1) + rows.step[own])
-        of_ranks = np.split(rows.n_before[own[is_first]], run_starts(rank[is_first])[1:])
-        before |= dict.fromkeys(group, tuple(float(np.median(one)) for one in of_ranks))
-    return before
-
-
-def _waited(across: CrossRank, of_use: Int64, starts: Int64, ends: Int64) -> int | None:
-    rows, matched = across.rows, across.waiting
-    if matched is None:
-        return None
-    begun = rows.start_ns[of_use]
-    until = waited_until(begun, rows.end_ns[of_use], matched.column("wait_ns", of_use))
-    return int(union(begun[until > begun], until[until > begun]).lengths(starts, ends).sum())
+    columns = {"use": use if rows.has_ids else np.zeros_like(use), "rank": rows.rank[sends], "step": rows.step[sends]}
+    calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(["use", "rank", "step"], use_threads=False)
+    of_ranks = (
+        calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False).aggregate([("n_min", "list")])
+    )
+    before: dict[int, list[float]] = {}
+    for row in of_ranks.sort_by("rank").to_pylist():
+        median = np.nan if NONE in row["n_min_list"] else float(np.median(row["n_min_list"]))
+        before.setdefault(row["use"], []).append(median)
+    known = {group: tuple(own) for group, own in before.items() if not np.isnan(own).any()}
+    groups = {one: one if rows.has_ids else 0 for one in np.unique(use).tolist()}
+    return {one: known[group] for one, group in groups.items() if group in known}

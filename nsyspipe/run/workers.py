@@ -7,13 +7,11 @@ directory, and they end when the process that started them is gone, whatever end
 """
 
 import contextlib
-import gc
 import importlib
 import os
 import pickle
 import select
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -25,12 +23,10 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar, cast
 
 from nsyspipe.errors import InputError, NsyspipeError, shortage
-from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl
+from nsyspipe.nsys.programs import SET_DEATH_SIGNAL, import_path, prctl, set_up_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-OBJECTS = 200_000  # so many new ones, before garbage is looked for: what is imported stays, and would be looked through each time
 
 # The package is found by its place: the directory around it is not searched for anything else.
 _START = """\
@@ -48,7 +44,6 @@ except Exception as error:
 serve(parent)
 """
 _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
-_LENGTH = struct.Struct("!Q")
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
@@ -67,10 +62,9 @@ class Workers(ThreadPoolExecutor):
         self._lock, self._own = threading.Lock(), threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._error: InputError | None = None
-        self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), os.getpid())).hex()
-        self._together = threading.Barrier(number)  # else one thread could take what starts the process of another
+        self._together = threading.Barrier(number)  # else one thread could start the process of another
         try:
             for _ in range(number):
                 super().submit(self._begin)
@@ -88,7 +82,8 @@ class Workers(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
         """End the processes, once they have made all calls that are not cancelled."""
-        self._together.abort()
+        if cancel_futures:  # also starts: those that wait for the others would wait for good
+            self._together.abort()
         super().shutdown(wait, cancel_futures=cancel_futures)
         for process in self._processes if wait else ():
             with contextlib.suppress(BrokenPipeError), process:
@@ -96,18 +91,40 @@ class Workers(ThreadPoolExecutor):
 
     def kill(self) -> None:
         """End the processes at once; there is nothing of theirs that could be half done."""
+        self._given_up(dead_worker())
+        for process in self._processes:
+            process.kill()
+
+    def _begin(self) -> None:
+        """Start the process of this thread, which lives as long as it does."""
+        self._together.wait()
+        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
         with self._lock:
-            self._is_killed = True
-            for process in self._processes:
-                process.kill()
+            if self._error is not None:
+                return
+            try:
+                self._own.process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                    [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
+                    env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                )
+                self._processes.append(self._own.process)
+            except (OSError, MemoryError) as error:
+                reason = getattr(error, "strerror", None) or "no memory is left"
+                problem = f"a worker process cannot be started ({reason})"
+                self._error = InputError("analysis", problem, fix=_FEWER)
 
     def _answer(self, request: bytes) -> Any:  # noqa: ANN401 - what the call returns
-        """Have a call made by this thread's process; the error that it raises, or an `InputError` if the process is gone."""
-        process = self._process()
+        """Have a call made by this thread's process; the error that it raises, or an `InputError` if one of all is gone."""
+        if self._error is not None:
+            raise self._error
+        process: subprocess.Popen[bytes] = self._own.process
         try:
             _send(cast("IO[bytes]", process.stdin), request)
-            payload = _received(cast("IO[bytes]", process.stdout))
-        except (OSError, EOFError, MemoryError) as failure:
+            payload = pickle.load(cast("IO[bytes]", process.stdout))  # noqa: S301 - from a process of ours
+        except (OSError, EOFError, pickle.UnpicklingError, MemoryError) as failure:
             if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
                 process.kill()
             try:
@@ -120,40 +137,6 @@ class Workers(ThreadPoolExecutor):
         if error is not None:
             raise error
         return value
-
-    def _begin(self) -> None:
-        self._together.wait()
-        self._process()
-
-    def _process(self) -> subprocess.Popen[bytes]:
-        """Return the process of this thread, which lives as long as it does; once one of all has died, raise that error."""
-        if self._error is not None:
-            raise self._error
-        if not hasattr(self._own, "process"):
-            try:
-                self._own.process = self._started()
-            except (OSError, MemoryError) as error:
-                reason = getattr(error, "strerror", None) or "no memory is left"
-                problem = f"a worker process cannot be started ({reason})"
-                raise self._given_up(InputError("analysis", problem, fix=_FEWER)) from error
-        return cast("subprocess.Popen[bytes]", self._own.process)
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        """Start one process."""
-        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-            [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START, self._hello],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path is an argument.
-            env={"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-            | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        )
-        with self._lock:
-            self._processes.append(process)
-            if self._is_killed:
-                process.kill()
-        return process
 
     def _given_up(self, error: InputError) -> InputError:
         """Refuse all calls that are left, and those to come; return the first error of all processes."""
@@ -171,19 +154,9 @@ def dead_worker(status: int | None = None) -> InputError:
 
 
 def _send(file: IO[bytes], payload: bytes) -> None:
-    file.writelines((_LENGTH.pack(len(payload)), payload))
+    """Send a pickle as bytes: where it cannot be loaded, the other side still knows where it ends."""
+    pickle.dump(payload, file, protocol=5)
     file.flush()
-
-
-def _received(file: IO[bytes]) -> bytes:
-    """Return what the other side has sent; `EOFError` if it is gone, before or in the midst of it."""
-    head = file.read(_LENGTH.size)
-    if len(head) == _LENGTH.size:
-        (length,) = _LENGTH.unpack(head)
-        payload = file.read(length)
-        if len(payload) == length:
-            return payload
-    raise EOFError
 
 
 def serve(parent: int) -> None:
@@ -193,15 +166,15 @@ def serve(parent: int) -> None:
     if os.getppid() != parent:  # it was gone before
         os._exit(1)
     threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+    set_up_process()
     without_other_frames()
-    gc.set_threshold(OBJECTS)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(Exception):  # a call that needs it says what is wrong
         importlib.import_module("nsyspipe.run.gather")
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while request := _received(requests):
-            _send(answers, _outcome(request))
+    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
+        while True:
+            _send(answers, _outcome(pickle.load(requests)))  # noqa: S301 - from our parent
 
 
 def _outcome(request: bytes) -> bytes:
@@ -230,7 +203,7 @@ def _look_for(parent: int) -> None:
 def without_other_frames() -> None:
     """Keep pandas and polars, which libraries load (0.25 s, 45 MB), out of a process that is ours alone."""
     if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
-        sys.meta_path.insert(0, _NoOtherFrames())
+        sys.meta_path.insert(0, _NoOtherFrames())  # None among `sys.modules` is what Arrow does not understand
 
 
 class _NoOtherFrames:

@@ -93,8 +93,7 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header = self._details.header
-        n_host_steps, has_family = self._details.n_host_steps or 0, self.step_family is not None
-        found = header.steps_from or steps_source(header.n_ranks, n_host_steps, has_family=has_family)
+        found = header.steps_from or steps_source(header.n_ranks, self._details.n_host_steps or 0, self.step_family)
         return replace(header, run_id=self.run_id, label=self.given_label or header.label, steps_from=found)
 
     @property

@@ -117,7 +117,7 @@ def _descriptor_at(number, other):
 
 
 def assert_refused(done):
-    """Check the contract of unusable input: exit code 2, one line that says why, no result, no traceback."""
+    """Check the contract of unusable input: exit code 2, one line that says why, no result, no traceback; return what it says."""
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -126,3 +126,4 @@ def assert_refused(done):
     assert sum(line.lower().startswith("error") for line in lines) == 1
     assert all(line.startswith(("  found: ", "  fix: ")) for line in lines[1:]), lines
     assert "  fix: " in done.stderr
+    return done.stderr

@@ -297,9 +297,11 @@ def test_a_real_log_cut_anywhere_is_read(tmp_path):
         assert transports <= {"SHM/direct/direct"}
 
 
-def test_a_file_without_nccl_is_refused_with_a_way_out(read, tmp_path):
-    with pytest.raises(InputError, match=r"0\.log: no line of NCCL's in it") as refused:
-        read(["Throughput: 5 steps/s", "NCCL"])
+def test_a_file_without_nccl_is_refused_as_it_was_named_with_a_way_out(tmp_path, monkeypatch):
+    (tmp_path / "0.log").write_text("Throughput: 5 steps/s\nNCCL\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^0\.log: no line of NCCL's in it") as refused:
+        read_nccl_logs([Path("0.log")])
     assert "NCCL_DEBUG=INFO" in refused.value.fix
     for path in (tmp_path / "missing.log", tmp_path, tmp_path / "a\0b"):
         with pytest.raises(NsyspipeError):

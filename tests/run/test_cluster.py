@@ -26,6 +26,7 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 90.0
+REPORT = SAMPLES / "ddp-4gpu-before_0.sqlite"
 eventually = functools.partial(within, DEADLINE_S)
 # What a worker is made of where nsyspipe is missing, or another one.
 WITHOUT = "sys.modules['nsyspipe'] = None"
@@ -96,9 +97,8 @@ def test_all_outputs_are_those_of_one_process(steady, machines):
     # That it was the cluster: nobody is there any more, and -j goes before the variable.
     cluster.scheduler.kill()
     assert outputs(steady, "-j", 1, NSYSPIPE_SCHEDULER=cluster.address) == here
-    done = nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE)
-    assert_refused(done)
-    assert "no scheduler of Dask answers there" in done.stderr
+    said = assert_refused(nsyspipe_run("analyze", steady, NSYSPIPE_SCHEDULER=cluster.address, **PATIENCE))
+    assert "no scheduler of Dask answers there" in said
 
 
 def test_every_command_that_reads_reports_takes_a_cluster(steady, machines):
@@ -147,9 +147,8 @@ def test_tls_is_that_of_dask(steady, machines, tmp_path):
     assert cluster.address.startswith("tls://")
     done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **variables)
     assert (done.returncode, done.stderr) == (0, "")
-    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE)
-    assert_refused(done)
-    assert "certificates of Dask's own configuration" in done.stderr
+    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
+    assert "certificates of Dask's own configuration" in said
 
 
 @pytest.mark.parametrize(
@@ -159,10 +158,9 @@ def test_workers_without_this_nsyspipe_are_named(steady, machines, first, words)
     cluster = machines()
     cluster.worker()
     cluster.worker(first=first)
-    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.address)
-    assert_refused(done)
-    assert f"nsyspipe {nsyspipe.__version__}, the one here, is not on 1 of its 2 workers" in done.stderr
-    assert re.search(rf"found: tcp://127\.0\.0\.1:\d+ {words}\n  fix: install nsyspipe", done.stderr)
+    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.address))
+    assert f"nsyspipe {nsyspipe.__version__}, the one here, is not on 1 of its 2 workers" in said
+    assert re.search(rf"found: tcp://127\.0\.0\.1:\d+ {words}\n  fix: install nsyspipe", said)
 
 
 @pytest.mark.parametrize(("first", "words"), [(WITHOUT, "has no module nsyspipe"), (OLDER, "has nsyspipe 0.0.1, and")])
@@ -181,9 +179,8 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
     cluster = machines()
     cluster.worker()
     done = nsyspipe_run("analyze", "/proc/self/cwd/steady_0.sqlite", "--scheduler", cluster.address, cwd=steady)
-    assert_refused(done)
     said = r"/steady_0\.sqlite: is not there for worker tcp://127\.0\.0\.1:\d+\n  fix: a directory"
-    assert re.search(said, done.stderr)
+    assert re.search(said, assert_refused(done))
 
 
 @pytest.mark.parametrize(
@@ -191,9 +188,8 @@ def test_what_only_this_process_sees_is_told_with_the_worker(steady, machines):
     [("tcp://127.0.0.1:9", "no scheduler of Dask answers there"), ("nothing://h:1", "unknown address scheme")],
 )
 def test_a_scheduler_that_does_not_answer_is_told(place, words):
-    done = nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", place, **PATIENCE)
-    assert_refused(done)
-    assert words in done.stderr
+    said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", place, **PATIENCE))
+    assert words in said
 
 
 def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory():
@@ -206,16 +202,14 @@ def test_what_is_no_scheduler_as_its_dashboard_is_not_taken_for_a_want_of_memory
 
         pool.submit(answer)
         address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
-        done = nsyspipe_run("analyze", SAMPLES / "ddp-4gpu-before_0.sqlite", "--scheduler", address)
-    assert_refused(done)
-    assert "something else does; its dashboard has another port" in done.stderr
+        said = assert_refused(nsyspipe_run("analyze", REPORT, "--scheduler", address))
+        assert "something else does; its dashboard has another port" in said
 
 
 def test_a_scheduler_without_workers_is_told(steady, machines):
     cluster = machines()
-    done = nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE)
-    assert_refused(done)
-    assert f"has no worker, or none that may do this\n  fix: dask worker {cluster.address};" in done.stderr
+    said = assert_refused(nsyspipe_run("analyze", steady, "--scheduler", cluster.file, **PATIENCE))
+    assert f"has no worker, or none that may do this\n  fix: dask worker {cluster.address};" in said
 
 
 def test_dask_is_asked_for_where_it_is_missing(monkeypatch):

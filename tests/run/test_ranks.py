@@ -35,6 +35,10 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
     for form in (*forms, by_stem_and_path, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}):
         run = nsyspipe.load(tmp_path, rank_map=form)
         assert numbers(run) == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
+        said = "--rank-map gives rank 7 to x_0.sqlite, which was captured as rank 0 (and 1 more): "
+        assert problem_of(run, "rank-map-differs")["message"].startswith(said)
+    as_captured = nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1})
+    assert "rank-map-differs" not in codes(as_captured)
 
 
 def mpi(*ranks, inline=False):
@@ -181,10 +185,8 @@ def test_ranks_that_are_asked_for_are_read_alone(tmp_path, asked, names, options
 
 def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp_path):
     write(tmp_path, **{name: bare(at, RANK=7 - at) for at, name in enumerate("abcd")})
-    assert numbers(nsyspipe.load(tmp_path, ranks="4,6-7")) == (
-        {"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4},
-        "env:RANK",
-    )
+    found = numbers(nsyspipe.load(tmp_path, ranks="4,6-7"))
+    assert found == ({"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4}, "env:RANK")
 
 
 def test_the_ranks_that_are_not_read_count_where_nothing_says_how_many_there_are(tmp_path):

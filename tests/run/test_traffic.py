@@ -93,9 +93,7 @@ def test_without_payloads_a_communicator_is_a_stream_and_all_ranks(tmp_path):
     # Streams are of all ranks, as far as anybody can tell.
     ("0-1", False, ((None, None), None), ((None, None), None)),
 ])  # fmt: skip
-def test_of_some_ranks_only_communicators_that_are_read_whole_say_who_waits(
-    tmp_path, asked, has_payloads, tensor, data
-):
+def test_of_some_ranks_only_communicators_read_whole_say_who_waits(tmp_path, asked, has_payloads, tensor, data):
     for rank in range(4):
         grid_rank(rank, has_payloads=has_payloads).write(tmp_path / f"x_{rank}.sqlite")
     run, whole = nsyspipe.load(tmp_path, ranks=asked), nsyspipe.load(tmp_path)
