@@ -51,7 +51,7 @@ class Locked:
                 for name in of_run.names():
                     kind, _, rank = name.partition("=")
                     file = f"{table}-{rank}.parquet"
-                    if kind == "rank" and layout.is_file_name(file):
+                    if kind == "rank" and layout.FILE_NAME.fullmatch(file):
                         with of_run.enter(name) as of_rank:
                             if of_rank.require(layout.PART, layout.FILE):
                                 found.add(file)
@@ -87,7 +87,7 @@ class Locked:
                 new.require(name, layout.FILE)
             is_left = {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
             is_left = is_left or not (listed or names)
-            if not (layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))):
+            if not (layout.RUN_ID.fullmatch(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
@@ -106,7 +106,7 @@ class Locked:
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            if layout.is_run_id(run_id := name.partition(".")[2]):
+            if layout.RUN_ID.fullmatch(run_id := name.partition(".")[2]):
                 self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
@@ -188,7 +188,10 @@ def locked(store: Path) -> Iterator[Locked]:
             root.mkdir(parents=True, exist_ok=True)
             # Meanwhile a writer that failed may take away the store that it had made.
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
-                found = _opened(root, trial)
+                top = trial.enter_context(Directory.at(root))
+                hidden = trial.enter_context(top.enter(layout.HIDDEN, make=True))
+                inside = (trial.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
+                found = Locked(top, hidden, *inside)
                 if _islocked(found.hidden, trial, until):
                     opened.enter_context(trial.pop_all())
                     break
@@ -198,13 +201,6 @@ def locked(store: Path) -> Iterator[Locked]:
         for run_id in found.switch.names():  # by a writer that was killed
             found.settle(run_id)
         yield found
-
-
-def _opened(root: Path, opened: contextlib.ExitStack) -> Locked:
-    top = opened.enter_context(Directory.at(root))
-    hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
-    inside = (opened.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
-    return Locked(top, hidden, *inside)
 
 
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:

@@ -37,67 +37,56 @@ def check_size(file: BinaryIO) -> int:
     """
     size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
-    if size < n_tail + len(_MAGIC):
-        raise ValueError(f"{size} bytes are no Parquet file")
+    _require(size >= n_tail + len(_MAGIC), f"{size} bytes are no Parquet file")
     file.seek(size - n_tail)
     tail = file.read(n_tail)
     n_footer = int.from_bytes(tail[:4], "little")
-    if tail[4:] != _MAGIC or not 0 < n_footer <= min(size - n_tail - len(_MAGIC), _LARGEST_FOOTER):
-        raise ValueError("it is no Parquet file, or its end is missing")
-    file.seek(size - n_tail - n_footer)
+    end_of_rows = size - n_footer - n_tail
+    is_whole = tail[4:] == _MAGIC and len(_MAGIC) <= end_of_rows < size - n_tail and n_footer <= _LARGEST_FOOTER
+    _require(is_whole, "it is no Parquet file, or its end is missing")
+    file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)
-    if reader.at != n_footer:
-        raise ValueError("its footer is longer than what it says")
-    _check_footer(footer, size, n_footer, file)
+    _require(reader.at == n_footer, "its footer is longer than what it says")
+    chunks, n_rows, n_columns = _column_chunks(footer)
+    check_rows(n_rows, n_columns, size)
+    n_stored, most = sum(chunk["stored"] for chunk in chunks), max(_SMALL_PAGES, _LARGEST_RATIO * size)
+    _require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
+    _require(size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER, f"of its {size} bytes {n_stored} hold columns")
+    larger = "claim to be larger than a file of its size has them"
+    _require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
+    if n_stored * _LARGEST_EXPANSION > _SMALL_PAGES:  # else it does not matter what is in its pages
+        sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
+        _require(all(n_bytes <= most for n_bytes in accumulate(sizes)), f"its pages {larger}")
     file.seek(0)
     return size
 
 
-def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> None:
-    most = max(_SMALL_PAGES, _LARGEST_RATIO * size)
-    chunks, n_rows, n_columns = _column_chunks(footer)
-    check_rows(n_rows, n_columns, size)
-    n_stored = sum(chunk["stored"] for chunk in chunks)
-    if n_stored > size:
-        raise ValueError(f"its columns claim {n_stored} of its {size} bytes")
-    if size > 2 * (n_stored + n_footer) + _LARGEST_FOOTER:
-        raise ValueError(f"of its {size} bytes {n_stored} hold columns")
-    if sum(chunk["plain"] for chunk in chunks) > most:
-        raise ValueError("its columns claim to be larger than a file of its size has them")
-    if n_stored * _LARGEST_EXPANSION <= _SMALL_PAGES:  # whatever is in its pages
-        return
-    end_of_rows = size - n_footer - len(_MAGIC) - 4
-    for n_bytes in accumulate(n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows)):
-        if n_bytes > most:
-            raise ValueError("its pages claim to be larger than a file of its size has them")
-
-
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
-    if n_rows * n_columns * _BYTES_PER_VALUE > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
-        raise ValueError(f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+    is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
+    _require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+
+
+def _require(is_so: object, problem: str) -> None:
+    if not is_so:
+        raise ValueError(problem)
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
     """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
     root, *columns = footer["schema"] or [{}]
-    if root.get("children") != len(columns) or any(
-        "children" in column or column.get("repetition") == _REPEATED for column in columns
-    ):
-        raise ValueError("its columns are no plain ones")
-    groups = footer["groups"]
-    n_rows = sum(group["rows"] for group in groups)
-    if n_rows != footer["rows"]:
-        raise ValueError("its numbers of rows contradict each other")
-    chunks = []
-    for group in groups:
+    is_plain = all("children" not in one and one.get("repetition") != _REPEATED for one in columns)
+    _require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")
+    n_rows = sum(group["rows"] for group in footer["groups"])
+    _require(n_rows == footer["rows"], "its numbers of rows contradict each other")
+    chunks: list[_Struct] = []
+    for group in footer["groups"]:
         found = [column["data"] for column in group["columns"]]
-        if len(found) != len(columns) or any(chunk["values"] != group["rows"] for chunk in found):
-            raise ValueError("its numbers of columns contradict each other")
+        is_whole = len(found) == len(columns) and all(chunk["values"] == group["rows"] for chunk in found)
+        _require(is_whole, "its numbers of columns contradict each other")
         chunks += found
-    if any(chunk["codec"] not in _CODECS for chunk in chunks):
-        raise ValueError("its columns are compressed as none of ours is")
+    _require(all(chunk["codec"] in _CODECS for chunk in chunks), "its columns are compressed as none of ours is")
     return chunks, n_rows, len(columns)
 
 
@@ -105,8 +94,7 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
     at = chunk.get("dictionary") or chunk["pages"]
     end = at + chunk["stored"]
-    if not len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows:
-        raise ValueError("a column of it does not lie in it")
+    _require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")
     for _ in range(_MOST_PAGES):
         if at == end:
             return
@@ -116,8 +104,7 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
             header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
         yield header["plain"]
         at += n_header + header["stored"]
-        if at > end or header["type"] not in _PAGES:
-            raise ValueError("a page of it does not lie in its column")
+        _require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
@@ -179,14 +166,11 @@ class _Thrift:
         number = 0
         while head := self._byte():
             number += head >> 4
-            if not head >> 4 or number > _MOST_FIELDS:
-                raise ValueError(f"{self.place} has fields that are out of order")
+            self._check(head >> 4 and number <= _MOST_FIELDS, "has fields that are out of order")
             field = fields.get(number, head & 15)
-            if field is None:
-                raise ValueError(f"{self.place} tells of encryption or of other files")
+            self._check(field is not None, "tells of encryption or of other files")
             name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
-            if kind != head & 15:
-                raise ValueError(f"{self.place} has a part of another type")
+            self._check(kind == head & 15, "has a part of another type")
             value = self._value(head & 15, inner, depth + 1)
             if name is not None:
                 found[name] = value
@@ -199,8 +183,7 @@ class _Thrift:
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
-        if self.n_values > _MOST_VALUES:
-            raise ValueError(f"{self.place} has too many parts")
+        self._check(self.n_values <= _MOST_VALUES, "has too many parts")
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
@@ -220,16 +203,15 @@ class _Thrift:
         n_values, kind = head >> 4, head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
-        self._check(
-            n_values <= len(self.content) - self.at, "has a list that is longer than it"
-        )  # a byte each at least
+        # A byte each at least.
+        self._check(n_values <= len(self.content) - self.at, "has a list that is longer than it")
         wanted = _STRUCT if isinstance(inner, dict) else kind if inner is None else inner
         self._check(kind == wanted, "has a list of another type")
         kind = _BYTE if kind in (_TRUE, _FALSE) else kind  # in a list a byte each
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
-        if self.at >= len(self.content):
+        if self.at >= len(self.content):  # not by `_check`: it is asked for each byte
             raise ValueError(f"{self.place} ends too early")
         self.at += 1
         return self.content[self.at - 1]

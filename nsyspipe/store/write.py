@@ -21,8 +21,8 @@ from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index
-from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, is_run_id, run_ids, table_of_file
-from nsyspipe.store.read import digest_of, nulls_first, row_content
+from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
+from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
 
@@ -176,7 +176,7 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
         is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
         if not (is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS))):
             return None
-        return {name: old.digest_of(name) for name in sorted(names)}
+        return {name: old.files.digest(name) for name in sorted(names)}
     except DatasetError:  # nobody can tell
         return None
 
@@ -203,12 +203,12 @@ _MOST_ADDED = 100
 def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids, known = {*filter(is_run_id, run_ids(store))} - {staged.run_id}, read_index(store)
+        ids, known = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}, read_index(store)
         lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
         rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
         for run_id in lacking:
             with contextlib.suppress(DatasetError):
-                rows.append(index_row(store, run_id, row_content(store, run_id)))
+                rows.append(index_row(store, run_id, content_of(store, run_id, RUNS_FILE)))
         with staged.own.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
         os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)

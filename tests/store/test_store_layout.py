@@ -19,7 +19,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report import export
 from nsyspipe.store import layout, write
-from nsyspipe.store.layout import check_run_id, file_name, has_run, is_file_name, published, run_ids
+from nsyspipe.store.layout import FILE_NAME, check_run_id, file_name, has_run, published, run_ids
 from tests.build.trace import steady_rank
 
 GOOD = [
@@ -70,9 +70,9 @@ def test_what_is_no_name_or_a_number_to_some_reader_is_refused_with_the_nearest_
 def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path):
     name = file_name(table, rank)
     assert published(name, "a") == Path(path, "part-0.parquet")
-    assert is_file_name(name)
+    assert FILE_NAME.fullmatch(name)
     others = ["", "steps", "steps.parquet/x", "../x.parquet", "x-1-2.parquet", "x-01.parquet", "x-.parquet", "files"]
-    assert not any(map(is_file_name, others))
+    assert not any(map(FILE_NAME.fullmatch, others))
 
 
 def test_what_is_no_store_has_no_runs(tmp_path):
