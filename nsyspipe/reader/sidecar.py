@@ -43,6 +43,11 @@ class UnusableError(ValueError):
     """A sidecar that says something impossible; the message says what."""
 
 
+def _require(is_so: object, problem: str) -> None:
+    if not is_so:
+        raise UnusableError(problem)
+
+
 class Field(NamedTuple):
     """What a field must be; texts are short and fit to be shown, but for those that are masked afterwards."""
 
@@ -85,22 +90,19 @@ def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str,
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    if not isinstance(value, field.kind):
-        raise UnusableError(f"{name} has another type")
-    if field.kind is int and (isinstance(value, bool) or not field.least <= value <= _LARGEST):
-        raise UnusableError(f"{name} is no number from {field.least}")
+    _require(isinstance(value, field.kind), f"{name} has another type")
+    if field.kind is int:
+        is_number = not isinstance(value, bool) and field.least <= value <= _LARGEST
+        _require(is_number, f"{name} is no number from {field.least}")
     if field.kind is str:
-        if len(value) > _LONGEST_TEXT:
-            raise UnusableError(f"{name} has more than {_LONGEST_TEXT} characters")
-        if field.form is not None and not field.form.fullmatch(value):
-            raise UnusableError(f"{name} is no {field.what}")
+        _require(len(value) <= _LONGEST_TEXT, f"{name} has more than {_LONGEST_TEXT} characters")
+        _require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
         return printable(value)
-    if field.kind is list and len(value) > field.most:
-        raise UnusableError(f"{name} has more than {field.most} entries")
     if field.kind in {list, dict}:
+        _require(field.kind is dict or len(value) <= field.most, f"{name} has more than {field.most} entries")
         each = value.values() if field.kind is dict else value
-        if not all(isinstance(one, field.of) for one in each):
-            raise UnusableError(f"{name} holds more than {'texts' if field.of is str else 'objects'}")
+        kinds = "texts" if field.of is str else "objects"
+        _require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
         if field.of is str and not field.is_masked:
             return [_check(name, one, _TEXT) for one in each]
     return value
@@ -111,21 +113,18 @@ def _moment(captured_at_utc: str) -> datetime:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
         raise UnusableError("captured_at_utc is no time") from error
-    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise UnusableError("captured_at_utc is no time in UTC")
+    is_known = moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR
+    _require(is_known, "captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     found = [_checked(row, _OF_RANK) for row in rows]
-    if not all("rank" in one for one in found):
-        raise UnusableError("ranks holds an entry without rank")
+    _require(all("rank" in one for one in found), "ranks holds an entry without rank")
     ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
-    if len({one.rank for one in ranks}) < len(ranks):
-        raise UnusableError("ranks names one rank twice")
+    _require(len({one.rank for one in ranks}) == len(ranks), "ranks names one rank twice")
     pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
-    if len(set(pids)) < len(pids):
-        raise UnusableError("ranks gives one process two ranks")
+    _require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
     return ranks
 
 
@@ -135,8 +134,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UnusableError("no JSON") from error
-    if not isinstance(found, dict):
-        raise UnusableError("no JSON object")
+    _require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
     if isinstance(version, int) and version > CAPTURE_VERSION:
         raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
@@ -305,10 +303,8 @@ def _candidates(folder: Path, stems: Iterable[str]) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise UnusableError("no ordinary file")
+    _require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise UnusableError("larger than a sidecar can be")
+    _require(len(content) <= _MOST_BYTES, "larger than a sidecar can be")
     return content

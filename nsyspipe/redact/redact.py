@@ -17,21 +17,9 @@ from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded, listed
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
-from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
-from nsyspipe.reader.tables import in_place_of_a_table
-from nsyspipe.redact.copy import (
-    CHECKED,
-    NUMBERS,
-    Copying,
-    Removed,
-    base_name,
-    class_of,
-    count_left_behind,
-    is_known,
-    opened,
-)
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Copying, Removed, count_left_behind, look_at, opened
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
 _MOST_NAMED = 5
@@ -107,20 +95,6 @@ def redact(
             n_done += place.report.stat().st_size
             show(0)
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
-
-
-def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
-    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
-
-    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
-    """
-    with open_report(path) as report:
-        for table in sorted(report.views):
-            base = base_name(table)
-            if is_known(base) and class_of(base) is None:
-                raise in_place_of_a_table(path, table, "view")
-        unknown = [table for table in report.tables if not is_known(base_name(table))]
-        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:

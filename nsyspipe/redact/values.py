@@ -23,9 +23,6 @@ from nsyspipe.reader.report import Report
 from nsyspipe.reader.tables import quoted
 from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
 
-Key = tuple[int, int]
-
-
 _FORM = "values of an unexpected form"
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -126,7 +123,9 @@ MARK = b"\x00"  # stands for a payload that analysis only counts
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]) -> list[bytes]:
+def packed(
+    blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[tuple[int, int], Layout]
+) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
     fits = zip(blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True)
