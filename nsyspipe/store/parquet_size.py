@@ -37,27 +37,27 @@ def check_size(file: BinaryIO) -> int:
     """
     size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
-    _require(size >= n_tail + len(_MAGIC), f"{size} bytes are no Parquet file")
+    require(size >= n_tail + len(_MAGIC), f"{size} bytes are no Parquet file")
     file.seek(size - n_tail)
     tail = file.read(n_tail)
     n_footer = int.from_bytes(tail[:4], "little")
     end_of_rows = size - n_footer - n_tail
     is_whole = tail[4:] == _MAGIC and len(_MAGIC) <= end_of_rows < size - n_tail and n_footer <= _LARGEST_FOOTER
-    _require(is_whole, "it is no Parquet file, or its end is missing")
+    require(is_whole, "it is no Parquet file, or its end is missing")
     file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)
-    _require(reader.at == n_footer, "its footer is longer than what it says")
+    require(reader.at == n_footer, "its footer is longer than what it says")
     chunks, n_rows, n_columns = _column_chunks(footer)
     check_rows(n_rows, n_columns, size)
     n_stored, most = sum(chunk["stored"] for chunk in chunks), max(_SMALL_PAGES, _LARGEST_RATIO * size)
-    _require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
-    _require(size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER, f"of its {size} bytes {n_stored} hold columns")
+    require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
+    require(size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER, f"of its {size} bytes {n_stored} hold columns")
     larger = "claim to be larger than a file of its size has them"
-    _require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
+    require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
     if n_stored * _LARGEST_EXPANSION > _SMALL_PAGES:  # else it does not matter what is in its pages
         sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
-        _require(all(n_bytes <= most for n_bytes in accumulate(sizes)), f"its pages {larger}")
+        require(all(n_bytes <= most for n_bytes in accumulate(sizes)), f"its pages {larger}")
     file.seek(0)
     return size
 
@@ -65,10 +65,11 @@ def check_size(file: BinaryIO) -> int:
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
     is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
-    _require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+    require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
 
 
-def _require(is_so: object, problem: str) -> None:
+def require(is_so: object, problem: str) -> None:
+    """Raise a ValueError unless something is so."""
     if not is_so:
         raise ValueError(problem)
 
@@ -77,16 +78,16 @@ def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
     """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
     root, *columns = footer["schema"] or [{}]
     is_plain = all("children" not in one and one.get("repetition") != _REPEATED for one in columns)
-    _require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")
+    require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")
     n_rows = sum(group["rows"] for group in footer["groups"])
-    _require(n_rows == footer["rows"], "its numbers of rows contradict each other")
+    require(n_rows == footer["rows"], "its numbers of rows contradict each other")
     chunks: list[_Struct] = []
     for group in footer["groups"]:
         found = [column["data"] for column in group["columns"]]
         is_whole = len(found) == len(columns) and all(chunk["values"] == group["rows"] for chunk in found)
-        _require(is_whole, "its numbers of columns contradict each other")
+        require(is_whole, "its numbers of columns contradict each other")
         chunks += found
-    _require(all(chunk["codec"] in _CODECS for chunk in chunks), "its columns are compressed as none of ours is")
+    require(all(chunk["codec"] in _CODECS for chunk in chunks), "its columns are compressed as none of ours is")
     return chunks, n_rows, len(columns)
 
 
@@ -94,7 +95,7 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
     at = chunk.get("dictionary") or chunk["pages"]
     end = at + chunk["stored"]
-    _require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")
+    require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")
     for _ in range(_MOST_PAGES):
         if at == end:
             return
@@ -104,7 +105,7 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
             header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
         yield header["plain"]
         at += n_header + header["stored"]
-        _require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
+        require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
@@ -241,8 +242,8 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) 
     if n_bytes <= most:
         return column.cast(pa.string())
     n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)
-    if not may_be_shared or n_shared > most or n_bytes > _MOST_SHARED or len(column) > _MOST_SHARING:
-        raise ValueError(f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
+    is_possible = may_be_shared and n_shared <= most and n_bytes <= _MOST_SHARED and len(column) <= _MOST_SHARING
+    require(is_possible, f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
     rows = ((chunk.dictionary, at) for chunk in column.chunks for at in chunk.indices.to_pylist())
     shared = [pa.nulls(1, pa.string()) if at is None else texts.slice(at, 1) for texts, at in rows]
     return pa.chunked_array(shared, pa.string())

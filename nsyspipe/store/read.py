@@ -19,7 +19,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
-from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
+from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size, require
 
 AGAIN = "analyze the reports again with --out"
 
@@ -182,8 +182,7 @@ def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
 def small_content(file: BinaryIO) -> pa.Buffer:
     """Return a file's bytes, not yet checked by `check_size`, which takes longer; a ValueError if it is no small one."""
     size = os.fstat(file.fileno()).st_size
-    if size > _LARGEST_ROW:
-        raise ValueError(f"{size} bytes are more than rows of runs have")
+    require(size <= _LARGEST_ROW, f"{size} bytes are more than rows of runs have")
     return _whole(file, size)
 
 
@@ -248,8 +247,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     for column in file.schema:
-        if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
-            raise ValueError(f"{column.name} is no number")
+        is_text = column.physical_type.endswith("BYTE_ARRAY")
+        require(not (is_text and column.name in numbers), f"{column.name} is no number")
 
 
 _OF_COMMUNICATORS = "ranks"  # a text of all of them, for each that uses one
@@ -281,8 +280,7 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
     """Raise a ValueError if a column has what its declared unit never has, a span ends before it starts, a row is twice."""
     for column in wanted.columns:
         values = table[column.name]
-        if values.null_count and not column.nullable:
-            raise ValueError(f"{column.name} has nulls")
+        require(column.nullable or not values.null_count, f"{column.name} has nulls")
         if column.type == FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
             raise ValueError(f"{column.name} has values that are no number")
         if column.type in (INT, FLOAT):
@@ -302,25 +300,21 @@ def _check_rows(table: pa.Table, wanted: TableSchema) -> None:
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
-        if start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py():
-            raise ValueError(f"{end} lies before {start}")
+        is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
+        require(not is_before, f"{end} lies before {start}")
 
 
 def parsed_object(text: str) -> dict[str, Any]:
     """Parse a JSON object of somebody else; a ValueError if it is none, too long or too deep, or has a number that is none."""
-    if len(text) > _LONGEST_JSON:
-        raise ValueError(f"it has {len(text)} characters, more than a run has")
+    require(len(text) <= _LONGEST_JSON, f"it has {len(text)} characters, more than a run has")
     try:
         found = json.loads(text, parse_constant=_number, parse_float=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of data, not of a caller
-    return found
+    require(isinstance(found, dict), "it is no JSON object")
+    return dict(found)
 
 
 def _number(word: str) -> float:
-    number = float(word)
-    if not math.isfinite(number):
-        raise ValueError(f"{word} is no number")
+    require(math.isfinite(number := float(word)), f"{word} is no number")
     return number

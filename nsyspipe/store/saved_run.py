@@ -26,6 +26,7 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.layout import file_name, find_saved, partition, published
+from nsyspipe.store.parquet_size import require
 from nsyspipe.store.read import (
     AGAIN,
     LARGEST,
@@ -180,11 +181,9 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     if found is None and needed != kind:
         return None
     if needed not in _OBJECTS:
-        if not _IS[needed](found):
-            raise ValueError(f"{where} is no {kind}")
+        require(_IS[needed](found), f"{where} is no {kind}")
         return tuple(found) if needed.startswith("tuple") else found
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
+    require(isinstance(found, dict), f"{where} is no object")
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
@@ -224,5 +223,4 @@ def _check_moment(text: str | None, where: str) -> None:
     is_utc = text is None
     with contextlib.suppress(ValueError):
         is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
-    if not is_utc:
-        raise ValueError(f"{where}.captured_at_utc is no time of UTC")
+    require(is_utc, f"{where}.captured_at_utc is no time of UTC")
