@@ -73,20 +73,20 @@ class Locked:
         # Now it is done: what is left the next writer can do.
         try:
             with contextlib.suppress(OSError, NotPlainError):
-                self.settle(run_id)
+                self.settle(run_id, is_ours=True)
         except BaseException:
             with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id)
             raise
 
-    def settle(self, run_id: str) -> None:
+    def settle(self, run_id: str, *, is_ours: bool = False) -> None:
         """Put the files of a run that is committed into their places, and remove others; nothing if no writer left them."""
         with self.switch.enter(run_id) as new:
             listed, names = _listed(new), sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
-            is_left = {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
-            is_left = is_left or not (listed or names)
+            is_left = is_ours or not (listed or names)
+            is_left = is_left or ({*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed)
             if not (layout.RUN_ID.fullmatch(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):

@@ -62,7 +62,7 @@ def listed_runs(store: Path, on_progress: Callable[[int, int], None] | None = No
             content = content_of(store, run_id, layout.RUNS_FILE)
             at = places.get((run_id, digest_of(content)))
             if at is None:
-                others.append(index_row(store, run_id, content))
+                others.append(read_index_row(store, run_id, content))
             else:
                 known.append(at)
         except DatasetError as error:
@@ -109,14 +109,18 @@ def read_index(store: Path) -> pa.Table:
     return INDEX.empty()
 
 
-def index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
+def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     """Return the row of `INDEX` of a run from the bytes of its file; its id is its address, whatever they say."""
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
         raise DatasetError(str(path), f"holds {row.num_rows} rows of the run, not 1", fix=AGAIN)
     try:
-        texts = {"run_id": [run_id], "digest": [digest_of(content)]}
-        return INDEX.table({one: row[one] for one in row.column_names} | texts)
+        return index_row(row, run_id, digest_of(content))
     except ValueError as error:  # a directory's name that is no text
         raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
+
+
+def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
+    """Return the row of `INDEX` of a run from its row of `runs`, and the digest of the file that has it."""
+    return INDEX.table({one: row[one] for one in row.column_names} | {"run_id": [run_id], "digest": [digest]})

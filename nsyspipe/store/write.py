@@ -20,7 +20,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.index import index_row, read_index
+from nsyspipe.store.index import index_row, read_index, read_index_row
 from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
 from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import SavedRun
@@ -136,9 +136,10 @@ def save(
                     on_progress(n_done, run.ranks.num_rows)
         with locked(store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
-            _write(runs_table(run, files), staged, RUNS_FILE)
+            row = runs_table(run, files)
+            digest = _write(row, staged, RUNS_FILE)
             opened.commit(staged, files)
-            _update_index(store, opened, staged)
+            _update_index(store, opened, staged, index_row(row, run_id, digest))
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
@@ -200,15 +201,14 @@ def _write(table: pa.Table, staged: Staged, name: str) -> str:
 _MOST_ADDED = 100
 
 
-def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
+def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
         ids, known = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}, read_index(store)
-        lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
-        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
-        for run_id in lacking:
+        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
+        for run_id in sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]:
             with contextlib.suppress(DatasetError):
-                rows.append(index_row(store, run_id, content_of(store, run_id, RUNS_FILE)))
+                rows.append(read_index_row(store, run_id, content_of(store, run_id, RUNS_FILE)))
         with staged.own.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
         os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)
