@@ -196,12 +196,9 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        return tuple(
-            one.path.parent / name
-            for one in (found.sidecar for found in self.found)
-            for name in (one.path.name, *one.log_names, one.topology_name)
-            if name and name == Path(name).name
-        )
+        sidecars = [one.sidecar for one in self.found]
+        named = ((one.path.parent, [one.path.name, *one.log_names, one.topology_name]) for one in sidecars)
+        return tuple(at / name for at, names in named for name in names if name and name == Path(name).name)
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:

@@ -72,8 +72,8 @@ def redact(
             fix = "--drop-unknown leaves them out; analysis reads none of them"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     # Numbered as they appear; no name stays none.
-    names = dict.fromkeys(host for host, _ in looks if host)
-    hosts = {host: f"host-{index}" for index, host in enumerate(names)}
+    named = dict.fromkeys(host for host, _ in looks if host)
+    hosts = {None: None, "": ""} | {host: f"host-{index}" for index, host in enumerate(named)}
     removed, n_done = Removed(), 0
     n_bytes = sum(place.report.stat().st_size for place in places)
 
@@ -83,18 +83,17 @@ def redact(
 
     with staged(places) as files:
         for place, (host, _), file in zip(places, looks, files, strict=True):
-            name = None if host is None else hosts.get(host, "")
             with open_report(place.report) as report, opened(place.report, file) as connection:
                 on_rows = partial(lambda copy: show(copy.stat().st_size), file)
                 copying = Copying(report, connection, on_rows, removed)
                 for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
                     copying.copy(table)
-                copy_facts(copying, name)  # by which its host is called
+                copy_facts(copying, hosts[host])
                 for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
                     copy_part(copying)
             n_done += place.report.stat().st_size
             show(0)
-    return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
+    return Redaction(places, len(named), removed, *beside([place.report for place in places]))
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:

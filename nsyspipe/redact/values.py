@@ -24,7 +24,6 @@ from nsyspipe.reader.tables import quoted
 from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
 
 _FORM = "values of an unexpected form"
-
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
 _SHORTEST_NAME = 3

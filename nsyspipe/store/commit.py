@@ -117,7 +117,7 @@ class Locked:
     def _prune(self, run_id: str) -> None:
         """Remove directories of a run in which nothing is."""
         for table in DATASET.keys() & self.top.names():
-            own = layout.partition(table, run_id).parts
+            own = table, f"run_id={run_id}"
             with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)
@@ -205,10 +205,7 @@ def locked(store: Path) -> Iterator[Locked]:
 
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
     """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
-    try:
-        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR))
-    except FileNotFoundError:
-        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
+    lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
     while time.monotonic() <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,14 +98,13 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
 
 def read_index(store: Path) -> pa.Table:
     """Return the `INDEX` of a store; no rows where there is none that can be used."""
-    with contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError):
-        with (
-            Directory.at(store) as top,
-            top.enter(layout.HIDDEN) as hidden,
-            hidden.open_file(layout.INDEX_FILE) as file,
-        ):
-            content = small_content(file)
-        return table_of(content, INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
+    with (
+        contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError),
+        Directory.at(store) as top,
+        top.enter(layout.HIDDEN) as hidden,
+        hidden.open_file(layout.INDEX_FILE) as file,
+    ):
+        return table_of(small_content(file), INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
     return INDEX.empty()
 
 

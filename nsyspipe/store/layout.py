@@ -175,16 +175,10 @@ def table_of_file(name: str) -> str | None:
     return table if FILE_NAME.fullmatch(name) and table in DATASET else None
 
 
-def partition(table: str, run_id: str, rank: int | None = None) -> Path:
-    """Return where readers find a run's rows in one table: a directory, relative to the store."""
-    path = Path(table) / f"{_RUN}={run_id}"
-    return path if rank is None else path / f"rank={rank}"
-
-
 def published(name: str, run_id: str) -> Path:
     """Return where readers find a file of a run, by its `file_name`; relative to the store."""
     table, _, rank = name.removesuffix(_SUFFIX).partition("-")
-    return partition(table, run_id, int(rank) if rank else None) / PART
+    return Path(table, f"{_RUN}={run_id}", *([f"rank={rank}"] if rank else []), PART)
 
 
 def has_run(store: Path, run_id: str) -> bool:

@@ -25,17 +25,9 @@ from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, partition, published
+from nsyspipe.store.layout import file_name, find_saved, published
 from nsyspipe.store.parquet_size import require
-from nsyspipe.store.read import (
-    AGAIN,
-    LARGEST,
-    RunFiles,
-    check_ranks,
-    check_steps_known,
-    parsed_object,
-    read_run_files,
-)
+from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
@@ -69,8 +61,8 @@ class SavedRun(Run):
         """All its files, of one save."""
         return read_run_files(self.tables, self.run_id)
 
-    def _path(self, name: str) -> Path:
-        return self.tables / published(file_name(name), self.run_id)
+    def _path(self, name: str, rank: int | None = None) -> Path:
+        return self.tables / published(file_name(name, rank), self.run_id)
 
     @cached_property
     def _row(self) -> dict[str, Any]:
@@ -125,7 +117,7 @@ class SavedRun(Run):
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
         events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
-            check_ranks(table, [rank], self.tables / partition(name, self.run_id, rank))
+            check_ranks(table, [rank], self._path(name, rank))
         if steps is None:
             return rank, events, ranges
         all_steps = self.steps()

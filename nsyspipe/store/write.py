@@ -216,9 +216,8 @@ def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) 
 
 def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
-    kinds = {field.name: field.type for field in table.schema}
-    texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
-    times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
+    texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
+    times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written = pa.BufferOutputStream()
     with pq.ParquetWriter(
         written,

@@ -42,8 +42,7 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     path = put(tmp_path, RANKS)
     result = found(tmp_path, "ddp_1.sqlite", "ddp_0.sqlite")
     (one,) = result.found
-    assert result.paths == (path,)
-    assert not result.problems
+    assert (result.paths, result.problems) == ((path,), ())
     assert one.by_argument == {0: (CapturedRank(rank=1, report="ddp_1"),), 1: (CapturedRank(rank=0, report="ddp_0"),)}
 
 
