@@ -3,12 +3,13 @@
 A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made to mislead.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -254,22 +255,19 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
     folder = sidecar.path.parent
     n_bytes = 0
     for name in names:
-        path = folder / name
-        parts = Path(name).parts
+        path, parts, reason = folder / name, Path(name).parts, ""
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
-            is_own = is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name
-            state = path.lstat() if is_own else None
+            if not (is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name):
+                reason = f"not in the directory of {_shown(sidecar.path)}"
+            elif not stat.S_ISREG((state := path.lstat()).st_mode):
+                reason = "no ordinary file"
+            elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
+                reason = "too large; pass it with --nccl-log"
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no file name"
-            problems.append(_unused(path, reason or "unreadable"))
-            continue
-        if state is None:
-            problems.append(_unused(path, f"not in the directory of {_shown(sidecar.path)}"))
-        elif not stat.S_ISREG(state.st_mode):
-            problems.append(_unused(path, "no ordinary file"))
-        elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
-            problems.append(_unused(path, "too large; pass it with --nccl-log"))
+            reason = (error.strerror if isinstance(error, OSError) else "no file name") or "unreadable"
+        if reason:
+            problems.append(_unused(path, reason))
         else:
             yield path
 
@@ -282,20 +280,18 @@ def _shown(path: Path) -> str:
     return printable(decoded(path.name))
 
 
-def _candidates(folder: Path, stems: Iterable[str]) -> list[Path]:
+def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     """Return the sidecars of a directory whose name fits that of a report, sorted."""
-    known = list(stems)
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES)]
-    except (OSError, ValueError):
-        return []  # whoever reads the reports will say what is wrong
+    names: list[str] = []
+    # Whoever reads the reports will say what is wrong.
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
+        names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
     names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
     bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
     return [
         folder / name
         for name, base in bases.items()
-        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in known)
+        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in stems)
     ]
 
 

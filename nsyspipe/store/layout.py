@@ -96,14 +96,11 @@ class Directory:
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
         """Open a directory in it, which is made first if asked for."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
-        except FileNotFoundError:
-            if not make:
-                raise
+        if make:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self.fd)
-            return self.enter(name)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise

@@ -99,25 +99,18 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
     for _ in range(_MOST_PAGES):
         if at == end:
             return
-        try:
-            header, n_header = _header_at(file, at, min(_USUAL_HEADER, end - at))
-        except ValueError:
-            header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
+        file.seek(at)
+        reader = _Thrift(file.read(min(_LARGEST_HEADER, end - at)), "a page's header")
+        header = reader.struct(_PAGE)
         yield header["plain"]
-        at += n_header + header["stored"]
+        at += reader.at + header["stored"]
         require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
-def _header_at(file: BinaryIO, at: int, n_bytes: int) -> tuple[_Struct, int]:
-    file.seek(at)
-    reader = _Thrift(file.read(n_bytes), "a page's header")
-    return reader.struct(_PAGE), reader.at
-
-
 # Of a column in a row group of a million rows there are some dozens.
 _MOST_PAGES = 10_000
-_USUAL_HEADER, _LARGEST_HEADER = 512, 1 << 16  # statistics of long texts stand in it
+_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
-from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
+from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
@@ -28,21 +28,6 @@ from nsyspipe.version import __version__
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
-
-
-def saved_tables(run: Run) -> dict[str, pa.Table]:
-    """Return every table of the dataset but `runs` and those of single operations, by name, sorted by its key."""
-    # The timeline first: workers read for it while the rest is made here.
-    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
-    found = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
-    return {name: _saved(name, table, run.header.run_id) for name, table in found.items()}
-
-
-def _saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
-    """Put the run's id before the columns of one of its tables."""
-    codes = pa.array(np.zeros(table.num_rows, np.int32))
-    ids = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
-    return DATASET[name].table({"run_id": ids, **{one: table[one] for one in table.column_names}})
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
@@ -75,7 +60,7 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "schema_version": SCHEMA_VERSION,
         "details": json.dumps(details),
     }
-    return DATASET["runs"].from_rows([row])
+    return RUNS.from_rows([row])
 
 
 def _metrics(run: Run) -> pa.Table:
@@ -124,20 +109,23 @@ def save(
     run_id = run.header.run_id
     check_run_id(run_id)
     check_store(run, store)
-    tables = saved_tables(run)
+    # The timeline first: workers read for it while the rest is made here.
+    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
+    tables = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
     with staged_run(store, run_id) as staged:
-        files = {file_name(name): _write(table, staged, file_name(name)) for name, table in tables.items()}
+        files: dict[str, str] = {}
+        for name, table in tables.items():
+            files |= _write(staged, name, table)
         if events:
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):
-                    file = file_name(name, rank)
-                    files[file] = _write(_saved(name, table, run_id), staged, file)
+                    files |= _write(staged, name, table, rank)
                 if on_progress:
                     on_progress(n_done, run.ranks.num_rows)
         with locked(store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             row = runs_table(run, files)
-            digest = _write(row, staged, RUNS_FILE)
+            digest = _write(staged, RUNS.name, row)[RUNS_FILE]
             opened.commit(staged, files)
             _update_index(store, opened, staged, index_row(row, run_id, digest))
 
@@ -190,11 +178,15 @@ def check_store(run: Run, store: Path) -> None:
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
-def _write(table: pa.Table, staged: Staged, name: str) -> str:
-    content = _encoded(table)
-    with staged.tables.create(name) as file:
-        file.write(content)
-    return digest_of(content)
+def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
+    """Write a table of a run, its id before other columns; return the file's digest by its name."""
+    codes = pa.array(np.zeros(table.num_rows, np.int32))
+    ids = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
+    whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
+    content, file = _encoded(whole), file_name(name, rank)
+    with staged.tables.create(file) as opened:
+        opened.write(content)
+    return {file: digest_of(content)}
 
 
 # Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
