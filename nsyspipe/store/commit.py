@@ -85,8 +85,8 @@ class Locked:
             listed, names = _listed(new), sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
-            is_left = is_ours or not (listed or names)
-            is_left = is_left or ({*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed)
+            is_left = {*names, layout.RUNS_FILE} <= listed
+            is_left = (is_left and (is_ours or files_in_row(self.top, run_id) == listed)) or not (listed or names)
             if not (layout.RUN_ID.fullmatch(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
