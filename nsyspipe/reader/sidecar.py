@@ -218,7 +218,7 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 sidecar = parse_sidecar(_content(path), path)
             except (UnusableError, OSError) as error:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
-                problems.append(problem("unusable-sidecar", file=_shown(path), reason=reason))
+                problems.append(problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason))
                 continue
             by_report: dict[str, list[CapturedRank]] = {}
             for one in sidecar.ranks:
@@ -259,7 +259,7 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
             if not (is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name):
-                reason = f"not in the directory of {_shown(sidecar.path)}"
+                reason = f"not in the directory of {printable(decoded(sidecar.path.name))}"
             elif not stat.S_ISREG((state := path.lstat()).st_mode):
                 reason = "no ordinary file"
             elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
@@ -273,11 +273,7 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
 
 
 def _unused(path: Path, reason: str) -> Problem:
-    return problem("sidecar-file-unusable", file=_shown(path), reason=printable(reason))
-
-
-def _shown(path: Path) -> str:
-    return printable(decoded(path.name))
+    return problem("sidecar-file-unusable", file=printable(decoded(path.name)), reason=printable(reason))
 
 
 def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:

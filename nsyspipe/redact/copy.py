@@ -195,13 +195,10 @@ class Copying:
     on_rows: Callable[[], None]
     removed: Removed
 
-    def tables(self, base: str) -> list[str]:
-        """Return the tables of the report that are called so, with or without a version."""
-        return [table for table in self.report.tables if base_name(table) == base]
-
-    def columns(self, table: str, known: tuple[str, ...]) -> list[str]:
-        """Return those of some columns that a table of the report has."""
-        return [name for name in known if name in self.report.tables[table]]
+    def tables(self, base: str, *columns: str) -> list[str]:
+        """Return the tables of the report that are called so, with or without a version, and have some columns."""
+        tables = self.report.tables.items()
+        return [table for table, there in tables if base_name(table) == base and {*columns} <= {*there}]
 
     def run(self, statement: str) -> sa.CursorResult[Any]:
         """Run a statement."""
@@ -225,7 +222,7 @@ class Copying:
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
         """Copy a table of the report: its columns of numbers, and those whose values were looked at."""
-        columns = self.columns(table, NUMBERS[base_name(table)])
+        columns = [name for name in NUMBERS[base_name(table)] if name in self.report.tables[table]]
         kinds = dict.fromkeys(columns, "INTEGER")
         values = {name: number(name) for name in columns}
         joins = ""

@@ -191,7 +191,7 @@ def copy_ranges(copying: Copying) -> None:
             "binaryData": Checked("BLOB", payloads.items()),
         }
         copying.copy(table, checked)
-        named = copying.columns(table, ("textId", "text"))
+        named = [name for name in ("textId", "text") if name in copying.report.tables[table]]
         has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
         left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
         n_removed = copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
@@ -260,10 +260,9 @@ def copy_strings(copying: Copying) -> None:
     copying.create("named_by", key, of="temp")
     copying.create("called_by", key, of="temp")
     for target, base, column in _NAMES_OF:
-        for table in copying.tables(base):
-            if copying.columns(table, (column,)):
-                ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
-                copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
+        for table in copying.tables(base, column):
+            ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
+            copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
     for table in copying.tables(versions.STRINGS):
         n_kept = 0
         if copying.report.has(table, "id", "value"):  # else no id has a text
@@ -293,7 +292,6 @@ def count_named(copying: Copying) -> None:
     words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
     names = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
-        for table in copying.tables(base):
-            if copying.columns(table, (column,)):
-                texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
-                copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())
+        for table in copying.tables(base, column):
+            texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
+            copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())

@@ -59,7 +59,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True)
-class Directory:
+class Directory(contextlib.AbstractContextManager["Directory"]):
     """An open directory of a store, a context; no link in it is ever followed, and what is not plain a `NotPlainError`."""
 
     fd: int
@@ -70,9 +70,6 @@ class Directory:
         """Open a directory that the user named, through links too."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
 
@@ -80,19 +77,15 @@ class Directory:
         """Return what is in it, in no order."""
         return os.listdir(self.fd)  # noqa: PTH208 - by descriptor
 
-    def kind(self, name: str) -> str | None:
-        """Return what a name is: `FILE`, `DIRECTORY`, `LINK`, something else in words; None if it is not there."""
-        try:
-            return _kind(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def require(self, name: str, wanted: str) -> bool:
-        """Tell whether something is there, and refuse what is not as wanted."""
-        found = self.kind(name)
-        if found not in (None, wanted):
-            raise NotPlainError(self.path / name, found or "", wanted)
-        return found is not None
+        """Tell whether something is there, and refuse what is not as wanted: `FILE` or `DIRECTORY`."""
+        try:
+            found = _kind(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if found != wanted:
+            raise NotPlainError(self.path / name, found, wanted)
+        return True
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
         """Open a directory in it, which is made first if asked for."""
@@ -102,9 +95,9 @@ class Directory:
         try:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
         except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            raise NotPlainError(self.path / name, self.kind(name) or "something else", DIRECTORY) from error
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                self.require(name, DIRECTORY)
+            raise
         return Directory(fd, self.path / name)
 
     @contextlib.contextmanager

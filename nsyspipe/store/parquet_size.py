@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 _Struct = dict[str, Any]
 _Fields = Mapping[int, Any]
-_Inner = int | _Fields | None
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
@@ -175,7 +174,7 @@ class _Thrift:
         self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
         return found
 
-    def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
+    def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
         self._check(self.n_values <= _MOST_VALUES, "has too many parts")
         if kind in (_TRUE, _FALSE):

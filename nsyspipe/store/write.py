@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.index import index_row, read_index, read_index_row
@@ -66,20 +66,15 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
 def _metrics(run: Run) -> pa.Table:
     """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
     wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
-    table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide]).combine_chunks()
-    return nulls_first(table, METRICS.key)
-
-
-def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """Return one row per row and figure of a table."""
-    n_rows, there = table.num_rows, table.column_names
-    of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
     tables = []
-    for one in (c for c in columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
-        of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
-        value = pc.cast(table[one.name], FLOAT, safe=False)
-        tables.append(METRICS.table(of_row | of_figure | {"value": value}))
-    return pa.concat_tables(tables)
+    for table, kind in wide:
+        n_rows, there = table.num_rows, table.column_names
+        of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
+        for one in (c for c in kind.columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
+            of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
+            value = pc.cast(table[one.name], FLOAT, safe=False)
+            tables.append(METRICS.table(of_row | of_figure | {"value": value}))
+    return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
 _ROWS_PER_GROUP = 1_000_000
@@ -160,14 +155,12 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
     """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
     run_id = run.header.run_id
     old = SavedRun(store, store, run_id)
-    try:
+    with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
         is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
-        if not (is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS))):
-            return None
-        return {name: old.files.digest(name) for name in sorted(names)}
-    except DatasetError:  # nobody can tell
-        return None
+        if is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS)):
+            return {name: old.files.digest(name) for name in sorted(names)}
+    return None
 
 
 def check_store(run: Run, store: Path) -> None:
