@@ -224,16 +224,6 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
     assert duckdb.sql(of_run).fetchall() == duckdb.sql(runs).fetchall()
 
 
-def test_a_column_that_an_older_run_lacks_is_null_in_the_union(store, tmp_path):
-    old = pq.ParquetFile(store / "steps/run_id=alone/part-0.parquet").read()
-    for run, rows in (("alone", old.drop_columns(["transfer_ns"])), ("pair", saved(store, "steps"))):
-        (tmp_path / f"run_id={run}").mkdir()
-        pq.write_table(rows, tmp_path / f"run_id={run}" / "part-0.parquet")
-    files = f"read_parquet('{tmp_path}/*/*.parquet', union_by_name = true)"
-    [(n_rows, n_values)] = duckdb.sql(f"SELECT count(*), count(transfer_ns) FROM {files}").fetchall()
-    assert n_rows > n_values
-
-
 @pytest.mark.parametrize(("table", "n_rows", "ranks"), [
     ("steps", 15, [(0, 1), (2, 3), (4, 5)]),  # 6 steps a rank: two ranks are 12 rows
     ("steps", 4, [(rank, rank) for rank in range(6) for _ in range(2)]),  # a rank is more than a group

@@ -13,7 +13,6 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store import store_tools
 from tests.store.store_tools import (
     OTHER_ID,
     RUN_ID,
@@ -28,6 +27,19 @@ from tests.store.store_tools import (
 )
 
 
+def refused(run, store, *words, **options):
+    """Check the error that saving ends with: it names the store, in one line, and the store is as it was; return its fix."""
+    before = contents(store), left_behind(store)
+    with pytest.raises(OutputError) as caught:
+        save(run, store, **options)
+    text = caught.value.lines()[0]
+    assert (text.startswith(f"{store}: "), "\n" in text) == (True, False)
+    assert all(word in text for word in words), text
+    assert (contents(store), left_behind(store)) == before
+    assert caught.value.fix
+    return caught.value.fix
+
+
 def of_run(found, run_id):
     return {path: read for path, read in found.items() if f"run_id={run_id}/" in path}
 
@@ -40,7 +52,7 @@ def files(store):
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)
-    assert len(before) == len(store_tools.TABLES) + 4
+    assert len(before) == len(TABLES) + 4
     # Saved again, what was saved, and elsewhere; and of reports that are analyzed again.
     for run in (runs[0], runs[0], nsyspipe.load(store)):
         save(run, store, events=True)
@@ -91,13 +103,9 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
 def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
     store = stored(tmp_path / "store", runs[0], events=True)
-    before = contents(store)
     reports = write_reports(tmp_path / "reports", 1)
     otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
-    with pytest.raises(OutputError, match="has events, phase_ranges of run nightly") as caught:
-        save(otherwise, store)
-    assert "--force" in caught.value.fix
-    assert (contents(store), left_behind(store)) == (before, [])
+    assert "--force" in refused(otherwise, store, "has events, phase_ranges of run nightly")
 
 
 def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
@@ -105,9 +113,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
     store = stored(tmp_path / "store", old, events=True)
     save(other, store, events=True)
     before = contents(store)
-    with pytest.raises(OutputError, match="of other reports, or read with other options"):
-        save(new, store)
-    assert (contents(store), left_behind(store)) == (before, [])
+    refused(new, store, "of other reports, or read with other options")
     save(new, store, force=True)
     assert contents(store) == of_run(before, OTHER_ID) | contents(stored(tmp_path / "alone", new))
     assert not (store / "events" / f"run_id={RUN_ID}").exists()
@@ -124,10 +130,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
 def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(runs, tmp_path, events, damage, words):
     store = stored(tmp_path / "store", runs[0], events=events)
     damage(places(store))
-    before = contents(store)
-    with pytest.raises(OutputError, match=words):
-        save(runs[0], store)
-    assert contents(store) == before
+    refused(runs[0], store, words)
     save(runs[0], store, events=events, force=True)
     assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=events))
 
@@ -135,11 +138,8 @@ def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     one_rank = nsyspipe.load(write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
-    before = contents(store)
     for run in (one_rank, runs[1]):
-        with pytest.raises(OutputError, match="has events, phase_ranges of run nightly"):
-            save(run, store, events=True)
-        assert (contents(store), left_behind(store)) == (before, [])
+        refused(run, store, "has events, phase_ranges of run nightly", events=True)
     save(one_rank, store, events=True, force=True)
     assert [path.name for path in (store / "events" / f"run_id={RUN_ID}").iterdir()] == ["rank=0"]
     assert nsyspipe.load(store).ranks.num_rows == 1
@@ -191,26 +191,15 @@ def mounted(tmp_path):
         subprocess.run(["umount", place], check=True)
 
 
-def refused(run, store, *words, **options):
-    """Check the error that saving ends with; it names the store, in one line."""
-    with pytest.raises(OutputError) as caught:
-        save(run, store, **options)
-    text = caught.value.lines()[0]
-    assert (text.startswith(f"{store}: "), "\n" in text, bool(caught.value.fix)) == (True, False, True)
-    assert all(word in text for word in words), text
-
-
 def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mounted):
     old, new, other = runs
     disk = mounted("-t", "tmpfs", "-o", "size=1m", "none")
     store, filler = stored(disk / "store", other), disk / "filler"
     save(old, store)
-    before = contents(store)
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     for left in (0, 40_000, 80_000):  # full at once, and full in the middle
         filler.write_bytes(b"x" * (free - left))
         refused(new, store, "its disk is full", "as it was", events=True)
-        assert (contents(store), left_behind(store)) == (before, [])
     filler.unlink()
     save(new, store)
     assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(new.steps())
@@ -219,12 +208,10 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mo
 def test_no_more_files_are_a_full_disk_too(runs, mounted):
     disk = mounted("-t", "tmpfs", "-o", "size=10m,nr_inodes=200", "none")
     save(runs[2], disk / "store")
-    before = contents(disk / "store")
     for number in range(os.statvfs(disk).f_ffree):
         (disk / f"filler{number}").touch()
     for number in range(0, 30, 3):  # staging needs 20, the directories of a run 16
         refused(runs[0], disk / "store", "its disk is full")
-        assert (contents(disk / "store"), left_behind(disk / "store")) == (before, [])
         for free in range(number, number + 3):
             (disk / f"filler{free}").unlink()
 
@@ -232,13 +219,12 @@ def test_no_more_files_are_a_full_disk_too(runs, mounted):
 def test_a_limit_on_the_size_of_files_is_an_error_that_says_so(runs, tmp_path):
     store = stored(tmp_path / "store", runs[2])
     stored(tmp_path / "alone", runs[0])  # its reports are read
-    before, limits = contents(store), resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         refused(runs[0], store, "cannot be written (File too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (contents(store), left_behind(store)) == (before, [])
 
 
 def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted, tmp_path):
