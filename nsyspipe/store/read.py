@@ -251,9 +251,6 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
         require(not (is_text and column.name in numbers), f"{column.name} is no number")
 
 
-_OF_COMMUNICATORS = "ranks"  # a text of all of them, for each that uses one
-
-
 def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
     there = found.column_names
     if lacking := [one.name for one in wanted.columns if not (one.nullable or one.name in there)]:
@@ -262,7 +259,8 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
     for one in wanted.columns:
         column = found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
-            column = as_plain_text(column, n_file, may_be_shared=one.name == _OF_COMMUNICATORS)
+            # A text of all ranks of a communicator, for each that uses one.
+            column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 
@@ -272,7 +270,7 @@ LARGEST = 2**62
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 # As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
 _LONGEST_JSON = 16 * 2**20
-_NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
+_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
@@ -281,12 +279,13 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
     for column in wanted.columns:
         values = table[column.name]
         require(column.nullable or not values.null_count, f"{column.name} has nulls")
-        if column.type == FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
-            raise ValueError(f"{column.name} has values that are no number")
-        if column.type in (INT, FLOAT):
-            low, span = (0 if column.unit in _NEVER_NEGATIVE else -LARGEST, pc.min_max(values).as_py())
-            if span["min"] is not None and not low <= span["min"] <= span["max"] <= LARGEST:
-                raise ValueError(f"{column.name} has values beyond what a run has")
+        is_finite = column.type != FLOAT or pc.all(pc.is_finite(values)).as_py() is not False
+        require(is_finite, f"{column.name} has values that are no number")
+        if column.type in (INT, FLOAT) or column.unit == "time":
+            low, high = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
+            span = pc.min_max(values.cast(INT) if column.unit == "time" else values).as_py()
+            is_known = span["min"] is None or low <= span["min"] <= span["max"] <= high
+            require(is_known, f"{column.name} has values beyond what a run has")
         elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
@@ -145,19 +144,6 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
-def test_a_dataset_of_somebody_else_is_no_reason_to_refuse_and_stays(runs, tmp_path):
-    store = tmp_path / "store"
-    later = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
-    later.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"run_id": [RUN_ID]}), later)
-    before = later.read_bytes()
-    for run in runs[:2]:
-        save(run, store, force=run is runs[1])
-        assert later.read_bytes() == before
-    shutil.rmtree(store / "mydata")
-    assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
-
-
 def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(runs, tmp_path):
     store, alone = stored(tmp_path / "store", runs[0]), stored(tmp_path / "new", runs[1])
     before = contents(store)
@@ -254,17 +240,20 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
     assert path.read_text() == "mine"
 
 
-def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
+def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reason_to_refuse(runs, tmp_path):
     store = tmp_path / "store"
-    mine = [store / "notes.md", store / "steps" / "notes.md", store / "plots" / "empty"]
+    others = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
+    mine = [store / "notes.md", store / "steps" / "notes.md", others, store / "plots" / "empty"]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine") if path.suffix else path.mkdir()
     for run in runs[:2]:
         save(run, store)
+    save(runs[1], store, force=True)
     shutil.rmtree(store / "steps" / f"run_id={RUN_ID}")
     save(runs[0], store)
-    assert all(path.exists() for path in mine)
+    assert [path.read_text() for path in mine[:3]] == ["mine"] * 3
+    assert mine[3].exists()
     assert nsyspipe.load(store).steps().equals(runs[0].steps())
 
 
