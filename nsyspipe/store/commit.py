@@ -205,7 +205,8 @@ def locked(store: Path) -> Iterator[Locked]:
 
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
     """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
-    lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
+    has_lock = hidden.require(_LOCK, layout.FILE)  # a full disk makes none, and opens one
+    lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | (0 if has_lock else os.O_CREAT)))
     while time.monotonic() <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -89,11 +89,14 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
         """Open a directory in it, which is made first if asked for."""
-        if make:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self.fd)
         try:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self.fd)
+            return self.enter(name)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 self.require(name, DIRECTORY)
