@@ -30,7 +30,6 @@ _SHORTEST_NAME = 3
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
 _INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
-
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,8}){0,5}(?:-[0-9]{1,16}v[0-9]{1,3})?")
 _TABLES, _LAZY = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_LAZY"
 _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")

@@ -144,7 +144,6 @@ def _kind(mode: int) -> str:
 
 HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
-
 _RUN, _SUFFIX = "run_id", ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100

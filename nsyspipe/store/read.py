@@ -22,7 +22,6 @@ from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size, require
 
 AGAIN = "analyze the reports again with --out"
-
 # Read again when another save took its place meanwhile; it takes a save longer than a reader.
 _ATTEMPTS = 20
 # Not read by nsyspipe itself, or so large that they are read rank by rank.
