@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 
 from nsyspipe.model.schema import DATASET
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.store.layout import partition
+from nsyspipe.store.layout import file_name, published
 
-FILE = "part-0.parquet"
 _FIRST = {"finding": "id", "action": "action", "saving_ns_per_step": "saving_ns_per_step"}
 START = datetime(2026, 3, 1, 4, 30, tzinfo=UTC)
 
@@ -46,7 +45,7 @@ def add_run(store: Path, run_id: str, *, findings: Any = (), **changes: Any) -> 
 
 def write(store: Path, table: str, run_id: str, rows: list[dict[str, Any]]) -> Path:
     """Write one table of a run; return its file."""
-    path = store / partition(table, run_id) / FILE
+    path = file_of(store, table, run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(DATASET[table].from_rows(rows), path)
     return path
@@ -54,7 +53,7 @@ def write(store: Path, table: str, run_id: str, rows: list[dict[str, Any]]) -> P
 
 def file_of(store: Path, table: str, run_id: str) -> Path:
     """Return the file of one table of a run."""
-    return store / partition(table, run_id) / FILE
+    return store / published(file_name(table), run_id)
 
 
 def days(n: float) -> datetime:

@@ -33,9 +33,8 @@ def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str,
     """
     with readable(path):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(
-                decoded(str(path)), "no ordinary file, where a text was needed", fix="name the file itself"
-            )
+            problem = "no ordinary file, where a text was needed"
+            raise InputError(decoded(str(path)), problem, fix="name the file itself")
         with path.open("rb") as file:
             was_whole = True
             lines = iter(lambda: file.readline(_LONGEST_LINE_BYTES), b"")

@@ -85,7 +85,10 @@ def read_facts(report: Report) -> ReportFacts:
     tables = versions.EXPORT_META_OLD, versions.EXPORT_META
     meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
     of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
-    names, of_device = _gpus(report)
+    # The id column was renamed.
+    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
+    device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
+    gpus = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
     starts = (row["utcEpochNs"] for row in report.few(versions.SESSION_START, {"utcEpochNs": "int"}))
     start: int | None = next((one for one in starts if one is not None), None)
     variables: dict[str, set[str]] = {}
@@ -94,7 +97,8 @@ def read_facts(report: Report) -> ReportFacts:
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"), schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=start if start is not None and abs(start) < _LATEST_START else None,
-        host=host_of(report), gpu_names=names, gpu_of_device=of_device,
+        host=host_of(report), gpu_names={row[id_column]: row["name"] for row in gpus if row["name"]},
+        gpu_of_device={row[device_column]: row[id_column] for row in gpus if row[device_column] is not None},
         variables={name: values.pop() for name, values in variables.items() if len(values) == 1},
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
@@ -119,15 +123,6 @@ def variables_of(
         # LIKE takes _ for any letter and ignores case, so compare the name again.
         if (made := _ASSIGNMENT.match(row["value"])) and made["name"] in names:
             yield row["name"], made["name"], made["value"]
-
-
-def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
-    """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
-    id_column = "id" if report.has(versions.GPU, "id") else "deviceId"
-    device_column = "cuDevice" if report.has(versions.GPU, "cuDevice") else id_column
-    rows = report.few(versions.GPU, {id_column: "int", device_column: "int", "name": "text"})
-    names = {row[id_column]: row["name"] for row in rows if row["name"]}
-    return names, {row[device_column]: row[id_column] for row in rows if row[device_column] is not None}
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made to mislead.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,6 +42,11 @@ _SPECIAL = set(r".^$*+?{}[]\|()")
 
 class UnusableError(ValueError):
     """A sidecar that says something impossible; the message says what."""
+
+
+def _require(is_so: object, problem: str) -> None:
+    if not is_so:
+        raise UnusableError(problem)
 
 
 class Field(NamedTuple):
@@ -85,22 +91,19 @@ def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str,
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
-    if not isinstance(value, field.kind):
-        raise UnusableError(f"{name} has another type")
-    if field.kind is int and (isinstance(value, bool) or not field.least <= value <= _LARGEST):
-        raise UnusableError(f"{name} is no number from {field.least}")
+    _require(isinstance(value, field.kind), f"{name} has another type")
+    if field.kind is int:
+        is_number = not isinstance(value, bool) and field.least <= value <= _LARGEST
+        _require(is_number, f"{name} is no number from {field.least}")
     if field.kind is str:
-        if len(value) > _LONGEST_TEXT:
-            raise UnusableError(f"{name} has more than {_LONGEST_TEXT} characters")
-        if field.form is not None and not field.form.fullmatch(value):
-            raise UnusableError(f"{name} is no {field.what}")
+        _require(len(value) <= _LONGEST_TEXT, f"{name} has more than {_LONGEST_TEXT} characters")
+        _require(field.form is None or field.form.fullmatch(value), f"{name} is no {field.what}")
         return printable(value)
-    if field.kind is list and len(value) > field.most:
-        raise UnusableError(f"{name} has more than {field.most} entries")
     if field.kind in {list, dict}:
+        _require(field.kind is dict or len(value) <= field.most, f"{name} has more than {field.most} entries")
         each = value.values() if field.kind is dict else value
-        if not all(isinstance(one, field.of) for one in each):
-            raise UnusableError(f"{name} holds more than {'texts' if field.of is str else 'objects'}")
+        kinds = "texts" if field.of is str else "objects"
+        _require(all(isinstance(one, field.of) for one in each), f"{name} holds more than {kinds}")
         if field.of is str and not field.is_masked:
             return [_check(name, one, _TEXT) for one in each]
     return value
@@ -111,21 +114,18 @@ def _moment(captured_at_utc: str) -> datetime:
         moment = datetime.fromisoformat(captured_at_utc)
     except ValueError as error:
         raise UnusableError("captured_at_utc is no time") from error
-    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise UnusableError("captured_at_utc is no time in UTC")
+    is_known = moment.tzinfo is not None and _FIRST_YEAR <= moment.year <= _LAST_YEAR
+    _require(is_known, "captured_at_utc is no time in UTC")
     return moment.astimezone(UTC)
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
     found = [_checked(row, _OF_RANK) for row in rows]
-    if not all("rank" in one for one in found):
-        raise UnusableError("ranks holds an entry without rank")
+    _require(all("rank" in one for one in found), "ranks holds an entry without rank")
     ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
-    if len({one.rank for one in ranks}) < len(ranks):
-        raise UnusableError("ranks names one rank twice")
+    _require(len({one.rank for one in ranks}) == len(ranks), "ranks names one rank twice")
     pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
-    if len(set(pids)) < len(pids):
-        raise UnusableError("ranks gives one process two ranks")
+    _require(len(set(pids)) == len(pids), "ranks gives one process two ranks")
     return ranks
 
 
@@ -135,8 +135,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UnusableError("no JSON") from error
-    if not isinstance(found, dict):
-        raise UnusableError("no JSON object")
+    _require(isinstance(found, dict), "no JSON object")
     version = found.get("capture_version")
     if isinstance(version, int) and version > CAPTURE_VERSION:
         raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
@@ -198,12 +197,9 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        return tuple(
-            one.path.parent / name
-            for one in (found.sidecar for found in self.found)
-            for name in (one.path.name, *one.log_names, one.topology_name)
-            if name and name == Path(name).name
-        )
+        sidecars = [one.sidecar for one in self.found]
+        named = ((one.path.parent, [one.path.name, *one.log_names, one.topology_name]) for one in sidecars)
+        return tuple(at / name for at, names in named for name in names if name and name == Path(name).name)
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -222,7 +218,7 @@ def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
                 sidecar = parse_sidecar(_content(path), path)
             except (UnusableError, OSError) as error:
                 reason = error.strerror or "unreadable" if isinstance(error, OSError) else error
-                problems.append(problem("unusable-sidecar", file=_shown(path), reason=reason))
+                problems.append(problem("unusable-sidecar", file=printable(decoded(path.name)), reason=reason))
                 continue
             by_report: dict[str, list[CapturedRank]] = {}
             for one in sidecar.ranks:
@@ -259,56 +255,45 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
     folder = sidecar.path.parent
     n_bytes = 0
     for name in names:
-        path = folder / name
-        parts = Path(name).parts
+        path, parts, reason = folder / name, Path(name).parts, ""
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
-            is_own = is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name
-            state = path.lstat() if is_own else None
+            if not (is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name):
+                reason = f"not in the directory of {printable(decoded(sidecar.path.name))}"
+            elif not stat.S_ISREG((state := path.lstat()).st_mode):
+                reason = "no ordinary file"
+            elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
+                reason = "too large; pass it with --nccl-log"
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "no file name"
-            problems.append(_unused(path, reason or "unreadable"))
-            continue
-        if state is None:
-            problems.append(_unused(path, f"not in the directory of {_shown(sidecar.path)}"))
-        elif not stat.S_ISREG(state.st_mode):
-            problems.append(_unused(path, "no ordinary file"))
-        elif (n_bytes := n_bytes + state.st_size) > _MOST_LOG_BYTES:
-            problems.append(_unused(path, "too large; pass it with --nccl-log"))
+            reason = (error.strerror if isinstance(error, OSError) else "no file name") or "unreadable"
+        if reason:
+            problems.append(_unused(path, reason))
         else:
             yield path
 
 
 def _unused(path: Path, reason: str) -> Problem:
-    return problem("sidecar-file-unusable", file=_shown(path), reason=printable(reason))
+    return problem("sidecar-file-unusable", file=printable(decoded(path.name)), reason=printable(reason))
 
 
-def _shown(path: Path) -> str:
-    return printable(decoded(path.name))
-
-
-def _candidates(folder: Path, stems: Iterable[str]) -> list[Path]:
+def _candidates(folder: Path, stems: Collection[str]) -> list[Path]:
     """Return the sidecars of a directory whose name fits that of a report, sorted."""
-    known = list(stems)
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES)]
-    except (OSError, ValueError):
-        return []  # whoever reads the reports will say what is wrong
+    names: list[str] = []
+    # Whoever reads the reports will say what is wrong.
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as entries:
+        names += (entry.name for entry in itertools.islice(entries, _MOST_ENTRIES))
     names = sorted(name for name in names if name.endswith(SIDECAR_SUFFIX))[:_MOST_SIDECARS]
     bases = {name: _NODE.sub("", decoded(name).removesuffix(SIDECAR_SUFFIX)) for name in names}
     return [
         folder / name
         for name, base in bases.items()
-        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in known)
+        if any(stem.startswith(base) and _RANK_OR_NODE.match(stem[len(base) :]) for stem in stems)
     ]
 
 
 def _content(path: Path) -> bytes:
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise UnusableError("no ordinary file")
+    _require(stat.S_ISREG(path.stat().st_mode), "no ordinary file")
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise UnusableError("larger than a sidecar can be")
+    _require(len(content) <= _MOST_BYTES, "larger than a sidecar can be")
     return content

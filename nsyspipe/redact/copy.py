@@ -14,8 +14,9 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
-from nsyspipe.reader.report import VERSIONED, Report
-from nsyspipe.reader.tables import quoted
+from nsyspipe.reader.metadata import host_of
+from nsyspipe.reader.report import VERSIONED, Report, open_report
+from nsyspipe.reader.tables import in_place_of_a_table, quoted
 
 # Of each table the columns of whole numbers, which are copied where they are whole numbers; behind the first bar those that
 # are copied value by value, after a look at each; behind the second those that are known and stay behind.
@@ -106,8 +107,8 @@ _CLASSES = {table: kind for kind, tables in _entries(_DROPPED).items() for table
 
 def base_name(table: str) -> str:
     """Return a table's name without the version that some exporters append."""
-    found = None if is_known(table) else VERSIONED.match(table)
-    return found["table"] if found else table
+    found = VERSIONED.match(table)
+    return found["table"] if found and not is_known(table) else table
 
 
 def is_known(table: str) -> bool:
@@ -119,6 +120,19 @@ def class_of(table: str) -> str | None:
     """Return the class of a table that stays behind as a whole; None for any other."""
     families = (kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1]))
     return _CLASSES.get(table) or next(families, None)
+
+
+def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
+    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
+
+    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
+    """
+    with open_report(path) as report:
+        for table in sorted(report.views):
+            if base_name(table) in _COLUMNS:
+                raise in_place_of_a_table(path, table, "view")
+        unknown = [table for table in report.tables if not is_known(base_name(table))]
+        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
 
 
 # Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
@@ -181,13 +195,10 @@ class Copying:
     on_rows: Callable[[], None]
     removed: Removed
 
-    def tables(self, base: str) -> list[str]:
-        """Return the tables of the report that are called so, with or without a version."""
-        return [table for table in self.report.tables if base_name(table) == base]
-
-    def columns(self, table: str, known: tuple[str, ...]) -> list[str]:
-        """Return those of some columns that a table of the report has."""
-        return [name for name in known if name in self.report.tables[table]]
+    def tables(self, base: str, *columns: str) -> list[str]:
+        """Return the tables of the report that are called so, with or without a version, and have some columns."""
+        tables = self.report.tables.items()
+        return [table for table, there in tables if base_name(table) == base and {*columns} <= {*there}]
 
     def run(self, statement: str) -> sa.CursorResult[Any]:
         """Run a statement."""
@@ -211,7 +222,7 @@ class Copying:
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
         """Copy a table of the report: its columns of numbers, and those whose values were looked at."""
-        columns = self.columns(table, NUMBERS[base_name(table)])
+        columns = [name for name in NUMBERS[base_name(table)] if name in self.report.tables[table]]
         kinds = dict.fromkeys(columns, "INTEGER")
         values = {name: number(name) for name in columns}
         joins = ""

@@ -17,21 +17,9 @@ from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.names import decoded, listed
 from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, RAW_SUFFIXES, find_named
-from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
-from nsyspipe.reader.tables import in_place_of_a_table
-from nsyspipe.redact.copy import (
-    CHECKED,
-    NUMBERS,
-    Copying,
-    Removed,
-    base_name,
-    class_of,
-    count_left_behind,
-    is_known,
-    opened,
-)
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Copying, Removed, count_left_behind, look_at, opened
 from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named
 
 _MOST_NAMED = 5
@@ -84,8 +72,8 @@ def redact(
             fix = "--drop-unknown leaves them out; analysis reads none of them"
             raise InputError(str(place.report), problem, found=listed(rows, _MOST_NAMED), fix=fix)
     # Numbered as they appear; no name stays none.
-    names = dict.fromkeys(host for host, _ in looks if host)
-    hosts = {host: f"host-{index}" for index, host in enumerate(names)}
+    named = dict.fromkeys(host for host, _ in looks if host)
+    hosts = {None: None, "": ""} | {host: f"host-{index}" for index, host in enumerate(named)}
     removed, n_done = Removed(), 0
     n_bytes = sum(place.report.stat().st_size for place in places)
 
@@ -95,32 +83,17 @@ def redact(
 
     with staged(places) as files:
         for place, (host, _), file in zip(places, looks, files, strict=True):
-            name = None if host is None else hosts.get(host, "")
             with open_report(place.report) as report, opened(place.report, file) as connection:
                 on_rows = partial(lambda copy: show(copy.stat().st_size), file)
                 copying = Copying(report, connection, on_rows, removed)
                 for table in (one for base in NUMBERS if base not in CHECKED for one in copying.tables(base)):
                     copying.copy(table)
-                copy_facts(copying, name)  # by which its host is called
+                copy_facts(copying, hosts[host])
                 for copy_part in (copy_layouts, copy_ranges, copy_strings, count_named, count_left_behind):
                     copy_part(copying)
             n_done += place.report.stat().st_size
             show(0)
-    return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
-
-
-def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
-    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
-
-    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
-    """
-    with open_report(path) as report:
-        for table in sorted(report.views):
-            base = base_name(table)
-            if is_known(base) and class_of(base) is None:
-                raise in_place_of_a_table(path, table, "view")
-        unknown = [table for table in report.tables if not is_known(base_name(table))]
-        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
+    return Redaction(places, len(named), removed, *beside([place.report for place in places]))
 
 
 def places_for(reports: str | Sequence[str], out: Path, *, force: bool) -> list[Place]:

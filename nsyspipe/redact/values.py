@@ -23,18 +23,13 @@ from nsyspipe.reader.report import Report
 from nsyspipe.reader.tables import quoted
 from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, Copying, number
 
-Key = tuple[int, int]
-
-
 _FORM = "values of an unexpected form"
-
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
 _SHORTEST_NAME = 3
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
 _INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
-
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,8}){0,5}(?:-[0-9]{1,16}v[0-9]{1,3})?")
 _TABLES, _LAZY = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_LAZY"
 _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
@@ -126,7 +121,9 @@ MARK = b"\x00"  # stands for a payload that analysis only counts
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]) -> list[bytes]:
+def packed(
+    blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[tuple[int, int], Layout]
+) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
     fits = zip(blobs.to_pylist(), decode_fields(blobs, domains, layouts).layout.tolist(), strict=True)
@@ -193,7 +190,7 @@ def copy_ranges(copying: Copying) -> None:
             "binaryData": Checked("BLOB", payloads.items()),
         }
         copying.copy(table, checked)
-        named = copying.columns(table, ("textId", "text"))
+        named = [name for name in ("textId", "text") if name in copying.report.tables[table]]
         has_name = " OR ".join(f"{name} IS NOT NULL" for name in named)
         left = f"({has_name})" + (f" AND text IS NOT '{_REDACTED}'" if "text" in named else "")
         n_removed = copying.count(table, has_name) - copying.count(table, left, of="main") if named else 0
@@ -262,10 +259,9 @@ def copy_strings(copying: Copying) -> None:
     copying.create("named_by", key, of="temp")
     copying.create("called_by", key, of="temp")
     for target, base, column in _NAMES_OF:
-        for table in copying.tables(base):
-            if copying.columns(table, (column,)):
-                ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
-                copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
+        for table in copying.tables(base, column):
+            ids = f"SELECT {column} FROM main.{quoted(table)} WHERE {column} IS NOT NULL"  # noqa: S608
+            copying.run(f"INSERT OR IGNORE INTO temp.{target} {ids}")
     for table in copying.tables(versions.STRINGS):
         n_kept = 0
         if copying.report.has(table, "id", "value"):  # else no id has a text
@@ -295,7 +291,6 @@ def count_named(copying: Copying) -> None:
     words = "|".join(map(re.escape, sorted(named, key=len, reverse=True)))
     names = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")) if named else ():
-        for table in copying.tables(base):
-            if copying.columns(table, (column,)):
-                texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
-                copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())
+        for table in copying.tables(base, column):
+            texts = f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
+            copying.removed.n_named += sum(names.search(text) is not None for text in copying.run(texts).scalars())

@@ -140,10 +140,10 @@ def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     # The step after the last, too: what it copies before its first kernel is in the last window.
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
-    return [_timeline(found[rank], *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
+    return [_timeline(found[rank], windows.steps, *windows.edges[[0, -1], at]) for at, rank in enumerate(windows.ranks)]
 
 
-def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
+def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTimeline:
     columns = {
         "start": events["start_ns"].to_numpy(),
         "end": events["end_ns"].to_numpy(),
@@ -173,7 +173,7 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     own = {key: value[rows] for key, value in columns.items()}
     is_without = own["launch"] == NEVER
     own["launch"] = np.where(is_without, np.maximum.accumulate(own["launch"]), own["launch"])
-    in_step = comm[columns["step"][comm] != NEVER]
+    in_step = comm[np.isin(columns["step"][comm], steps)]
     by_launch = in_step[np.lexsort((start[in_step], columns["launch"][in_step]))]
     return RankTimeline(
         **own,

@@ -51,7 +51,7 @@ class Locked:
                 for name in of_run.names():
                     kind, _, rank = name.partition("=")
                     file = f"{table}-{rank}.parquet"
-                    if kind == "rank" and layout.is_file_name(file):
+                    if kind == "rank" and layout.FILE_NAME.fullmatch(file):
                         with of_run.enter(name) as of_rank:
                             if of_rank.require(layout.PART, layout.FILE):
                                 found.add(file)
@@ -73,21 +73,21 @@ class Locked:
         # Now it is done: what is left the next writer can do.
         try:
             with contextlib.suppress(OSError, NotPlainError):
-                self.settle(run_id)
+                self.settle(run_id, is_ours=True)
         except BaseException:
             with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id)
             raise
 
-    def settle(self, run_id: str) -> None:
+    def settle(self, run_id: str, *, is_ours: bool = False) -> None:
         """Put the files of a run that is committed into their places, and remove others; nothing if no writer left them."""
         with self.switch.enter(run_id) as new:
             listed, names = _listed(new), sorted({*new.names()} - {_FILES})
             for name in names:
                 new.require(name, layout.FILE)
-            is_left = {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
-            is_left = is_left or not (listed or names)
-            if not (layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))):
+            is_left = {*names, layout.RUNS_FILE} <= listed
+            is_left = (is_left and (is_ours or files_in_row(self.top, run_id) == listed)) or not (listed or names)
+            if not (layout.RUN_ID.fullmatch(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
@@ -106,7 +106,7 @@ class Locked:
         for name in self.staging.names():
             if not _is_dead(self.staging, name):
                 continue
-            if layout.is_run_id(run_id := name.partition(".")[2]):
+            if layout.RUN_ID.fullmatch(run_id := name.partition(".")[2]):
                 self._prune(run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
@@ -117,7 +117,7 @@ class Locked:
     def _prune(self, run_id: str) -> None:
         """Remove directories of a run in which nothing is."""
         for table in DATASET.keys() & self.top.names():
-            own = layout.partition(table, run_id).parts
+            own = table, f"run_id={run_id}"
             with contextlib.suppress(OSError, NotPlainError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)
@@ -188,7 +188,10 @@ def locked(store: Path) -> Iterator[Locked]:
             root.mkdir(parents=True, exist_ok=True)
             # Meanwhile a writer that failed may take away the store that it had made.
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
-                found = _opened(root, trial)
+                top = trial.enter_context(Directory.at(root))
+                hidden = trial.enter_context(top.enter(layout.HIDDEN, make=True))
+                inside = (trial.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
+                found = Locked(top, hidden, *inside)
                 if _islocked(found.hidden, trial, until):
                     opened.enter_context(trial.pop_all())
                     break
@@ -200,19 +203,10 @@ def locked(store: Path) -> Iterator[Locked]:
         yield found
 
 
-def _opened(root: Path, opened: contextlib.ExitStack) -> Locked:
-    top = opened.enter_context(Directory.at(root))
-    hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
-    inside = (opened.enter_context(hidden.enter(name, make=True)) for name in (_STAGING, layout.SWITCH))
-    return Locked(top, hidden, *inside)
-
-
 def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
     """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
-    try:
-        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR))
-    except FileNotFoundError:
-        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
+    has_lock = hidden.require(_LOCK, layout.FILE)  # a full disk makes none, and opens one
+    lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | (0 if has_lock else os.O_CREAT)))
     while time.monotonic() <= until:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,7 +18,7 @@ from nsyspipe.model.table import TEXT, Column, TableSchema
 from nsyspipe.nsys.files import OUTPUTS
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError, has_run, run_ids
-from nsyspipe.store.read import AGAIN, digest_of, nulls_first, row_content, small_content, table_of
+from nsyspipe.store.read import AGAIN, content_of, digest_of, nulls_first, small_content, table_of
 
 _TEXTS = (Column("run_id", TEXT, "id", "the run"), Column("digest", TEXT, "text", "of the bytes of its file"))
 # `RUNS` less what only the run itself is asked for.
@@ -58,10 +58,10 @@ def listed_runs(store: Path, on_progress: Callable[[int, int], None] | None = No
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
         try:
-            content = row_content(store, run_id)
+            content = content_of(store, run_id, layout.RUNS_FILE)
             at = places.get((run_id, digest_of(content)))
             if at is None:
-                others.append(index_row(store, run_id, content))
+                others.append(read_index_row(store, run_id, content))
             else:
                 known.append(at)
         except DatasetError as error:
@@ -83,44 +83,41 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
         first, n_runs = found.unreadable[0], len(found.unreadable)
         what = f"none of its {n_runs} saved runs can be read"
         raise DatasetError(str(store), what, found=printable(f"{first.run_id} {first.message}"), fix=first.fix)
-    raise _no_store(store)
-
-
-def _no_store(path: Path) -> DatasetError:
-    """Return the error for a path where a store was meant: what it is, and what to name or run instead."""
-    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {path}"
-    if path.is_file():
-        what = f"{OUTPUTS.get(path.suffix, 'a file')}, where a store was needed"
-        fix = "the DIR of analyze --out" if path.suffix in OUTPUTS else f"nsyspipe analyze {path} --out runs"
-    elif path.is_dir():
-        is_empty = next(path.iterdir(), None) is None
-        fix = f"nsyspipe analyze REPORTS --out {path if is_empty else path / 'runs'}"
-        what, fix = table_of_store(path) or ("holds no saved run", fix)
-    return DatasetError(str(path), what, fix=fix)
+    what, fix = "no such directory", f"nsyspipe analyze REPORTS --out {store}"
+    if store.is_file():
+        what = f"{OUTPUTS.get(store.suffix, 'a file')}, where a store was needed"
+        fix = "the DIR of analyze --out" if store.suffix in OUTPUTS else f"nsyspipe analyze {store} --out runs"
+    elif store.is_dir():
+        is_empty = next(store.iterdir(), None) is None
+        fix = f"nsyspipe analyze REPORTS --out {store if is_empty else store / 'runs'}"
+        what, fix = table_of_store(store) or ("holds no saved run", fix)
+    raise DatasetError(str(store), what, fix=fix)
 
 
 def read_index(store: Path) -> pa.Table:
     """Return the `INDEX` of a store; no rows where there is none that can be used."""
-    with contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError):
-        with (
-            Directory.at(store) as top,
-            top.within(layout.HIDDEN) as hidden,
-            hidden.open_file(layout.INDEX_FILE) as file,
-        ):
-            content = small_content(file)
-        return table_of(content, INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
+    with (
+        contextlib.suppress(OSError, ValueError, MemoryError, NotPlainError, DatasetError),
+        Directory.at(store) as top,
+        top.enter(layout.HIDDEN) as hidden,
+        hidden.open_file(layout.INDEX_FILE) as file,
+    ):
+        return table_of(small_content(file), INDEX, store / layout.HIDDEN / layout.INDEX_FILE)
     return INDEX.empty()
 
 
-def index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
+def read_index_row(store: Path, run_id: str, content: pa.Buffer) -> pa.Table:
     """Return the row of `INDEX` of a run from the bytes of its file; its id is its address, whatever they say."""
     path = store / layout.published(layout.RUNS_FILE, run_id)
     row = table_of(content, RUNS, path)
     if row.num_rows != 1:
         raise DatasetError(str(path), f"holds {row.num_rows} rows of the run, not 1", fix=AGAIN)
     try:
-        return INDEX.table(
-            {one: row[one] for one in row.column_names} | {"run_id": [run_id], "digest": [digest_of(content)]}
-        )
+        return index_row(row, run_id, digest_of(content))
     except ValueError as error:  # a directory's name that is no text
         raise DatasetError(str(path), "is not what nsyspipe writes", fix=AGAIN) from error
+
+
+def index_row(row: pa.Table, run_id: str, digest: str) -> pa.Table:
+    """Return the row of `INDEX` of a run from its row of `runs`, and the digest of the file that has it."""
+    return INDEX.table({one: row[one] for one in row.column_names} | {"run_id": [run_id], "digest": [digest]})

@@ -29,7 +29,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -59,7 +59,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True)
-class Directory:
+class Directory(contextlib.AbstractContextManager["Directory"]):
     """An open directory of a store, a context; no link in it is ever followed, and what is not plain a `NotPlainError`."""
 
     fd: int
@@ -70,9 +70,6 @@ class Directory:
         """Open a directory that the user named, through links too."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
 
@@ -80,19 +77,15 @@ class Directory:
         """Return what is in it, in no order."""
         return os.listdir(self.fd)  # noqa: PTH208 - by descriptor
 
-    def kind(self, name: str) -> str | None:
-        """Return what a name is: `FILE`, `DIRECTORY`, `LINK`, something else in words; None if it is not there."""
-        try:
-            return _kind(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def require(self, name: str, wanted: str) -> bool:
-        """Tell whether something is there, and refuse what is not as wanted."""
-        found = self.kind(name)
-        if found not in (None, wanted):
-            raise NotPlainError(self.path / name, found or "", wanted)
-        return found is not None
+        """Tell whether something is there, and refuse what is not as wanted: `FILE` or `DIRECTORY`."""
+        try:
+            found = _kind(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if found != wanted:
+            raise NotPlainError(self.path / name, found, wanted)
+        return True
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
         """Open a directory in it, which is made first if asked for."""
@@ -105,9 +98,9 @@ class Directory:
                 os.mkdir(name, dir_fd=self.fd)
             return self.enter(name)
         except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            raise NotPlainError(self.path / name, self.kind(name) or "something else", DIRECTORY) from error
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                self.require(name, DIRECTORY)
+            raise
         return Directory(fd, self.path / name)
 
     @contextlib.contextmanager
@@ -151,12 +144,11 @@ def _kind(mode: int) -> str:
 
 HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
 PART = "part-0.parquet"
-
 _RUN, _SUFFIX = "run_id", ".parquet"
 RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")
-_FILE = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")
+RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
+FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
 # DuckDB takes more for a date than Python does.
 _DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
 _SHOWN = 6
@@ -167,29 +159,18 @@ def file_name(table: str, rank: int | None = None) -> str:
     return f"{table}{_SUFFIX}" if rank is None else f"{table}-{rank}{_SUFFIX}"
 
 
-def is_file_name(name: str) -> bool:
-    """Tell whether `file_name` could have made a name."""
-    return _FILE.fullmatch(name) is not None
-
-
 def table_of_file(name: str) -> str | None:
     """Return the table of the dataset that a file is of, by its `file_name`; None of any other name."""
     from nsyspipe.model.schema import DATASET  # noqa: PLC0415 - heavy, and not needed to find a run
 
     table = name.removesuffix(_SUFFIX).partition("-")[0]
-    return table if is_file_name(name) and table in DATASET else None
-
-
-def partition(table: str, run_id: str, rank: int | None = None) -> Path:
-    """Return where readers find a run's rows in one table: a directory, relative to the store."""
-    path = Path(table) / f"{_RUN}={run_id}"
-    return path if rank is None else path / f"rank={rank}"
+    return table if FILE_NAME.fullmatch(name) and table in DATASET else None
 
 
 def published(name: str, run_id: str) -> Path:
     """Return where readers find a file of a run, by its `file_name`; relative to the store."""
     table, _, rank = name.removesuffix(_SUFFIX).partition("-")
-    return partition(table, run_id, int(rank) if rank else None) / PART
+    return Path(table, f"{_RUN}={run_id}", *([f"rank={rank}"] if rank else []), PART)
 
 
 def has_run(store: Path, run_id: str) -> bool:
@@ -197,7 +178,7 @@ def has_run(store: Path, run_id: str) -> bool:
     if not run_id or "/" in run_id or "\0" in run_id:
         return False
     # First there: a file leaves it only for its place, and would be in neither otherwise.
-    places = [Path(HIDDEN, SWITCH, run_id, RUNS_FILE)] if is_run_id(run_id) else []
+    places = [Path(HIDDEN, SWITCH, run_id, RUNS_FILE)] if RUN_ID.fullmatch(run_id) else []
     return any(os.path.lexists(store / place) for place in (*places, published(RUNS_FILE, run_id)))
 
 
@@ -224,15 +205,10 @@ def _listed(store: Path, *names: str) -> list[str]:
         return []
 
 
-def is_run_id(run_id: str) -> bool:
-    """Tell whether a run that is saved can have an id."""
-    return _NAME.fullmatch(run_id) is not None
-
-
 def check_run_id(run_id: str) -> None:
     """Refuse, with one that works, an id that no directory can have, or that readers take for a number or a date."""
     mended = run_id
-    if not is_run_id(run_id):
+    if not RUN_ID.fullmatch(run_id):
         mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.") or "1"
         of_names = f"up to {_LONGEST} letters, digits and . _ + -, the first a letter or digit"
         what = f"names a directory of the dataset: {of_names}"
@@ -282,7 +258,10 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
     ids = [*labels]
     if wanted is None and len(ids) == 1:
         return store, ids[0]
-    shown, listing = _shown(labels), f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
+    # The last runs, each with its label, which tells more than an id.
+    named_so = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
+    shown = ", ".join(named_so) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+    listing = f"nsyspipe doctor {shlex.quote(str(store))}, which lists its runs"
     if wanted is None:
         fix = f"{argument_of(store, ids[-1])}, or {listing}" if ids else None
         raise OptionError(str(path), f"holds {len(ids)} runs, where one is meant", found=shown, fix=fix)
@@ -309,9 +288,8 @@ def labels_by_time(store: Path) -> dict[str, str]:
 
     found = listed_runs(store)
     labels = dict.fromkeys((one.run_id for one in found.unreadable), "")
-    return labels | {
-        row["run_id"]: printable(row["label"]) for row in found.runs.select(["run_id", "label"]).to_pylist()
-    }
+    known = zip(found.runs["run_id"].to_pylist(), found.runs["label"].to_pylist(), strict=True)
+    return labels | {run_id: printable(label) for run_id, label in known}
 
 
 def ids_by_time(store: Path, label: str | None = None) -> list[str]:
@@ -332,9 +310,8 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
     for run_id, of_run in labels_by_time(store).items():
         ids.setdefault(of_run, []).append(run_id)
     if broken := ids.pop("", []):
-        raise OptionError(
-            asked, f"{argument_of(store, broken[0])} cannot be read, whatever its label is", fix="remove it"
-        )
+        problem = f"{argument_of(store, broken[0])} cannot be read, whatever its label is"
+        raise OptionError(asked, problem, fix="remove it")
     counts = ", ".join(f"{name} ({len(of)} run{'s'[: len(of) != 1]})" for name, of in ids.items())
     if label not in ids:
         is_id = any(label in of for of in ids.values())
@@ -352,12 +329,6 @@ def runs_by_label(place: str, label: str, others: Sequence[object] = ()) -> dict
         fix = shlex.join(["nsyspipe", "diff", "--against", label, place, [*candidates, "REPORTS"][0]])
         raise OptionError(asked, problem, found=counts, fix=fix)
     return {name: [f"{place.rstrip('/')}:{run_id}" for run_id in ids[name]] for name in (label, *candidates)}
-
-
-def _shown(labels: Mapping[str, str]) -> str:
-    """List the last runs, each with its label, which tells more than an id."""
-    shown = [one if label in ("", one) else f"{one} ({label})" for one, label in [*labels.items()][-_SHOWN:]]
-    return ", ".join(shown) + (f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
 
 
 def _name_in_store(path: Path) -> tuple[Path, str] | None:

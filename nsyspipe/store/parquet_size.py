@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 _Struct = dict[str, Any]
 _Fields = Mapping[int, Any]
-_Inner = int | _Fields | None
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
@@ -37,67 +36,57 @@ def check_size(file: BinaryIO) -> int:
     """
     size = file.seek(0, os.SEEK_END)
     n_tail = len(_MAGIC) + 4
-    if size < n_tail + len(_MAGIC):
-        raise ValueError(f"{size} bytes are no Parquet file")
+    require(size >= n_tail + len(_MAGIC), f"{size} bytes are no Parquet file")
     file.seek(size - n_tail)
     tail = file.read(n_tail)
     n_footer = int.from_bytes(tail[:4], "little")
-    if tail[4:] != _MAGIC or not 0 < n_footer <= min(size - n_tail - len(_MAGIC), _LARGEST_FOOTER):
-        raise ValueError("it is no Parquet file, or its end is missing")
-    file.seek(size - n_tail - n_footer)
+    end_of_rows = size - n_footer - n_tail
+    is_whole = tail[4:] == _MAGIC and len(_MAGIC) <= end_of_rows < size - n_tail and n_footer <= _LARGEST_FOOTER
+    require(is_whole, "it is no Parquet file, or its end is missing")
+    file.seek(end_of_rows)
     reader = _Thrift(file.read(n_footer), "its footer")
     footer = reader.struct(_FILE)
-    if reader.at != n_footer:
-        raise ValueError("its footer is longer than what it says")
-    _check_footer(footer, size, n_footer, file)
+    require(reader.at == n_footer, "its footer is longer than what it says")
+    chunks, n_rows, n_columns = _column_chunks(footer)
+    check_rows(n_rows, n_columns, size)
+    n_stored, most = sum(chunk["stored"] for chunk in chunks), max(_SMALL_PAGES, _LARGEST_RATIO * size)
+    require(n_stored <= size, f"its columns claim {n_stored} of its {size} bytes")
+    require(size <= 2 * (n_stored + n_footer) + _LARGEST_FOOTER, f"of its {size} bytes {n_stored} hold columns")
+    larger = "claim to be larger than a file of its size has them"
+    require(sum(chunk["plain"] for chunk in chunks) <= most, f"its columns {larger}")
+    if n_stored * _LARGEST_EXPANSION > _SMALL_PAGES:  # else it does not matter what is in its pages
+        sizes = (n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows))
+        require(all(n_bytes <= most for n_bytes in accumulate(sizes)), f"its pages {larger}")
     file.seek(0)
     return size
 
 
-def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> None:
-    most = max(_SMALL_PAGES, _LARGEST_RATIO * size)
-    chunks, n_rows, n_columns = _column_chunks(footer)
-    check_rows(n_rows, n_columns, size)
-    n_stored = sum(chunk["stored"] for chunk in chunks)
-    if n_stored > size:
-        raise ValueError(f"its columns claim {n_stored} of its {size} bytes")
-    if size > 2 * (n_stored + n_footer) + _LARGEST_FOOTER:
-        raise ValueError(f"of its {size} bytes {n_stored} hold columns")
-    if sum(chunk["plain"] for chunk in chunks) > most:
-        raise ValueError("its columns claim to be larger than a file of its size has them")
-    if n_stored * _LARGEST_EXPANSION <= _SMALL_PAGES:  # whatever is in its pages
-        return
-    end_of_rows = size - n_footer - len(_MAGIC) - 4
-    for n_bytes in accumulate(n_page for chunk in chunks for n_page in _page_sizes(file, chunk, end_of_rows)):
-        if n_bytes > most:
-            raise ValueError("its pages claim to be larger than a file of its size has them")
-
-
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
-    if n_rows * n_columns * _BYTES_PER_VALUE > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
-        raise ValueError(f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+    is_possible = n_rows * n_columns * _BYTES_PER_VALUE <= max(_SMALL_ROWS, _LARGEST_RATIO * n_file)
+    require(is_possible, f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
+
+
+def require(is_so: object, problem: str) -> None:
+    """Raise a ValueError unless something is so."""
+    if not is_so:
+        raise ValueError(problem)
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
     """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
     root, *columns = footer["schema"] or [{}]
-    if root.get("children") != len(columns) or any(
-        "children" in column or column.get("repetition") == _REPEATED for column in columns
-    ):
-        raise ValueError("its columns are no plain ones")
-    groups = footer["groups"]
-    n_rows = sum(group["rows"] for group in groups)
-    if n_rows != footer["rows"]:
-        raise ValueError("its numbers of rows contradict each other")
-    chunks = []
-    for group in groups:
+    is_plain = all("children" not in one and one.get("repetition") != _REPEATED for one in columns)
+    require(is_plain and root.get("children") == len(columns), "its columns are no plain ones")
+    n_rows = sum(group["rows"] for group in footer["groups"])
+    require(n_rows == footer["rows"], "its numbers of rows contradict each other")
+    chunks: list[_Struct] = []
+    for group in footer["groups"]:
         found = [column["data"] for column in group["columns"]]
-        if len(found) != len(columns) or any(chunk["values"] != group["rows"] for chunk in found):
-            raise ValueError("its numbers of columns contradict each other")
+        is_whole = len(found) == len(columns) and all(chunk["values"] == group["rows"] for chunk in found)
+        require(is_whole, "its numbers of columns contradict each other")
         chunks += found
-    if any(chunk["codec"] not in _CODECS for chunk in chunks):
-        raise ValueError("its columns are compressed as none of ours is")
+    require(all(chunk["codec"] in _CODECS for chunk in chunks), "its columns are compressed as none of ours is")
     return chunks, n_rows, len(columns)
 
 
@@ -105,31 +94,22 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
     at = chunk.get("dictionary") or chunk["pages"]
     end = at + chunk["stored"]
-    if not len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows:
-        raise ValueError("a column of it does not lie in it")
+    require(len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows, "a column of it does not lie in it")
     for _ in range(_MOST_PAGES):
         if at == end:
             return
-        try:
-            header, n_header = _header_at(file, at, min(_USUAL_HEADER, end - at))
-        except ValueError:
-            header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
+        file.seek(at)
+        reader = _Thrift(file.read(min(_LARGEST_HEADER, end - at)), "a page's header")
+        header = reader.struct(_PAGE)
         yield header["plain"]
-        at += n_header + header["stored"]
-        if at > end or header["type"] not in _PAGES:
-            raise ValueError("a page of it does not lie in its column")
+        at += reader.at + header["stored"]
+        require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
-
-
-def _header_at(file: BinaryIO, at: int, n_bytes: int) -> tuple[_Struct, int]:
-    file.seek(at)
-    reader = _Thrift(file.read(n_bytes), "a page's header")
-    return reader.struct(_PAGE), reader.at
 
 
 # Of a column in a row group of a million rows there are some dozens.
 _MOST_PAGES = 10_000
-_USUAL_HEADER, _LARGEST_HEADER = 512, 1 << 16  # statistics of long texts stand in it
+_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8
@@ -179,14 +159,11 @@ class _Thrift:
         number = 0
         while head := self._byte():
             number += head >> 4
-            if not head >> 4 or number > _MOST_FIELDS:
-                raise ValueError(f"{self.place} has fields that are out of order")
+            self._check(head >> 4 and number <= _MOST_FIELDS, "has fields that are out of order")
             field = fields.get(number, head & 15)
-            if field is None:
-                raise ValueError(f"{self.place} tells of encryption or of other files")
+            self._check(field is not None, "tells of encryption or of other files")
             name, kind, inner = field if isinstance(field, tuple) else (None, field, None)
-            if kind != head & 15:
-                raise ValueError(f"{self.place} has a part of another type")
+            self._check(kind == head & 15, "has a part of another type")
             value = self._value(head & 15, inner, depth + 1)
             if name is not None:
                 found[name] = value
@@ -197,10 +174,9 @@ class _Thrift:
         self._check(not named - found.keys() - {None} - _OPTIONAL, "lacks a part")
         return found
 
-    def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
+    def _value(self, kind: int, inner: int | _Fields | None, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         self.n_values += 1
-        if self.n_values > _MOST_VALUES:
-            raise ValueError(f"{self.place} has too many parts")
+        self._check(self.n_values <= _MOST_VALUES, "has too many parts")
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
@@ -220,16 +196,15 @@ class _Thrift:
         n_values, kind = head >> 4, head & 15
         if n_values == _LONG_LIST:
             n_values = self._varint(31)
-        self._check(
-            n_values <= len(self.content) - self.at, "has a list that is longer than it"
-        )  # a byte each at least
+        # A byte each at least.
+        self._check(n_values <= len(self.content) - self.at, "has a list that is longer than it")
         wanted = _STRUCT if isinstance(inner, dict) else kind if inner is None else inner
         self._check(kind == wanted, "has a list of another type")
         kind = _BYTE if kind in (_TRUE, _FALSE) else kind  # in a list a byte each
         return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
-        if self.at >= len(self.content):
+        if self.at >= len(self.content):  # not by `_check`: it is asked for each byte
             raise ValueError(f"{self.place} ends too early")
         self.at += 1
         return self.content[self.at - 1]
@@ -259,8 +234,8 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int, *, may_be_shared: bool) 
     if n_bytes <= most:
         return column.cast(pa.string())
     n_shared = sum(chunk.dictionary.nbytes for chunk in column.chunks)
-    if not may_be_shared or n_shared > most or n_bytes > _MOST_SHARED or len(column) > _MOST_SHARING:
-        raise ValueError(f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
+    is_possible = may_be_shared and n_shared <= most and n_bytes <= _MOST_SHARED and len(column) <= _MOST_SHARING
+    require(is_possible, f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
     rows = ((chunk.dictionary, at) for chunk in column.chunks for at in chunk.indices.to_pylist())
     shared = [pa.nulls(1, pa.string()) if at is None else texts.slice(at, 1) for texts, at in rows]
     return pa.chunked_array(shared, pa.string())

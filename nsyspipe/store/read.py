@@ -5,10 +5,10 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +19,9 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES, RUNS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, TableSchema
 from nsyspipe.store import layout
 from nsyspipe.store.layout import Directory, NotPlainError
-from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
-
-# Bytes of a file, or what is wrong with it.
-_Content: TypeAlias = "pa.Buffer | DatasetError"
+from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size, require
 
 AGAIN = "analyze the reports again with --out"
-
 # Read again when another save took its place meanwhile; it takes a save longer than a reader.
 _ATTEMPTS = 20
 # Not read by nsyspipe itself, or so large that they are read rank by rank.
@@ -44,8 +40,8 @@ class RunFiles:
     store: Path
     run_id: str
     listed: Mapping[str, str] | None  # digests of all files but `runs` saved together; None: not said
-    contents: Mapping[str, _Content]  # of the tables that were asked for, and `runs`
-    runs: pa.Table | None = None  # None if it cannot be used
+    contents: Mapping[str, pa.Buffer]  # of `runs` and what is small, but for what cannot be read or is of another save
+    runs: pa.Table | None  # None if it cannot be used
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``; a column that a former version did not have is null, others are left out.
@@ -56,9 +52,7 @@ class RunFiles:
         path = self.store / layout.published(file, self.run_id)
         found = self.runs if name == "runs" else None
         if found is None:
-            found = table_of(
-                _bytes(self.contents[file] if file in self.contents else self._later(file)), DATASET[name], path
-            )
+            found = table_of(self.contents.get(file) or self._later(file), DATASET[name], path)
         if name == "runs" and found.num_rows != 1:
             raise DatasetError(str(path), f"holds {found.num_rows} rows of the run, not 1", fix=AGAIN)
         return found
@@ -68,50 +62,45 @@ class RunFiles:
         file = layout.file_name(name, rank)
         if self.listed is not None:
             return file in self.listed
-        return not isinstance(self._later(file), DatasetError)
+        return _readable(self.store, self.run_id, file) is not None
 
     def digest(self, file: str) -> str:
         """Return the digest of a file, as it was saved; of a run that does not say, as it is."""
-        if self.listed is not None and file in self.listed:
-            return self.listed[file]
-        return digest_of(_bytes(_content_or_error(self.store, self.run_id, file)))
+        return (self.listed or {}).get(file) or digest_of(content_of(self.store, self.run_id, file))
 
-    def _later(self, file: str) -> _Content:
+    def _later(self, file: str) -> pa.Buffer:
         """Read a file that is not at hand; one of another save is an error."""
         path = self.store / layout.published(file, self.run_id)
         if self.listed is not None and file not in self.listed:
-            return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
-        found = _content_or_error(self.store, self.run_id, file)
-        if isinstance(found, DatasetError) or self.listed is None or not _is_not(found, self.listed[file]):
+            raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
+        found = content_of(self.store, self.run_id, file)
+        if self.listed is None or digest_of(found) == self.listed[file]:
             return found
-        runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
-        if isinstance(runs, DatasetError) or runs != self.contents[layout.RUNS_FILE]:
-            return DatasetError(f"run {self.run_id}", "was replaced or removed while it was read", fix="read it again")
-        return _not_of_this_save(path)
+        runs = _readable(self.store, self.run_id, layout.RUNS_FILE)
+        if runs is None or not runs.equals(self.contents[layout.RUNS_FILE]):
+            raise DatasetError(f"run {self.run_id}", "was replaced or removed while it was read", fix="read it again")
+        what = "cannot be read (it is damaged, or of another save of the run than its row in runs)"
+        raise DatasetError(str(path), what, fix=AGAIN)
 
 
-def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None) -> RunFiles:
-    """Read a run's files at one go: of some tables beside ``runs``, or of all but the operations; errors wait for `table`."""
-    wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
-    files = [layout.file_name(name) for name in wanted if name != "runs"]
-    runs = _content_or_error(store, run_id, layout.RUNS_FILE)
+def read_run_files(store: Path, run_id: str) -> RunFiles:
+    """Read a run's files at one go, but the operations and what else is large; errors wait for `RunFiles.table`."""
+    files = [layout.file_name(name) for name in DATASET if name not in (*_LATER, RUNS.name)]
+    runs = _readable(store, run_id, layout.RUNS_FILE)
     for _ in range(_ATTEMPTS):
-        row = _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
+        row = None if runs is None else _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
         listed = _listed(row)
-        contents = {name: _content_or_error(store, run_id, name) for name in files}
-        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]
-        if not others:
+        found = {name: content for name in files if (content := _readable(store, run_id, name)) is not None}
+        if listed is not None:
+            found = {name: content for name, content in found.items() if digest_of(content) == listed.get(name)}
+        if listed is None or len(found) == len(files):
             break
-        before, runs = runs, _content_or_error(store, run_id, layout.RUNS_FILE)
-        if runs == before:  # nobody replaced it: they are wrong
-            for name in others:
-                if not isinstance(contents[name], DatasetError):
-                    contents[name] = _not_of_this_save(store / layout.published(name, run_id))
+        latest = _readable(store, run_id, layout.RUNS_FILE)
+        if latest is not None and latest.equals(runs):  # nobody replaced it: others are wrong
             break
-    else:
-        error = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
-        contents = dict.fromkeys(files, error)
-    return RunFiles(store, run_id, listed, {**contents, layout.RUNS_FILE: runs}, row)
+        runs = latest
+    contents = found if runs is None else found | {layout.RUNS_FILE: runs}
+    return RunFiles(store, run_id, listed, contents, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -126,25 +115,10 @@ def nulls_first(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return table.take(pc.sort_indices(pa.table(keys, names=numbers), [(one, "ascending") for one in numbers]))
 
 
-def _bytes(content: _Content) -> pa.Buffer:
-    if isinstance(content, DatasetError):
-        raise content
-    return content
-
-
-def _is_not(content: _Content, digest: str | None) -> bool:
-    return (None if isinstance(content, DatasetError) else digest_of(content)) != digest
-
-
-def _not_of_this_save(path: Path) -> DatasetError:
-    what = "cannot be read (it is damaged, or of another save of the run than its row in runs)"
-    return DatasetError(str(path), what, fix=AGAIN)
-
-
-def _parsed(runs: _Content, path: Path) -> pa.Table | None:
+def _parsed(runs: pa.Buffer, path: Path) -> pa.Table | None:
     """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
     with contextlib.suppress(DatasetError):
-        return table_of(_bytes(runs), RUNS, path)
+        return table_of(runs, RUNS, path)
     return None
 
 
@@ -154,32 +128,34 @@ def _listed(runs: pa.Table | None) -> dict[str, str] | None:
         return None
     with contextlib.suppress(ValueError):  # of which who asks for the details is told
         found = parsed_object(runs["details"][0].as_py()).get("files")
-        if isinstance(found, dict) and all(layout.is_file_name(n) and isinstance(d, str) for n, d in found.items()):
-            return found
+        if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
+            return found if all(map(layout.FILE_NAME.fullmatch, found)) else None
     return None
 
 
-def row_content(store: Path, run_id: str) -> pa.Buffer:
-    """Return the bytes of a run's file of ``runs``, which nobody looked at yet; a `DatasetError` if it cannot be read."""
-    return _bytes(_content_or_error(store, run_id, layout.RUNS_FILE))
-
-
-def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
+def content_of(store: Path, run_id: str, name: str) -> pa.Buffer:
+    """Return the bytes of a file of a run, of ``runs`` as nobody looked at them yet; a `DatasetError` if it cannot be read."""
     try:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
-        return error.told()
+        raise error.told() from error
     except FileNotFoundError:
         problem = "is missing from the saved run"
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         problem = f"cannot be read ({' '.join(str(error).split())})"
-    return DatasetError(str(store / layout.published(name, run_id)), problem, fix=AGAIN)
+    raise DatasetError(str(store / layout.published(name, run_id)), problem, fix=AGAIN)
+
+
+def _readable(store: Path, run_id: str, name: str) -> pa.Buffer | None:
+    with contextlib.suppress(DatasetError):
+        return content_of(store, run_id, name)
+    return None
 
 
 def _opened(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
-    if layout.is_run_id(run_id):
+    if layout.RUN_ID.fullmatch(run_id):
         # First there: a file leaves it only for its place.
         with contextlib.suppress(FileNotFoundError), top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch:
             return switch.open_file(name)
@@ -205,8 +181,7 @@ def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
 def small_content(file: BinaryIO) -> pa.Buffer:
     """Return a file's bytes, not yet checked by `check_size`, which takes longer; a ValueError if it is no small one."""
     size = os.fstat(file.fileno()).st_size
-    if size > _LARGEST_ROW:
-        raise ValueError(f"{size} bytes are more than rows of runs have")
+    require(size <= _LARGEST_ROW, f"{size} bytes are more than rows of runs have")
     return _whole(file, size)
 
 
@@ -271,11 +246,8 @@ def _check_schema(path: Path, file: pq.ParquetFile, numbers: set[str]) -> None:
     if twice := sorted({one for one in names if names.count(one) > 1}):
         raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     for column in file.schema:
-        if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
-            raise ValueError(f"{column.name} is no number")
-
-
-_OF_COMMUNICATORS = "ranks"  # a text of all of them, for each that uses one
+        is_text = column.physical_type.endswith("BYTE_ARRAY")
+        require(not (is_text and column.name in numbers), f"{column.name} is no number")
 
 
 def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) -> pa.Table:
@@ -286,7 +258,8 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
     for one in wanted.columns:
         column = found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
         if pa.types.is_dictionary(column.type) and one.type == TEXT:
-            column = as_plain_text(column, n_file, may_be_shared=one.name == _OF_COMMUNICATORS)
+            # A text of all ranks of a communicator, for each that uses one.
+            column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
 
@@ -296,7 +269,7 @@ LARGEST = 2**62
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 # As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
 _LONGEST_JSON = 16 * 2**20
-_NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
+_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
 _OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
@@ -304,14 +277,14 @@ def _check_values(table: pa.Table, wanted: TableSchema) -> None:
     """Raise a ValueError if a column has what its declared unit never has, a span ends before it starts, a row is twice."""
     for column in wanted.columns:
         values = table[column.name]
-        if values.null_count and not column.nullable:
-            raise ValueError(f"{column.name} has nulls")
-        if column.type == FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
-            raise ValueError(f"{column.name} has values that are no number")
-        if column.type in (INT, FLOAT):
-            low, span = (0 if column.unit in _NEVER_NEGATIVE else -LARGEST, pc.min_max(values).as_py())
-            if span["min"] is not None and not low <= span["min"] <= span["max"] <= LARGEST:
-                raise ValueError(f"{column.name} has values beyond what a run has")
+        require(column.nullable or not values.null_count, f"{column.name} has nulls")
+        is_finite = column.type != FLOAT or pc.all(pc.is_finite(values)).as_py() is not False
+        require(is_finite, f"{column.name} has values that are no number")
+        if column.type in (INT, FLOAT) or column.unit == "time":
+            low, high = _LIMITS.get(column.unit, (-LARGEST, LARGEST))
+            span = pc.min_max(values.cast(INT) if column.unit == "time" else values).as_py()
+            is_known = span["min"] is None or low <= span["min"] <= span["max"] <= high
+            require(is_known, f"{column.name} has values beyond what a run has")
         elif column.unit == "json" and wanted is not RUNS:  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)
@@ -325,25 +298,21 @@ def _check_rows(table: pa.Table, wanted: TableSchema) -> None:
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key, use_threads=False).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
-        if start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py():
-            raise ValueError(f"{end} lies before {start}")
+        is_before = start in table.column_names and pc.any(pc.less(table[end], table[start])).as_py()
+        require(not is_before, f"{end} lies before {start}")
 
 
 def parsed_object(text: str) -> dict[str, Any]:
     """Parse a JSON object of somebody else; a ValueError if it is none, too long or too deep, or has a number that is none."""
-    if len(text) > _LONGEST_JSON:
-        raise ValueError(f"it has {len(text)} characters, more than a run has")
+    require(len(text) <= _LONGEST_JSON, f"it has {len(text)} characters, more than a run has")
     try:
         found = json.loads(text, parse_constant=_number, parse_float=_number)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - of data, not of a caller
-    return found
+    require(isinstance(found, dict), "it is no JSON object")
+    return dict(found)
 
 
 def _number(word: str) -> float:
-    number = float(word)
-    if not math.isfinite(number):
-        raise ValueError(f"{word} is no number")
+    require(math.isfinite(number := float(word)), f"{word} is no number")
     return number

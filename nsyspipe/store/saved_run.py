@@ -25,16 +25,9 @@ from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.layout import file_name, find_saved, partition, published
-from nsyspipe.store.read import (
-    AGAIN,
-    LARGEST,
-    RunFiles,
-    check_ranks,
-    check_steps_known,
-    parsed_object,
-    read_run_files,
-)
+from nsyspipe.store.layout import file_name, find_saved, published
+from nsyspipe.store.parquet_size import require
+from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
@@ -56,7 +49,7 @@ class SavedRun(Run):
             return conform(self._table("runs"), schema.SUMMARY)
         if name == "host_steps" and self._details.n_host_steps is None:
             return schema.HOST_STEPS.empty()  # saved before there was this table
-        table, path = self._files.table(name), self._path(name)
+        table, path = self.files.table(name), self._path(name)
         if name not in _OF_OTHER_RANKS:
             check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
             if name not in _OF_OTHER_STEPS:
@@ -64,15 +57,12 @@ class SavedRun(Run):
         return table
 
     @cached_property
-    def _files(self) -> RunFiles:
+    def files(self) -> RunFiles:
+        """All its files, of one save."""
         return read_run_files(self.tables, self.run_id)
 
-    def digest_of(self, file: str) -> str:
-        """Return the digest of one of its files, by its `layout.file_name`."""
-        return self._files.digest(file)
-
-    def _path(self, name: str) -> Path:
-        return self.tables / published(file_name(name), self.run_id)
+    def _path(self, name: str, rank: int | None = None) -> Path:
+        return self.tables / published(file_name(name, rank), self.run_id)
 
     @cached_property
     def _row(self) -> dict[str, Any]:
@@ -118,15 +108,15 @@ class SavedRun(Run):
         chosen = self.chosen_ranks(ranks)
         if steps is not None:
             steps = check_steps(self.steps(), steps)
-        if chosen and not any(self._files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
+        if chosen and not any(self.files.has("events", rank) for rank in self.ranks["rank"].to_pylist()):
             fix = "analyze the reports again with --out DIR --events"
             raise DatasetError(f"run {self.run_id}", "was saved without its operations", fix=fix)
         return (self._of_rank(rank, steps) for rank in chosen)
 
     def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
-        events, ranges = (self._files.table(name, rank) for name in EVENT_TABLES)
+        events, ranges = (self.files.table(name, rank) for name in EVENT_TABLES)
         for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
-            check_ranks(table, [rank], self.tables / partition(name, self.run_id, rank))
+            check_ranks(table, [rank], self._path(name, rank))
         if steps is None:
             return rank, events, ranges
         all_steps = self.steps()
@@ -182,11 +172,9 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     if found is None and needed != kind:
         return None
     if needed not in _OBJECTS:
-        if not _IS[needed](found):
-            raise ValueError(f"{where} is no {kind}")
+        require(_IS[needed](found), f"{where} is no {kind}")
         return tuple(found) if needed.startswith("tuple") else found
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
+    require(isinstance(found, dict), f"{where} is no object")
     values = {}
     for one in fields(_OBJECTS[needed]):
         if one.name in found:
@@ -196,16 +184,8 @@ def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever
     return _OBJECTS[needed](**values)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
-
-
-def _is_list(value: object, of: Callable[[object], bool]) -> bool:
-    return isinstance(value, list) and all(map(of, value))
 
 
 def _is_evidence(value: object, depth: int = 0) -> bool:
@@ -218,14 +198,14 @@ def _is_evidence(value: object, depth: int = 0) -> bool:
 _DECLARED = (Details, RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
 _OBJECTS: dict[str, Any] = {one.__name__: one for one in _DECLARED}
 _IS: dict[str, Callable[[object], bool]] = {
-    "str": _is_text,
+    "str": lambda value: isinstance(value, str),
     "int": lambda value: type(value) is int and 0 <= value <= LARGEST,
     "float": _is_number,
     "bool": lambda value: isinstance(value, bool),
-    "list[str]": lambda value: _is_list(value, _is_text),
-    "list[int]": lambda value: _is_list(value, _IS["int"]),
-    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-    "tuple[str, str]": lambda value: isinstance(value, list) and [*map(_is_text, value)] == [True] * 2,
+    "list[str]": lambda value: isinstance(value, list) and {*map(type, value)} <= {str},
+    "list[int]": lambda value: isinstance(value, list) and all(map(_IS["int"], value)),
+    "dict[str, str]": lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {str},
+    "tuple[str, str]": lambda value: isinstance(value, list) and [*map(type, value)] == [str, str],
     "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
 }
 
@@ -234,5 +214,4 @@ def _check_moment(text: str | None, where: str) -> None:
     is_utc = text is None
     with contextlib.suppress(ValueError):
         is_utc = is_utc or datetime.fromisoformat(str(text)).tzinfo is not None
-    if not is_utc:
-        raise ValueError(f"{where}.captured_at_utc is no time of UTC")
+    require(is_utc, f"{where}.captured_at_utc is no time of UTC")

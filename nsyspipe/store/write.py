@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
@@ -16,33 +16,18 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
-from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
+from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES, RUNS
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
 from nsyspipe.run.run import Run
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
-from nsyspipe.store.index import index_row, read_index
-from nsyspipe.store.layout import INDEX_FILE, RUNS_FILE, check_run_id, file_name, is_run_id, run_ids, table_of_file
-from nsyspipe.store.read import digest_of, nulls_first, row_content
+from nsyspipe.store.index import index_row, read_index, read_index_row
+from nsyspipe.store.layout import INDEX_FILE, RUN_ID, RUNS_FILE, check_run_id, file_name, run_ids, table_of_file
+from nsyspipe.store.read import content_of, digest_of, nulls_first
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.version import __version__
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
-
-
-def saved_tables(run: Run) -> dict[str, pa.Table]:
-    """Return every table of the dataset but `runs` and those of single operations, by name, sorted by its key."""
-    # The timeline first: workers read for it while the rest is made here.
-    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
-    found = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
-    return {name: _saved(name, table, run.header.run_id) for name, table in found.items()}
-
-
-def _saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
-    """Put the run's id before the columns of one of its tables."""
-    codes = pa.array(np.zeros(table.num_rows, np.int32))
-    ids = pa.DictionaryArray.from_arrays(codes, pa.array([run_id]))
-    return DATASET[name].table({"run_id": ids, **{one: table[one] for one in table.column_names}})
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
@@ -75,26 +60,21 @@ def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
         "schema_version": SCHEMA_VERSION,
         "details": json.dumps(details),
     }
-    return DATASET["runs"].from_rows([row])
+    return RUNS.from_rows([row])
 
 
 def _metrics(run: Run) -> pa.Table:
     """Return `schema.METRICS`: the run's figures, then each rank's, each followed by its steps'."""
     wide = (run.summary(), schema.SUMMARY), (run.rank_summary(), schema.RANK_SUMMARY), (run.steps(), schema.STEPS)
-    table = pa.concat_tables([_long(found, kind.columns) for found, kind in wide]).combine_chunks()
-    return nulls_first(table, METRICS.key)
-
-
-def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """Return one row per row and figure of a table."""
-    n_rows, there = table.num_rows, table.column_names
-    of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
     tables = []
-    for one in (c for c in columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
-        of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
-        value = pc.cast(table[one.name], FLOAT, safe=False)
-        tables.append(METRICS.table(of_row | of_figure | {"value": value}))
-    return pa.concat_tables(tables)
+    for table, kind in wide:
+        n_rows, there = table.num_rows, table.column_names
+        of_row = {name: table[name] if name in there else pa.nulls(n_rows) for name in ("rank", "step", "in_summary")}
+        for one in (c for c in kind.columns if c.type in (INT, FLOAT) and c.name not in _PLACES):
+            of_figure = {"metric": pa.repeat(one.name, n_rows), "unit": pa.repeat(one.unit, n_rows)}
+            value = pc.cast(table[one.name], FLOAT, safe=False)
+            tables.append(METRICS.table(of_row | of_figure | {"value": value}))
+    return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
 
 
 _ROWS_PER_GROUP = 1_000_000
@@ -124,21 +104,25 @@ def save(
     run_id = run.header.run_id
     check_run_id(run_id)
     check_store(run, store)
-    tables = saved_tables(run)
+    # The timeline first: workers read for it while the rest is made here.
+    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
+    tables = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
     with staged_run(store, run_id) as staged:
-        files = {file_name(name): _write(table, staged, file_name(name)) for name, table in tables.items()}
+        files: dict[str, str] = {}
+        for name, table in tables.items():
+            files |= _write(staged, name, table)
         if events:
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):
-                    file = file_name(name, rank)
-                    files[file] = _write(_saved(name, table, run_id), staged, file)
+                    files |= _write(staged, name, table, rank)
                 if on_progress:
                     on_progress(n_done, run.ranks.num_rows)
         with locked(store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
-            _write(runs_table(run, files), staged, RUNS_FILE)
+            row = runs_table(run, files)
+            digest = _write(staged, RUNS.name, row)[RUNS_FILE]
             opened.commit(staged, files)
-            _update_index(store, opened, staged)
+            _update_index(store, opened, staged, index_row(row, run_id, digest))
 
 
 def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
@@ -171,14 +155,12 @@ def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None
     """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
     run_id = run.header.run_id
     old = SavedRun(store, store, run_id)
-    try:
+    with contextlib.suppress(DatasetError):  # nobody can tell
         is_same = old.step_family == run.step_family
         is_same = is_same and all(getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING)
-        if not (is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS))):
-            return None
-        return {name: old.digest_of(name) for name in sorted(names)}
-    except DatasetError:  # nobody can tell
-        return None
+        if is_same and old.ranks.select(_OF_PROCESS).equals(run.ranks.select(_OF_PROCESS)):
+            return {name: old.files.digest(name) for name in sorted(names)}
+    return None
 
 
 def check_store(run: Run, store: Path) -> None:
@@ -189,26 +171,29 @@ def check_store(run: Run, store: Path) -> None:
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
-def _write(table: pa.Table, staged: Staged, name: str) -> str:
-    content = _encoded(table)
-    with staged.tables.create(name) as file:
-        file.write(content)
-    return digest_of(content)
+def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) -> dict[str, str]:
+    """Write a table of a run, its id before other columns; return the file's digest by its name."""
+    codes = pa.array(np.zeros(table.num_rows, np.int32))
+    ids = pa.DictionaryArray.from_arrays(codes, pa.array([staged.run_id]))
+    whole = DATASET[name].table({one: table[one] for one in table.column_names} | {"run_id": ids})
+    content, file = _encoded(whole), file_name(name, rank)
+    with staged.tables.create(file) as opened:
+        opened.write(content)
+    return {file: digest_of(content)}
 
 
 # Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
 _MOST_ADDED = 100
 
 
-def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
+def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:
     """Put the run that was saved into the store's index; what fails of that costs readers time, and no more."""
     with contextlib.suppress(OSError, ValueError, DatasetError):
-        ids, known = {*filter(is_run_id, run_ids(store))} - {staged.run_id}, read_index(store)
-        lacking = [staged.run_id, *sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]]
-        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string())))]
-        for run_id in lacking:
+        ids, known = {*filter(RUN_ID.fullmatch, run_ids(store))} - {staged.run_id}, read_index(store)
+        rows = [known.filter(pc.is_in(known["run_id"], pa.array(ids, pa.string()))), saved]
+        for run_id in sorted(ids.difference(known["run_id"].to_pylist()))[:_MOST_ADDED]:
             with contextlib.suppress(DatasetError):
-                rows.append(index_row(store, run_id, row_content(store, run_id)))
+                rows.append(read_index_row(store, run_id, content_of(store, run_id, RUNS_FILE)))
         with staged.own.create(INDEX_FILE) as file:
             file.write(_encoded(pa.concat_tables(rows)))
         os.rename(INDEX_FILE, INDEX_FILE, src_dir_fd=staged.own.fd, dst_dir_fd=opened.hidden.fd)
@@ -216,9 +201,8 @@ def _update_index(store: Path, opened: Locked, staged: Staged) -> None:
 
 def _encoded(table: pa.Table) -> pa.Buffer:
     """Return a table as a file: small times by their differences, texts by dictionary, the rest as it is."""
-    kinds = {field.name: field.type for field in table.schema}
-    texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
-    times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
+    texts = [one.name for one in table.schema if one.type == TEXT or one.name == "run_id"]
+    times = [one.name for one in table.schema if one.type == INT and one.name.endswith("_ns")]
     written = pa.BufferOutputStream()
     with pq.ParquetWriter(
         written,

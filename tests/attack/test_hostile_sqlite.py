@@ -16,7 +16,7 @@ import pytest
 from nsyspipe.errors import DamagedReportError, InputError, NotAReportError
 from nsyspipe.reader.metadata import read_capture, read_counts
 from nsyspipe.reader.report import open_report
-from nsyspipe.redact.redact import look_at
+from nsyspipe.redact.copy import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
 from tests.cli.tools import nsyspipe_here
 

@@ -42,8 +42,7 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     path = put(tmp_path, RANKS)
     result = found(tmp_path, "ddp_1.sqlite", "ddp_0.sqlite")
     (one,) = result.found
-    assert result.paths == (path,)
-    assert not result.problems
+    assert (result.paths, result.problems) == ((path,), ())
     assert one.by_argument == {0: (CapturedRank(rank=1, report="ddp_1"),), 1: (CapturedRank(rank=0, report="ddp_0"),)}
 
 
@@ -253,10 +252,12 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
     (tmp_path / "a.log").write_text(LOG)
     (tmp_path / "b.log").write_text("nothing of NCCL's\n")
     (tmp_path / "topo.txt").write_text("no matrix\n")
-    log, topology, problems = beside(tmp_path, nccl_log_files=["b.log", "a.log", "c.log"], topology_file="topo.txt")
+    os.mkfifo(tmp_path / "d.log")
+    logs = ["b.log", "a.log", "c.log", "d.log"]
+    log, topology, problems = beside(tmp_path, nccl_log_files=logs, topology_file="topo.txt")
     assert (log.communicators != (), topology) == (True, None)
     assert problems == [
-        "c.log: No such file or directory", "b.log: no line of NCCL's in it",
+        "c.log: No such file or directory", "d.log: no ordinary file", "b.log: no line of NCCL's in it",
         "topo.txt: no matrix of nvidia-smi topo -m in it",
     ]  # fmt: skip
 
@@ -274,11 +275,6 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
     assert (log, topology) == (None, None)
     assert [one.rpartition(": ")[2] for one in problems] == ["not in the directory of ddp.capture.json"] * 2
     assert problems[1].startswith("topo.txt: ")
-
-
-def test_a_pipe_is_not_opened(tmp_path):
-    os.mkfifo(tmp_path / "a.log")
-    assert beside(tmp_path, nccl_log_files=["a.log"])[2] == ["a.log: no ordinary file"]
 
 
 # Two GPUs and two NICs; nvidia-smi underlines its header.
@@ -320,31 +316,24 @@ def test_line_ends_of_windows_spaces_and_other_output_around_do_not_matter(read)
     assert read(text.replace("\n", "\r\n")) == TWO_NICS == read(WITH_NICS.expandtabs(9))
 
 
-def test_older_drivers_name_nics_themselves_and_sys_soc(read):
-    header = "        GPU0    GPU1    mlx5_0  CPU Affinity\n"
-    found = read(f"{header}GPU0     X  SOC  PHB  0-7\nGPU1    SOC  X  NODE  8-15\nmlx5_0  PHB  NODE  X \n")
-    assert (found.link(0, 1), found.paths["GPU0", "mlx5_0"], found.paths["mlx5_0", "GPU1"]) == ("SYS", "PHB", "NODE")
-
-
-def test_indices_need_not_be_dense_and_one_gpu_is_a_topology_without_paths(read):
-    found = read("\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n")
-    assert (found.gpus, found.link(2, 5)) == ((2, 5), "NV4")
-    found = read("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n")
-    assert found == Topology((0,), {})
-
-
-def test_a_cut_matrix_keeps_what_a_remaining_row_says(read):
+@pytest.mark.parametrize(("text", "gpus", "paths"), [
+    # Older drivers name NICs themselves, and SYS SOC.
+    (" GPU0 GPU1 mlx5_0 CPU Affinity\nGPU0 X SOC PHB 0-7\nGPU1 SOC X NODE 8-15\nmlx5_0 PHB NODE X \n",
+     (0, 1), {"GPU0 GPU1": "SYS", "GPU0 mlx5_0": "PHB", "mlx5_0 GPU1": "NODE"}),
+    # Indices need not be dense, and one GPU has no paths.
+    ("\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n", (2, 5), {"GPU2 GPU5": "NV4"}),
+    ("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n", (0,), {}),
     # Cut inside the row of GPU1: the row of GPU0 says both directions.
-    found = read(WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7])
-    assert (found.link(1, 0), found.paths["GPU0", "NIC1"]) == ("NV12", "SYS")
-    assert ("GPU1", "NIC1") not in found.paths
-
-
-def test_unknown_words_are_not_paths(read):
-    found = read("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n")
-    assert (found.link(0, 1), found.link(0, 2), found.link(2, 1)) == ("PIX", None, "PHB")
-    # The row of GPU1 ends at what is no cell, so that of GPU2 tells.
-    assert found.link(1, 2) == "PHB"
+    (WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7],
+     (0, 1), {"GPU1 GPU0": "NV12", "GPU0 NIC1": "SYS", "GPU1 NIC1": None}),
+    # Unknown words are no paths. The row of GPU1 ends at what is no cell, so that of GPU2 tells.
+    ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n",
+     (0, 1, 2), {"GPU0 GPU1": "PIX", "GPU0 GPU2": None, "GPU2 GPU1": "PHB", "GPU1 GPU2": "PHB"}),
+])  # fmt: skip
+def test_other_matrices_say_what_they_can(read, text, gpus, paths):
+    found = read(text)
+    assert (found.gpus, {pair: found.paths.get(tuple(pair.split())) for pair in paths}) == (gpus, paths)
+    assert bool(found.paths) == bool(paths)
 
 
 OTHERS = (

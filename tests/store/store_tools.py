@@ -83,7 +83,7 @@ def copied(store: Path, to: Path) -> Path:
 def left_behind(store: Path) -> list[str]:
     """Return what a store holds besides its runs."""
     hidden = store / ".nsyspipe"
-    found = [*(hidden / "staging").iterdir(), *(hidden / "switch").iterdir()]
+    found = [*hidden.glob("s*/*")]  # staging and switch
     found += [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
     # The directory of a table may be empty: it could be the user's own.
     found += [path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())]

@@ -38,19 +38,12 @@ def test_runs_come_in_order_each_with_the_finding_that_could_bring_most(store, c
     assert seen == [(at, len(order)) for at in range(1, len(order) + 1)]
 
 
-def test_a_saved_run_is_in_the_catalogue(steady, store):
-    run = nsyspipe.load(steady, run_id="mine", label="steady")
-    save(run, store)
-    (row,) = stored_runs(store).runs.to_pylist()
-    assert (row["run_id"], row["label"], row["n_ranks"]) == ("mine", "steady", 2)
-    assert row["step_time_ns"] == run.summary()["step_time_ns"][0].as_py()
-
-
 def rewritten(change):
     """Return what changes the table in a file."""
     return lambda path: pq.write_table(change(pq.read_table(path, partitioning=None)), path)
 
 
+FAR = pa.array([2**62]).cast(pa.timestamp("us", "UTC"))
 later_version = rewritten(lambda table: table.replace_schema_metadata({b"schema_version": b"99"}))
 DAMAGE = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:200]),
@@ -58,6 +51,9 @@ DAMAGE = {
     "later version": later_version,
     "other types": rewritten(lambda table: table.set_column(1, "label", pa.array([[1, 2]]))),
     "null label": rewritten(lambda table: table.set_column(1, "label", pa.array([None], pa.string()))),
+    "time that is no date": rewritten(
+        lambda table: table.drop_columns(["captured_at_utc"]).append_column("captured_at_utc", FAR)
+    ),
     "no row": lambda path: pq.write_table(DATASET["runs"].empty(), path),
     "two rows": lambda path: pq.write_table(DATASET["runs"].from_rows([run_row("bad")] * 2), path),
 }

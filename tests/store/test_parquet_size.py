@@ -45,10 +45,7 @@ def test_a_footer_of_too_many_parts_is_refused_before_it_takes_long(monkeypatch)
     monkeypatch.setattr(parquet_size, "_MOST_VALUES", 20)
     assert read(f"{TYPE} {PLAIN} {STORED} {STOP}") == {"type": 0, "plain": 100, "stored": 100}
     with pytest.raises(ValueError, match="too many parts"):
-        read(
-            "29 f5 18" + "00" * 24 + STOP,
-            {number: kind for number, kind in _CHUNK.items() if number not in (5, 6, 7, 9)},
-        )
+        read("29 f5 18" + "00" * 24 + STOP, {2: _CHUNK[2]})
 
 
 def content(table, **options):

@@ -7,13 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store import store_tools
 from tests.store.store_tools import (
     OTHER_ID,
     RUN_ID,
@@ -28,6 +26,19 @@ from tests.store.store_tools import (
 )
 
 
+def refused(run, store, *words, **options):
+    """Check the error that saving ends with: it names the store, in one line, and the store is as it was; return its fix."""
+    before = contents(store), left_behind(store)
+    with pytest.raises(OutputError) as caught:
+        save(run, store, **options)
+    text = caught.value.lines()[0]
+    assert (text.startswith(f"{store}: "), "\n" in text) == (True, False)
+    assert all(word in text for word in words), text
+    assert (contents(store), left_behind(store)) == before
+    assert caught.value.fix
+    return caught.value.fix
+
+
 def of_run(found, run_id):
     return {path: read for path, read in found.items() if f"run_id={run_id}/" in path}
 
@@ -40,7 +51,7 @@ def files(store):
 def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)
-    assert len(before) == len(store_tools.TABLES) + 4
+    assert len(before) == len(TABLES) + 4
     # Saved again, what was saved, and elsewhere; and of reports that are analyzed again.
     for run in (runs[0], runs[0], nsyspipe.load(store)):
         save(run, store, events=True)
@@ -91,13 +102,9 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
 def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
     store = stored(tmp_path / "store", runs[0], events=True)
-    before = contents(store)
     reports = write_reports(tmp_path / "reports", 1)
     otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
-    with pytest.raises(OutputError, match="has events, phase_ranges of run nightly") as caught:
-        save(otherwise, store)
-    assert "--force" in caught.value.fix
-    assert (contents(store), left_behind(store)) == (before, [])
+    assert "--force" in refused(otherwise, store, "has events, phase_ranges of run nightly")
 
 
 def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
@@ -105,9 +112,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
     store = stored(tmp_path / "store", old, events=True)
     save(other, store, events=True)
     before = contents(store)
-    with pytest.raises(OutputError, match="of other reports, or read with other options"):
-        save(new, store)
-    assert (contents(store), left_behind(store)) == (before, [])
+    refused(new, store, "of other reports, or read with other options")
     save(new, store, force=True)
     assert contents(store) == of_run(before, OTHER_ID) | contents(stored(tmp_path / "alone", new))
     assert not (store / "events" / f"run_id={RUN_ID}").exists()
@@ -124,10 +129,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
 def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(runs, tmp_path, events, damage, words):
     store = stored(tmp_path / "store", runs[0], events=events)
     damage(places(store))
-    before = contents(store)
-    with pytest.raises(OutputError, match=words):
-        save(runs[0], store)
-    assert contents(store) == before
+    refused(runs[0], store, words)
     save(runs[0], store, events=events, force=True)
     assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=events))
 
@@ -135,27 +137,11 @@ def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
     one_rank = nsyspipe.load(write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
-    before = contents(store)
     for run in (one_rank, runs[1]):
-        with pytest.raises(OutputError, match="has events, phase_ranges of run nightly"):
-            save(run, store, events=True)
-        assert (contents(store), left_behind(store)) == (before, [])
+        refused(run, store, "has events, phase_ranges of run nightly", events=True)
     save(one_rank, store, events=True, force=True)
     assert [path.name for path in (store / "events" / f"run_id={RUN_ID}").iterdir()] == ["rank=0"]
     assert nsyspipe.load(store).ranks.num_rows == 1
-
-
-def test_a_dataset_of_somebody_else_is_no_reason_to_refuse_and_stays(runs, tmp_path):
-    store = tmp_path / "store"
-    later = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
-    later.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"run_id": [RUN_ID]}), later)
-    before = later.read_bytes()
-    for run in runs[:2]:
-        save(run, store, force=run is runs[1])
-        assert later.read_bytes() == before
-    shutil.rmtree(store / "mydata")
-    assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
 
 
 def test_a_damaged_run_can_be_replaced_and_one_whose_operations_fail_changes_nothing(runs, tmp_path):
@@ -191,26 +177,15 @@ def mounted(tmp_path):
         subprocess.run(["umount", place], check=True)
 
 
-def refused(run, store, *words, **options):
-    """Check the error that saving ends with; it names the store, in one line."""
-    with pytest.raises(OutputError) as caught:
-        save(run, store, **options)
-    text = caught.value.lines()[0]
-    assert (text.startswith(f"{store}: "), "\n" in text, bool(caught.value.fix)) == (True, False, True)
-    assert all(word in text for word in words), text
-
-
 def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mounted):
     old, new, other = runs
     disk = mounted("-t", "tmpfs", "-o", "size=1m", "none")
     store, filler = stored(disk / "store", other), disk / "filler"
     save(old, store)
-    before = contents(store)
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     for left in (0, 40_000, 80_000):  # full at once, and full in the middle
         filler.write_bytes(b"x" * (free - left))
         refused(new, store, "its disk is full", "as it was", events=True)
-        assert (contents(store), left_behind(store)) == (before, [])
     filler.unlink()
     save(new, store)
     assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(new.steps())
@@ -219,12 +194,10 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mo
 def test_no_more_files_are_a_full_disk_too(runs, mounted):
     disk = mounted("-t", "tmpfs", "-o", "size=10m,nr_inodes=200", "none")
     save(runs[2], disk / "store")
-    before = contents(disk / "store")
     for number in range(os.statvfs(disk).f_ffree):
         (disk / f"filler{number}").touch()
     for number in range(0, 30, 3):  # staging needs 20, the directories of a run 16
         refused(runs[0], disk / "store", "its disk is full")
-        assert (contents(disk / "store"), left_behind(disk / "store")) == (before, [])
         for free in range(number, number + 3):
             (disk / f"filler{free}").unlink()
 
@@ -232,13 +205,12 @@ def test_no_more_files_are_a_full_disk_too(runs, mounted):
 def test_a_limit_on_the_size_of_files_is_an_error_that_says_so(runs, tmp_path):
     store = stored(tmp_path / "store", runs[2])
     stored(tmp_path / "alone", runs[0])  # its reports are read
-    before, limits = contents(store), resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         refused(runs[0], store, "cannot be written (File too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (contents(store), left_behind(store)) == (before, [])
 
 
 def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted, tmp_path):
@@ -268,17 +240,20 @@ def test_a_file_of_the_users_in_the_way_stays(runs, tmp_path, mine, words):
     assert path.read_text() == "mine"
 
 
-def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
+def test_the_users_own_files_and_a_dataset_of_somebody_else_stay_and_are_no_reason_to_refuse(runs, tmp_path):
     store = tmp_path / "store"
-    mine = [store / "notes.md", store / "steps" / "notes.md", store / "plots" / "empty"]
+    others = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
+    mine = [store / "notes.md", store / "steps" / "notes.md", others, store / "plots" / "empty"]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine") if path.suffix else path.mkdir()
     for run in runs[:2]:
         save(run, store)
+    save(runs[1], store, force=True)
     shutil.rmtree(store / "steps" / f"run_id={RUN_ID}")
     save(runs[0], store)
-    assert all(path.exists() for path in mine)
+    assert [path.read_text() for path in mine[:3]] == ["mine"] * 3
+    assert mine[3].exists()
     assert nsyspipe.load(store).steps().equals(runs[0].steps())
 
 

@@ -268,12 +268,12 @@ def test_a_changed_byte_is_told_or_changes_nothing_and_never_ends_the_process(da
     pages, footer = range(4, n - 8 - n_footer), range(n - 8 - n_footer, n - 8)
     chosen = {at: bit for part, bit in ((pages, 0x10), (footer, 0x55)) for at in part[:: max(len(part) // 50, 1)]}
     chosen |= dict.fromkeys((0, 3, *range(n - 8, n)), 0x10)
-    before = read_run_files(tmp_path / "store", RUN_ID, (name,)).table(name)
+    before = read_run_files(tmp_path / "store", RUN_ID).table(name)
     told, silent = set(), set()
     for at, bit in chosen.items():
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         try:
-            found = read_run_files(tmp_path / "store", RUN_ID, (name,)).table(name)
+            found = read_run_files(tmp_path / "store", RUN_ID).table(name)
         except DatasetError:
             told.add(at)
         else:
