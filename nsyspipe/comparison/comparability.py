@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Sides = tuple[Side, Side]
     Test = Callable[[Sides], Iterator["Check"]]
+    Ask = Callable[[list[Run]], bool]
 
 
 COMPARABILITY = table("""
@@ -112,15 +113,9 @@ def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, 
 
 
 def _alike(
-    name: str,
-    what: str,
-    word: Callable[[Run], str],
-    *,
-    blocks: Callable[[list[Run]], bool] = lambda _: False,
-    applies: Callable[[list[Run]], bool] = lambda _: True,
-    fine: str | None = None,
-    after: str = "",
-) -> Test:
+    name: str, what: str, word: Callable[[Run], str], *, blocks: Ask = lambda _: False, applies: Ask = lambda _: True,
+    fine: str | None = None, after: str = "",
+) -> Test:  # fmt: skip
     """Return a test that what a word says of a capture is the same of all, and what is fine."""
 
     def test(sides: Sides) -> Iterator[Check]:
@@ -177,10 +172,6 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
         yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
 
 
-def _has_gpu(runs: list[Run]) -> bool:
-    return all(run.header.n_ranks for run in runs)
-
-
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
     runs = _runs(sides)
     words = [" | ".join(dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs)) for side in sides]
@@ -217,9 +208,9 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 def _other_work(sides: Sides) -> Iterator[Check]:
     """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name."""
-    before, now = (mean_compute(side) or 0.0 for side in sides)
+    times = [mean_compute(side) or 0.0 for side in sides]
     families = [{run.step_family for run in side.runs} for side in sides]
-    ratio = max(before, now) / min(before, now) if before and now else 0.0
+    ratio = max(times) / min(times) if all(times) else 0.0
     is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
     kernels = [_kernel_times(side) for side in sides] if is_doubtful else [{}]
     if not all(kernels):
@@ -228,11 +219,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     shares = [sum(of[name] for name in both) / sum(of.values()) for of in kernels]
     is_same = max(shares) >= _FEW_SHARED
     if ratio >= (_FAR_APART_OF_SAME if is_same else _FAR_APART) or not (is_same or families[0] & families[1]):
-        pairs = zip((before, now), shares, strict=True)
-        texts = [
-            f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels that both run"
-            for time, share in pairs
-        ]
+        words = "{:.4g} ms of compute, {:.0f} % of it in kernels that both run"
+        texts = [words.format(time / 1e6, 100 * share) for time, share in zip(times, shares, strict=True)]
         after = "; step times tell which is faster only where model, batch and precision are the same"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after)
 
@@ -255,10 +243,9 @@ def _kernel_times(side: Side) -> dict[str, int]:
     """Return the time of each kernel that is no communication, over the captures of a side."""
     rows = pa.concat_tables(run.kernels().select(["name", "total_ns"]) for run in side.runs)
     rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
-    summed = (
-        rows.group_by("name", use_threads=False).aggregate([("total_ns", "sum")]).filter(pc.field("total_ns_sum") > 0)
-    )
-    return dict(zip(*(summed[name].to_pylist() for name in ("name", "total_ns_sum")), strict=True))
+    summed = rows.group_by("name", use_threads=False).aggregate([("total_ns", "sum")])
+    times = zip(summed["name"].to_pylist(), summed["total_ns_sum"].to_pylist(), strict=True)
+    return {name: ns for name, ns in times if ns > 0}
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
@@ -267,7 +254,7 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
         return float(overhead / wall) if overhead and wall else 0.0
 
     shares = [[share(run) for run in side.runs] for side in sides]
-    if any(one >= _MUCH_OVERHEAD for side in shares for one in side):
+    if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
         yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
 
@@ -287,7 +274,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
-    if any(number < MIN_STEPS for side in numbers for number in side):
+    if min(map(min, numbers)) < MIN_STEPS:
         texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least, 20 are better"
         yield _check("few-steps", "too few steps in the figures", texts, after=after)
 
@@ -315,7 +302,7 @@ _TESTS: tuple[Test, ...] = (
     _unknown_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
-        blocks=_has_gpu, applies=_has_gpu,
+        blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),
     ),
     _alike(
         "step-family", "steps are",

@@ -1,12 +1,12 @@
 """Which of N runs is best: each with its figures, how it stands against the first and its peer, and which can be compared."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
+from functools import cache, cached_property
+from itertools import combinations, islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -109,19 +109,6 @@ class Kind:
     not_told_from: tuple[str, ...] = ()  # those of which these steps cannot say whether they are slower than the best
 
 
-class _Standing(NamedTuple):
-    """A run against a reference: columns of `SCOREBOARD`, and what makes the comparison doubtful or impossible."""
-
-    reference: str
-    checks: list[Check]
-    columns: dict[str, Any]
-
-
-def _fit(run: Side, other: Side) -> bool:
-    """Whether nothing parts two runs."""
-    return not any(check.parts for check in check_comparable(run, other))
-
-
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
     """Return what kinds are found in the order of: what is not known comes last."""
     compute = mean_compute(run)
@@ -147,23 +134,21 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def table(self) -> pa.Table:
         """`SCOREBOARD`: one row per run, in the order given or with the best first."""
-        rows = [
-            {
-                **self._figures(side),
-                **first.columns,
-                "peer": peer.reference,
-                **{f"peer_{name}": value for name, value in peer.columns.items()},
-                "is_uneven": any(one.is_uneven for one in self.evenness[side.label]),
-            }
-            for side, (first, peer) in zip(self.sides, self._standings, strict=True)
-        ]
+        rows = []
+        for side in self.sides:
+            label, peer = side.label, self._peers[side.label]
+            first = self._standing(self.reference, label)
+            against = first if peer == self.reference else self._standing(peer, label)
+            is_uneven = any(one.is_uneven for one in self.evenness[label])
+            own = {"peer": peer, **{f"peer_{name}": value for name, value in against.items()}, "is_uneven": is_uneven}
+            rows.append(self._figures(side) | first | own)
         return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of runs, in the order of their first that was given; of equal speed-ups the peer is the best."""
         rows, kinds = self.table.to_pylist(), []
-        for peer in dict.fromkeys(peer.reference for _, peer in self._standings):
+        for peer in dict.fromkeys(self._peers.values()):
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
@@ -181,19 +166,17 @@ class Scoreboard(ShownInNotebooks):
     def checks(self) -> pa.Table:
         """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
-        of_first = [one for one in self.sides if self._peers[one.label] == self.reference]
-        for side, (first, peer) in zip(self.sides, self._standings, strict=True):
-            checks = [(first.reference, check) for check in first.checks if check.parts]
-            if not checks and self._peers[side.label] != self.reference:  # another of the first's kind parts it
-                parting = (
-                    (one.label, check) for one in of_first for check in check_comparable(one, side) if check.parts
-                )
+        of_first = [label for label, peer in self._peers.items() if peer == self.reference]
+        for label, peer in self._peers.items():
+            checks = [(self.reference, check) for check in self._checked(self.reference, label) if check.parts]
+            if not checks and peer != self.reference:  # another of the first's kind parts it
+                parting = ((one, check) for one in of_first for check in self._checked(one, label) if check.parts)
                 checks = [*islice(parting, 1)]
-            checks += [(peer.reference, check) for check in peer.checks if not check.parts]
+            checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
                 what = check.message.partition(": baseline ")[0]
-                words = f"{what}: {against} {check.baseline}, {side.label} {check.candidate}"
-                row = (side.label, against, check.check, check.parts, check.baseline, check.candidate, words)
+                words = f"{what}: {against} {check.baseline}, {label} {check.candidate}"
+                row = (label, against, check.check, check.parts, check.baseline, check.candidate, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -234,15 +217,10 @@ class Scoreboard(ShownInNotebooks):
         return step_times
 
     @cached_property
-    def _standings(self) -> list[tuple[_Standing, _Standing]]:
-        """Each run against the first, and against its peer: the first that was given of those it can be compared with."""
-        first, of_label = self.sides[0], {side.label: side for side in self.sides}
-        standings = []
-        for run in self.sides:
-            peer = of_label[self._peers[run.label]]
-            against = self._standing(first, run)
-            standings.append((against, against if peer is first else self._standing(peer, run)))
-        return standings
+    def _checked(self) -> Callable[[str, str], list[Check]]:
+        """What speaks against comparing two runs, by their labels: each pair is checked once."""
+        sides = {side.label: side for side in self.sides}
+        return cache(lambda one, other: [] if one == other else check_comparable(sides[one], sides[other]))
 
     @cached_property
     def _peers(self) -> dict[str, str]:
@@ -251,27 +229,27 @@ class Scoreboard(ShownInNotebooks):
         Kinds are found from the least compute on, whatever the order given: a run is of the only kind that it fits, and
         of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded.
         """
+        given = [*self._tables]
         if self.rules.is_forced:
-            return dict.fromkeys((side.label for side in self.sides), self.reference)
-        kinds: list[list[Side]] = []
-        for run in sorted(self.sides, key=_founding):
-            fitting = [kind for kind in kinds if all(_fit(run, one) for one in kind)]
+            return dict.fromkeys(given, self.reference)
+        parted = {frozenset(pair) for pair in combinations(given, 2) if any(one.parts for one in self._checked(*pair))}
+        kinds: list[list[str]] = []
+        for run in (side.label for side in sorted(self.sides, key=_founding)):
+            fitting = [kind for kind in kinds if not any({run, one} in parted for one in kind)]
             if len(fitting) == 1:
                 fitting[0].append(run)
             else:
                 kinds.append([run])
-        given = [side.label for side in self.sides]
-        labels = ([run.label for run in kind] for kind in kinds)
-        return {label: min(of_kind, key=given.index) for of_kind in labels for label in of_kind}
+        peers = {label: min(kind, key=given.index) for kind in kinds for label in kind}
+        return {label: peers[label] for label in given}
 
-    def _standing(self, reference: Side, run: Side) -> _Standing:
+    def _standing(self, reference: str, run: str) -> dict[str, Any]:
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
-        is_itself = run is reference
-        checks = [] if is_itself else check_comparable(reference, run)
-        blocking = [check.message.partition(": ")[0] for check in checks if check.parts]
+        is_itself = run == reference
+        blocking = [check.message.partition(": ")[0] for check in self._checked(reference, run) if check.parts]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
-        judgement = self._judged(reference.label, run.label)
-        before, after = self._step_times[reference.label], self._step_times[run.label]
+        judgement = self._judged(reference, run)
+        before, after = self._step_times[reference], self._step_times[run]
         if not (isinstance(before, str) or isinstance(after, str)):
             speed = ratio_of_means(before, after, confidence=self.rules.confidence)
             columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
@@ -282,7 +260,7 @@ class Scoreboard(ShownInNotebooks):
         elif not is_itself:
             columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": judgement.difference.statistic}
             columns["settle_steps"], columns["settle_captures"] = judgement.settled()
-        return _Standing(reference.label, checks, columns)
+        return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
         """Judge a run's step time against another's; in words why that cannot be done."""
