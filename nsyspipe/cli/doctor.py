@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 
+_REPORTS = (
+    "Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs are listed; "
+    "without them this machine."
+)
+
+
 @with_options
 def doctor(
-    reports: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="REPORTS...",
-            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs "
-            "are listed; without them this machine.",
-        ),
-    ] = None,
+    reports: Annotated[list[str] | None, typer.Argument(metavar="REPORTS...", help=_REPORTS)] = None,
     *,
     reading: NamedRunOptions,
     outputs: Outputs,
@@ -45,6 +44,8 @@ def doctor(
       nsyspipe doctor runs/                 which saved runs are there, and what they are called
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
+    from nsyspipe.report.doctor import doctor_formats
+
     outputs.check()
     reports, logs = split_logs(reports or [], reading.nccl_log)
     if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
@@ -62,8 +63,6 @@ def doctor(
 
         checks = check_machine()
         inputs, document, blocks = [], machine_document(checks), list(machine_blocks(checks))
-    from nsyspipe.report.doctor import doctor_formats
-
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
     outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)
 
@@ -86,12 +85,9 @@ def _examined(
     logs = find_logs(nccl_log)
     with progress(shown=running.is_shown) as stage:
         paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
-    beside = Beside(
-        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
-        log=read_nccl_logs(logs) if logs else None,
-        topology=read_topology(topology[0]) if topology else None,
-    )
+    rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
+    log, links = read_nccl_logs(logs) if logs else None, read_topology(topology[0]) if topology else None
     with running.executor(paths) as executor:
-        found = examine(paths, told, beside, executor=executor)
+        found = examine(paths, told, Beside(rank_map=rank_map, log=log, topology=links), executor=executor)
     inputs = [*paths, *map(source_of, paths), *logs, *topology]
     return inputs, reports_document(found), list(reports_blocks(found))
