@@ -37,7 +37,8 @@ class RuleOptions:
     def settled(self, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
         """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
         effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
-        confidence = None if self.confidence is None else gate.parse_confidence(self.confidence)
+        fix, given = "--confidence 0.95", self.confidence
+        confidence = None if given is None else gate.check_confidence(given, "--confidence", fix)
         options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
         return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from nsyspipe.analysis.summary import Evenness, evenness
+from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS, shown
@@ -86,16 +86,6 @@ def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any
     column, is_most_first = SORTS[name]
     known = sorted((row for row in rows if row[column] is not None), key=itemgetter(column), reverse=is_most_first)
     return known + [row for row in rows if row[column] is None]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What counts as a difference."""
-
-    min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
-    confidence: float  # of the intervals
-    is_forced: bool = False  # runs that are not comparable are judged, too
-    settings_file: str | None = None  # which says so, if not options or defaults do
 
 
 @dataclass(frozen=True)
@@ -174,9 +164,9 @@ class Scoreboard(ShownInNotebooks):
                 checks = [*islice(parting, 1)]
             checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
-                what = check.message.partition(": baseline ")[0]
-                words = f"{what}: {against} {check.baseline}, {label} {check.candidate}"
-                row = (label, against, check.check, check.parts, check.baseline, check.candidate, words)
+                before, now, what = check.baseline, check.candidate, check.message.partition(": baseline ")[0]
+                words = f"{what}: {against} {before}, {label} {now}"
+                row = (label, against, check.check, check.parts, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -195,11 +185,8 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def evenness(self) -> dict[str, list[Evenness]]:
-        """How even the steps of each capture are, by label of the run; of a run whose captures all have steps."""
-        return {
-            label: [] if isinstance(times, str) else [even for one in times if (even := evenness(one)) is not None]
-            for label, times in self._step_times.items()
-        }
+        """How even the steps of each capture that has some are, by label of the run."""
+        return {label: evenness_of(tables) for label, tables in self._tables.items()}
 
     @cached_property
     def _tables(self) -> dict[str, list[StepTable]]:
@@ -209,12 +196,8 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def _step_times(self) -> dict[str, list[Float64] | str]:
         """Each capture's step times in order of time, ns; in words why one has none."""
-        step_times: dict[str, list[Float64] | str] = {}
-        for label, tables in self._tables.items():
-            times = [per_step(table, DEFAULT_METRIC) for table in tables]
-            lacking = [why for why in times if isinstance(why, str)]
-            step_times[label] = lacking[0] if lacking else [values for values in times if not isinstance(values, str)]
-        return step_times
+        step_times = {label: of_captures(tables) for label, tables in self._tables.items()}
+        return {label: why or times for label, (times, why) in step_times.items()}
 
     @cached_property
     def _checked(self) -> Callable[[str, str], list[Check]]:
@@ -268,11 +251,8 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        statistic, rules = statistic_of(before, after), self.rules
-        return judged(
-            METRICS[DEFAULT_METRIC], (before, after), min_effect=rules.min_effect, confidence=rules.confidence,
-            statistic=statistic, names=(reference, run),
-        )  # fmt: skip
+        sides, statistic = (before, after), statistic_of(before, after)
+        return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
 
     def _figures(self, side: Side) -> dict[str, Any]:
         """Return a run's own figures: of several captures the mean, null where one of them has none."""

@@ -9,11 +9,12 @@ from itertools import starmap
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import Cause, top_kernels
+from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Outlier
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
+from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION

@@ -10,7 +10,8 @@ from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import check_comparable, check_order
-from nsyspipe.comparison.difference import Side, _is_alike, surroundings
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.surroundings import _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.report.difference import cause_text
 from tests.build.nccl_layouts import NCCL_2_21
