@@ -88,9 +88,7 @@ def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what
 def diff(
     runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument for each side", "side")],
     *,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)
-    ] = None,
+    against: Annotated[str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)] = None,
     rule: GateOptions,
     outputs: ComparisonOutputs,
     reading: SeveralRunsOptions,
@@ -162,7 +160,7 @@ def compare(
         _runs("RUN...", "One argument for each run, the reference first (a store stands for all its runs)", "run"),
     ],
     *,
-    sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
+    sort: Annotated[str | None, typer.Option(metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
     rule: RuleOptions,
     outputs: ScoreboardOutputs,
     reading: SeveralRunsOptions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions
+from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
 
-LONGEST_LABEL = 100
+
+_LONGEST_PLACE = 100  # as a label
 # What an argument may be, for help.
 ONE_RUN = (
     "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
     "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
 )
-OpenedRuns = list[tuple[str, tuple["Run", ...]]]
+Opened = list[tuple[str, tuple["Run", ...]]]
 
 
 def reports_to_read(
@@ -47,21 +48,19 @@ def reports_to_read(
 
 
 @contextlib.contextmanager
-def opened_run(
-    arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
-) -> Iterator[tuple[Run, Stage]]:
+def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOptions) -> Iterator[tuple[Run, Stage]]:
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
-    labels, places = zip(*map(split_label, arguments), strict=True)
+    labels, places = zip(*map(split_label, named), strict=True)
     if len({*labels}) > 1:
         problem = "names several runs, where one is meant"
-        raise OptionError(shlex.join(arguments), problem, fix=shlex.quote(arguments[0]))
+        raise OptionError(shlex.join(named), problem, fix=shlex.quote(named[0]))
     options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
     options["label"] = options["label"] or labels[0]
     with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
         if not any(is_saved(Path(place)) for place in places):
-            named, logs = split_logs(places, reading.nccl_log)
+            reports, logs = split_logs(places, reading.nccl_log)
             options["nccl_log"] = find_logs(logs)
-            paths, options["ranks"] = reports_to_read(named, reading, jobs=running.jobs, stage=stage)
+            paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
             executor = processes.enter_context(running.executor(paths))
             options.update(reports=paths, executor=executor, on_progress=stage("reading reports"))
         # Heavy, so imported while the workers do the same.
@@ -130,10 +129,7 @@ def split_label(argument: str) -> tuple[str | None, str]:
     is_place = os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
     if not equals or os.sep in label or is_place:
         return None, argument
-    if not (label and label.isprintable() and len(label) <= LONGEST_LABEL):
-        problem = f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable"
-        fix = "LABEL=PATH, or ./PATH for a path with = in it"
-        raise OptionError(repr(argument[:LONGEST_LABEL]), problem, fix=fix)
+    check_name("label ", label, "LABEL=PATH, or ./PATH for a path with = in it")
     if not place:
         raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
     return label, place
@@ -156,9 +152,7 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
 
 
 @contextlib.contextmanager
-def opened_runs(
-    named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
-) -> Iterator[OpenedRuns]:
+def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
     """Yield all runs by their labels, read one after the other; the processes that read end with the context."""
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
@@ -197,7 +191,7 @@ def opened_runs(
         yield _labelled(named, open_one)
 
 
-def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
+def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> Opened:
     """Open all runs; of equal labels those that nobody gave become arguments, then they are told apart by numbers."""
     found = [tuple(open_one(one, place) for place in one.places) for one in named]
     headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
@@ -206,8 +200,7 @@ def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], R
         label = header
         if one.label is None and headers.count(header) > 1:
             label = one.places[0].rstrip("/") or one.places[0]
-            # Its end says most of one that is too long.
-            label = label if len(label) <= LONGEST_LABEL else f"...{label[3 - LONGEST_LABEL :]}"
+            label = label if len(label) <= _LONGEST_PLACE else f"...{label[3 - _LONGEST_PLACE :]}"  # its end says most
         names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
         labels.append(next(name for name in names if name not in labels))
     return list(zip(labels, found, strict=True))

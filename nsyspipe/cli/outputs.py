@@ -35,7 +35,7 @@ STDOUT = "-"
 # In this order they are written, and what is printed comes last.
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
-_LONGEST_ID = 100
+
 Kind = TypeVar("Kind", bound="type[Outputs]")
 _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 
@@ -268,9 +268,7 @@ class AnalysisOutputs(Outputs):
 
         if run_id is not None and self.out is not None:
             check_run_id(run_id)
-        if run_id is not None and not (run_id.isprintable() and 0 < len(run_id) <= _LONGEST_ID):
-            problem = f"is empty, longer than {_LONGEST_ID}, or has what cannot be printed"
-            raise OptionError(f"--run-id {run_id[:_LONGEST_ID]!r}", problem, fix="--run-id NAME")
+
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         for name, given, example in (("steps", self.perfetto_steps, "3:5"), ("ranks", self.perfetto_ranks, "0,7")):

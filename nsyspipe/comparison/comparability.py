@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -76,7 +76,7 @@ _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own wor
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
 _FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
+OTHER_WORK = "other-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -92,8 +92,13 @@ class Check(NamedTuple):
 
     @property
     def parts(self) -> bool:
-        """Whether runs that nobody calls before and after are not ranked together: it blocks, or steps do other work, or may."""
-        return self.blocks or self.check in {OTHER_WORK, UNKNOWN_WORK}
+        """Whether runs that nobody calls before and after are not ranked together: they differ, so that it blocks, or in their work."""
+        return self.check == OTHER_WORK or (self.blocks and not self.is_same)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both are one capture, which nothing can be told of."""
+        return self.check == "same-capture"
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
@@ -133,13 +138,12 @@ def _runs(sides: Sides) -> list[Run]:
 
 
 def _same_capture(sides: Sides) -> Iterator[Check]:
-    """Warn of a baseline that is the candidate: a gate on them always passes."""
-    baseline, candidate = sides
-    for now, before in product(candidate.runs, baseline.runs):
-        if _is_same(before, now):
-            one, other = before.header.label, now.header.label
-            yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
-            return
+    """Tell of a baseline that is the candidate, under whatever run ids: nothing is compared, and a gate would always pass."""
+    pairs = ((before, now) for now, before in product(sides[1].runs, sides[0].runs) if _is_same(before, now))
+    for before, now in islice(pairs, 1):
+        label = before.header.label
+        message = f"the same capture is on both sides: {label}"
+        yield Check("same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message)
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
@@ -207,8 +211,18 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name."""
-    times = [mean_compute(side) or 0.0 for side in sides]
+    """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name.
+
+    Or of which nobody can say: of a side's the compute is not known.
+    """
+    computes = [mean_compute(side) for side in sides]
+    times = [time for time in computes if time is not None]
+    if len(times) < len(sides):
+        if all(map(n_steps, _runs(sides))):
+            texts = ["compute is not known" if time is None else "compute is known" for time in computes]
+            after = "; what is not seen may be of another model, batch or precision"
+            yield _check("unknown-work", "whether steps do the same work is not known", texts, after=after)
+        return
     families = [{run.step_family for run in side.runs} for side in sides]
     ratio = max(times) / min(times) if all(times) else 0.0
     is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
@@ -229,14 +243,6 @@ def mean_compute(side: Side) -> float | None:
     """Return the mean compute of a step, ns; None where a capture of the side has a step of which it is not known, or none."""
     columns = (run.breakdown()[METRICS["compute"].column] for run in side.runs)
     return mean_of(pc.mean(column, skip_nulls=False).as_py() for column in columns)
-
-
-def _unknown_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps of which nobody can say whether they do the same work: of a side's the compute is not known."""
-    if all(n_steps(run) for run in _runs(sides)) and any(mean_compute(side) is None for side in sides):
-        words = ["compute is not known" if mean_compute(side) is None else "compute is known" for side in sides]
-        after = "; what is not seen may be of another model, batch or precision"
-        yield _check(UNKNOWN_WORK, "whether steps do the same work is not known", words, after=after)
 
 
 def _kernel_times(side: Side) -> dict[str, int]:
@@ -299,7 +305,6 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _other_work,
-    _unknown_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
         blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),

@@ -11,16 +11,7 @@ from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import COMPARABILITY, PROBLEMS_OF_SIDES, check_comparable, check_order
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
-from nsyspipe.comparison.metrics import (
-    DEFAULT_METRIC,
-    INCONCLUSIVE,
-    Outlier,
-    Rules,
-    evenness_of,
-    metric_rows,
-    outlier,
-    overall_verdict,
-)
+from nsyspipe.comparison.metrics import Outlier, Rules, evenness_of, metric_rows, outlier, overall_verdict
 from nsyspipe.comparison.surroundings import Cause, cause_of, surroundings
 from nsyspipe.errors import OptionError
 from nsyspipe.run.run import Run, ShownInNotebooks
@@ -63,7 +54,7 @@ class RunDifference(ShownInNotebooks):
     candidate: Side
     min_effect: float = DEFAULT_MIN_EFFECT  # smallest |delta| / baseline that counts, as a ratio
     confidence: float = DEFAULT_CONFIDENCE  # of the intervals
-    judged: tuple[str, ...] = (DEFAULT_METRIC,)  # the metrics that the verdict rests on
+    judged: tuple[str, ...] = ("step_time",)  # the metrics that the verdict rests on
     is_forced: bool = False  # whether verdicts are given although the runs are not comparable
 
     @cached_property
@@ -97,10 +88,8 @@ class RunDifference(ShownInNotebooks):
     @cached_property
     def outlier(self) -> Outlier | None:
         """The one step that makes a judged step time inconclusive, against what would otherwise be decided; else None."""
-        rows = [row for row in self.judged_rows if row["metric"] == DEFAULT_METRIC and row["verdict"] == INCONCLUSIVE]
-        if not rows or rows[0]["ci_low"] is None or not (self.is_comparable or self.is_forced):
-            return None
-        return outlier(*self._tables, rules=self._rules)
+        may_decide = self.is_comparable or self.is_forced
+        return outlier(*self._tables, rules=self._rules, rows=self.judged_rows) if may_decide else None
 
     @cached_property
     def cause(self) -> Cause | None:
@@ -115,8 +104,8 @@ class RunDifference(ShownInNotebooks):
     @property
     def statistic(self) -> str:
         """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
-        rows = self.metrics.to_pylist()
-        return next(row["statistic"] for row in rows if row["metric"] == DEFAULT_METRIC) or "median"
+        statistic: str | None = self.metrics["statistic"][self.metrics["metric"].index("step_time").as_py()].as_py()
+        return statistic or "median"
 
     @cached_property
     def evenness(self) -> list[list[Evenness]]:

@@ -170,19 +170,20 @@ class Outlier(NamedTuple):
     verdict: str
 
 
-def outlier(*tables: Sequence[StepTable], rules: Rules) -> Outlier | None:
-    """Return the step furthest from its capture's median if it alone makes the step time inconclusive; else None.
+def outlier(*tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]) -> Outlier | None:
+    """Return the step furthest from its capture's median if it alone makes the step time of judged rows inconclusive; else None.
 
     That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of ever more that are left out
     some would decide by chance.
     """
-    sides = [of_captures(side)[0] for side in tables]
-    known = [
-        (at, n, Series(own)) for at, side in enumerate(sides) for n, own in enumerate(side) if own.size > MIN_STEPS
-    ]
-    if len(known) < sum(map(len, tables)):
+    of_step_time = [row for row in rows if row["metric"] == DEFAULT_METRIC]
+    if not of_step_time or of_step_time[0]["verdict"] != INCONCLUSIVE or of_step_time[0]["ci_low"] is None:
         return None
-    at, number, series = max(known, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max()))
+    sides = [of_captures(side)[0] for side in tables]
+    long = [(at, n, Series(own)) for at, side in enumerate(sides) for n, own in enumerate(side) if own.size > MIN_STEPS]
+    if len(long) < sum(map(len, tables)):
+        return None
+    at, number, series = max(long, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max()))
     apart = series.values - series.centre
     furthest = int(np.abs(apart).argmax())
     if not abs(apart[furthest]) > abs(series.deviations[furthest]):

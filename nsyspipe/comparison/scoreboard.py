@@ -210,15 +210,18 @@ class Scoreboard(ShownInNotebooks):
         """Of each run the first that was given of its kind; all of a kind can be compared with each other.
 
         Kinds are found from the least compute on, whatever the order given: a run is of the only kind that it fits, and
-        of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded.
+        of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded. Of
+        unknown compute, which is no difference, runs fit each other first.
         """
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
         parted = {frozenset(pair) for pair in combinations(given, 2) if any(one.parts for one in self._checked(*pair))}
+        unknown = {side.label for side in self.sides if mean_compute(side) is None}
         kinds: list[list[str]] = []
         for run in (side.label for side in sorted(self.sides, key=_founding)):
             fitting = [kind for kind in kinds if not any({run, one} in parted for one in kind)]
+            fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
             if len(fitting) == 1:
                 fitting[0].append(run)
             else:
@@ -251,6 +254,9 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
+        is_same = any(check.is_same for check in self._checked(reference, run))
+        if is_same and not self.rules.is_forced:
+            return f"the same capture as {reference}"
         sides, statistic = (before, after), statistic_of(before, after)
         return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
 

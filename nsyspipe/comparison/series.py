@@ -226,11 +226,6 @@ class Captures:
         return tuple(series for series in self.series if series.n >= MIN_STEPS)
 
     @cached_property
-    def varying(self) -> tuple[Series, ...]:
-        """Of these, the ones whose steps differ."""
-        return tuple(series for series in self.long if series.is_varying)
-
-    @cached_property
     def too_few(self) -> str | None:
         """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:

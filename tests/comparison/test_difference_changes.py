@@ -201,9 +201,11 @@ def checks(before, after):
 def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert checks(run, run) == {}
     side = Side("x", (run,))
-    (found,) = check_comparable(side, side)
-    assert (found.check, found.blocks) == ("same-capture", False)
-    assert found.message == f"the same capture is on both sides: {run.header.label}"
+    for other in (run, nsyspipe.load(run.inputs[0].parent, run_id="another")):  # whatever it is called
+        (found,) = check_comparable(side, Side("y", (other,)))
+        assert (found.check, found.blocks) == ("same-capture", True)
+        assert found.message == f"the same capture is on both sides: {run.header.label}"
+        assert diff(run, other).metrics["why"][0].as_py() == "not comparable: the same capture is on both sides"
     # A capture of the same program whose kernels last longer is another one.
     slower = made(*[[(1900, 100, 40, 60)] * 3] * 2)
     assert check_comparable(side, Side("y", (slower,))) == []
