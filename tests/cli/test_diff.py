@@ -46,9 +46,8 @@ def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, be
 
 
 def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
-    for label, run_id, run in [
-        ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short"),
-    ]:  # fmt: skip
+    labels = ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short")
+    for label, run_id, run in labels:
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
     done = diff("--against", "main", "labels")
     refused(done, "several other labels", "main (2 runs), ", "diff --against main labels a=b/c")
@@ -105,7 +104,9 @@ def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, 
     done = diff("fast", "slow", "--fail-on", "regression", "--markdown", "diff.md", "--html", "diff.html")
     said, *failed = done.stderr.splitlines(keepends=True)
     assert said == "written: diff.md, diff.html\n"
-    assert "".join(failed) == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
+    assert (
+        "".join(failed) == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
+    )
     assert done.stdout.startswith("Regression: median step time")
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
     assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")

@@ -202,9 +202,8 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
         assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
     text = doctor(store)
     assert text.startswith("5 saved runs")
-    assert [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]] == [
-        row["run_id"] for row in listed["runs"]
-    ]
+    ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]
+    assert ids == [row["run_id"] for row in listed["runs"]]
     damaged = listed["runs"][1]["run_id"]
     (store / "runs" / f"run_id={damaged}" / "part-0.parquet").write_bytes(b"")
     assert [row["run_id"] for row in json.loads(doctor(store, "--json", "-"))["problems"]] == [damaged]

@@ -24,12 +24,9 @@ from tests.comparison.conftest import STEPS
 def changes(*sides):
     sides = [side if isinstance(side, list) else [side] for side in sides]
     rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
-    return {
-        (row["topic"], row["what"]): (row["baseline_value"], row["candidate_value"], row["delta"])
-        if row["delta"] is not None
-        else (row["baseline"], row["candidate"])
-        for row in rows
-    }
+    words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
+    names = [words if row["delta"] is None else numbers for row in rows]
+    return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}
 
 
 def captured(run, **facts):
@@ -300,13 +297,9 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     assert {what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts} == facts
     text = cause_text(difference, cause)
     assert f" Probable {words}, by what else changed: " in text
-    assert (
-        text.endswith("; which of them it is cannot be told apart here.")
-        == (words == "causes")
-        == (cause.n_matters > 1)
-    )
-    told = {row["what"] for row in difference.changes.to_pylist()}
-    assert facts.keys() <= told
+    is_one_of_several = text.endswith("; which of them it is cannot be told apart here.")
+    assert is_one_of_several == (words == "causes") == (cause.n_matters > 1)
+    assert facts.keys() <= {*difference.changes["what"].to_pylist()}
 
 
 @pytest.mark.parametrize(("before", "after", "is_told"), [
