@@ -83,12 +83,6 @@ def lenient_encoding() -> None:
             stream.reconfigure(errors="replace")
 
 
-def give_up_stdout() -> None:
-    """Send what is still buffered nowhere: whoever should have read it is gone."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def say_written(*names: str, quiet: bool) -> None:
     """Say on stderr which files were written."""
     if names and not quiet:

@@ -18,7 +18,7 @@ from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder, steady_rank
-from tests.comparison.conftest import STEPS
+from tests.comparison.conftest import BYTES, COMM, NEW, STEPS, payload_run
 
 
 def changes(*sides):
@@ -118,10 +118,8 @@ HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
     (("capture", "capture"), ("--lr 1", "--lr 1"), None),
 ])  # fmt: skip
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
-    before, after = (
-        captured(run, command=command.split(), hash_key=key) for key, command in zip(keys, commands, strict=True)
-    )
-    found = changes(before, after)
+    pairs = zip(keys, commands, strict=True)
+    found = changes(*(captured(run, command=command.split(), hash_key=key) for key, command in pairs))
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
 
@@ -182,10 +180,6 @@ def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
 
 
 # Whether they can be compared.
-
-
-NEW = "3.25.0 2026.2.1 mfu"
-COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
 
 
 def checks(before, after):
@@ -307,11 +301,10 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
 ])  # fmt: skip
 def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told):
-    sides = (
-        SimpleNamespace(runs=[Changed(run, header=replace(run.header, captured_at_utc=time)) for time in times])
-        for times in (before, after)
+    runs = (
+        [Changed(run, header=replace(run.header, captured_at_utc=time)) for time in side] for side in (before, after)
     )
-    found = [one.message for one in check_order(*sides)]
+    found = [one.message for one in check_order(*(SimpleNamespace(runs=side) for side in runs))]
     said = "baseline 2026-03-02 10:00:00 UTC, candidate 2026-03-01 23:59:59 UTC; if the two are the wrong way round, swap them"
     assert found == [f"the candidate was captured before the baseline: {said}"] * is_told
 
@@ -375,15 +368,7 @@ def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, ch
 
 
 def test_other_message_bytes_are_named(tmp_path):
-    runs = []
-    for name, size in (("a", 4096), ("b", 8192), ("c", 4100)):
-        (tmp_path / name).mkdir()
-        for rank in range(2):
-            builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
-            for step in range(6):
-                builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
-            builder.write(tmp_path / name / f"r_{rank}.sqlite")
-        runs.append(nsyspipe.load(tmp_path / name, jobs=1))
+    runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
     # A tenth of a per cent is padding.
     assert checks(runs[0], runs[2]) == {}
@@ -421,6 +406,5 @@ def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
     assert fix.endswith("compare their kernels: nsyspipe diff")
     problems = diff(run, run).problems.to_pylist()
-    assert {row["fix"] for row in problems if "comm-slows-compute" in row["message"]} == {
-        fix.removesuffix(": nsyspipe diff")
-    }
+    fixes = {row["fix"] for row in problems if "comm-slows-compute" in row["message"]}
+    assert fixes == {fix.removesuffix(": nsyspipe diff")}

@@ -16,7 +16,7 @@ from nsyspipe.report.scoreboard import headlines
 from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
-from tests.build.plain_steps import MS, plain_run, scoreboard_runs, steps
+from tests.build.plain_steps import MS, plain_run, steps
 from tests.build.tools import Changed
 
 
@@ -143,12 +143,11 @@ def test_of_unknown_compute_it_is_said_that_the_work_may_be_another_and_the_rest
     assert headlines(several) == ["No two of 3 runs can be compared: which of them are alike is not known."]
 
 
-def test_another_gpu_is_another_kind(runs, tmp_path):
-    other = scoreboard_runs(tmp_path, ("fast",), gpu="NVIDIA L4")["fast"]
-    found = compare({"slow": runs["slow"], "l4": other})
-    assert [kind.peer for kind in found.kinds] == ["slow", "l4"]
+def test_another_gpu_is_another_kind(apart):
+    found = compare({name: apart[name] for name in ("a", "l4")})
+    assert [kind.peer for kind in found.kinds] == ["a", "l4"]
     assert found.table["why"].to_pylist() == [None, "not comparable: GPU model"]
-    assert found.checks.to_pylist()[0]["message"] == "GPU model: slow NVIDIA H200, l4 NVIDIA L4"
+    assert found.checks.to_pylist()[0]["message"] == "GPU model: a H200, l4 L4"
 
 
 def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
@@ -178,9 +177,8 @@ def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, without_gpu,
 
 def test_tables_have_their_declared_schemas_with_docs(runs, without_gpu):
     board = compare([runs["slow"], without_gpu])
-    for table, schema in (
-        (board.table, SCOREBOARD), (board.checks, CHECKS_OF_RUNS), (board.problems, PROBLEMS_OF_RUNS)
-    ):  # fmt: skip
+    schemas = {"table": SCOREBOARD, "checks": CHECKS_OF_RUNS, "problems": PROBLEMS_OF_RUNS}
+    for table, schema in ((getattr(board, name), schema) for name, schema in schemas.items()):
         assert table.schema.equals(schema.arrow, check_metadata=True)
         assert all(column.doc and column.unit for column in schema.columns)
         for field in table.schema:
