@@ -63,7 +63,8 @@ Number = TypeVar("Number", float, Fraction)
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
-    sides = [_side_means(side) for side in (baseline, candidate)]
+    names = ("wall", *PARTS, *IDLE_CAUSES)
+    sides = [{name: _mean(side, name) for name in names} for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
     causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
     known = [name for name in causes if all(means[name] is not None for means in sides)]
@@ -75,9 +76,9 @@ def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) ->
                 exact = {name: means[name] or Fraction(0) for name in known}
                 exact[_OTHER] = idle - sum(exact.values())
                 own.update(apportioned(total, exact, _unit(means["wall"])))
-    names = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
+    words = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
     parts = [{"part": name, **_cells(shown, name)} for name in PARTS]
-    by_cause = [{"cause": word, **_cells(split, name)} for name, word in names.items()]
+    by_cause = [{"cause": word, **_cells(split, name)} for name, word in words.items()]
     return STEP_TIME_PARTS.from_rows(parts), IDLE_CAUSE_PARTS.from_rows(by_cause)
 
 
@@ -97,7 +98,7 @@ def mean_of(values: Iterable[Number | None]) -> Number | None:
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     """Return a side's mean step time as the parts sum to it, ns; None without steps."""
-    wall = _side_means(side)["wall"]
+    wall = _mean(side, "wall")
     return None if wall is None else _rounded(wall, _unit(wall))
 
 
@@ -121,9 +122,8 @@ def _shown(means: Means) -> Means:
     return {**apportioned(_rounded(whole, unit), parts, unit)}
 
 
-def _side_means(side: Sequence[StepTable]) -> Means:
-    """Return the means over steps of each part on the slowest rank, exactly."""
-    return {name: mean_of(table.mean_of_slowest(name) for table in side) for name in ("wall", *PARTS, *IDLE_CAUSES)}
+def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
+    return mean_of(table.mean_of_slowest(name) for table in side)
 
 
 def _unit(whole: Fraction | None) -> Fraction:

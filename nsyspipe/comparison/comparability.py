@@ -156,15 +156,11 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
 
 def _is_same(before: Run, now: Run) -> bool:
     """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
-    if before is now:
-        return True
-    at = before.header.captured_at_utc
-    return at is not None and at == now.header.captured_at_utc and _work(before) == _work(now)
-
-
-def _work(run: Run) -> tuple[object, object]:
-    ranks = run.ranks.select(["rank", "pid", "n_kernels"]).to_pylist()
-    return run.summary()["step_time_ns"][0].as_py(), ranks
+    at, keys = before.header.captured_at_utc, ["rank", "pid", "n_kernels"]
+    if before is now or at is None or at != now.header.captured_at_utc:
+        return before is now
+    is_as_long = before.summary()["step_time_ns"].equals(now.summary()["step_time_ns"])
+    return bool(is_as_long and before.ranks.select(keys).equals(now.ranks.select(keys)))
 
 
 def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -211,10 +207,7 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name.
-
-    Or of which nobody can say: of a side's the compute is not known.
-    """
+    """Tell of steps that do other work (compute far apart, of the same kernels less so; other kernels, in steps of another name), or may."""
     computes = [mean_compute(side) for side in sides]
     times = [time for time in computes if time is not None]
     if len(times) < len(sides):

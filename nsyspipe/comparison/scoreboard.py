@@ -207,18 +207,15 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def _peers(self) -> dict[str, str]:
-        """Of each run the first that was given of its kind; all of a kind can be compared with each other.
-
-        Kinds are found from the least compute on, whatever the order given: a run is of the only kind that it fits, and
-        of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded. Of
-        unknown compute, which is no difference, runs fit each other first.
-        """
+        """Of each run the first that was given of its kind, all of which can be compared with each other."""
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
         parted = {frozenset(pair) for pair in combinations(given, 2) if any(one.parts for one in self._checked(*pair))}
         unknown = {side.label for side in self.sides if mean_compute(side) is None}
         kinds: list[list[str]] = []
+        # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
+        # is of none of them, unless it is one of those of which nobody knows the compute.
         for run in (side.label for side in sorted(self.sides, key=_founding)):
             fitting = [kind for kind in kinds if not any({run, one} in parted for one in kind)]
             fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
