@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import combinations, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -166,7 +166,7 @@ class Scoreboard(ShownInNotebooks):
             for against, check in checks:
                 before, now, what = check.baseline, check.candidate, check.message.partition(": baseline ")[0]
                 words = f"{what}: {against} {before}, {label} {now}"
-                row = (label, against, check.check, check.parts, before, now, words)
+                row = (label, against, check.check, check.blocks or check.parts, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -205,19 +205,23 @@ class Scoreboard(ShownInNotebooks):
         sides = {side.label: side for side in self.sides}
         return cache(lambda one, other: [] if one == other else check_comparable(sides[one], sides[other]))
 
+    def _checked_once(self, run: str, other: str) -> list[Check]:
+        """Return the same whichever of them was given first: what does not depend on that."""
+        return self._checked(*sorted((run, other), key=[*self._tables].index))
+
     @cached_property
     def _peers(self) -> dict[str, str]:
         """Of each run the first that was given of its kind, all of which can be compared with each other."""
         given = [*self._tables]
         if self.rules.is_forced:
             return dict.fromkeys(given, self.reference)
-        parted = {frozenset(pair) for pair in combinations(given, 2) if any(one.parts for one in self._checked(*pair))}
         unknown = {side.label for side in self.sides if mean_compute(side) is None}
         kinds: list[list[str]] = []
         # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
         # is of none of them, unless it is one of those of which nobody knows the compute.
         for run in (side.label for side in sorted(self.sides, key=_founding)):
-            fitting = [kind for kind in kinds if not any({run, one} in parted for one in kind)]
+            beside = ((kind, (check for one in kind for check in self._checked_once(run, one))) for kind in kinds)
+            fitting = [kind for kind, checks in beside if not any(check.parts for check in checks)]
             fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
             if len(fitting) == 1:
                 fitting[0].append(run)
@@ -251,7 +255,7 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        is_same = any(check.is_same for check in self._checked(reference, run))
+        is_same = any(check.is_same for check in self._checked_once(reference, run))
         if is_same and not self.rules.is_forced:
             return f"the same capture as {reference}"
         sides, statistic = (before, after), statistic_of(before, after)
