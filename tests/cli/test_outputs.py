@@ -26,9 +26,8 @@ FILES = {f"--{name}": f"run.{suffix}" for name, suffix in SUFFIXES.items()}
 
 @pytest.fixture
 def results(tmp_path):
-    folder = tmp_path / "results"
-    folder.mkdir()
-    return folder
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
 
 
 def listed(folder):
@@ -115,11 +114,11 @@ def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke):
 
 
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
-    target = results / "run.json"
-    (results / "usual").touch()
+    target, usual = results / "run.json", results / "usual"
+    usual.touch()
     assert invoke(made / "slow", "--json", target).exit_code == 0
     before = target.stat()
-    assert before.st_mode == (results / "usual").stat().st_mode
+    assert before.st_mode == usual.stat().st_mode
     with target.open() as reader:  # somebody reads the old document while the new one is written
         assert invoke(made / "slow", "--json", target, "--label", "again").exit_code == 0
         assert json.load(reader)["run"]["label"] == "run"

@@ -171,10 +171,9 @@ def test_means_that_look_the_same_are_no_change(made):
     assert changes(before, copies(7977, 7977, 7977)) == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
 
 
-@pytest.mark.parametrize(
-    ("unit", "one", "other", "is_alike"),
-    [("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("unit", "one", "other", "is_alike"), [
+    ("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False),
+])  # fmt: skip
 def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
     assert _is_alike(unit, one, other) == is_alike
 
