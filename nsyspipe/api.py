@@ -274,7 +274,8 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import Rules  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.scoreboard import Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
     least = gate.effect_ratio(min_effect_pct)
     gate.check_confidence(confidence)

@@ -1,5 +1,6 @@
 """The program: its commands, and what becomes of an error."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -12,7 +13,7 @@ from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.options import EXIT_CODES, Sectioned
-from nsyspipe.cli.outputs import give_up_stdout, lenient_encoding, print_error
+from nsyspipe.cli.outputs import lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError, OptionError, nearest_name, shortage
@@ -119,5 +120,7 @@ def _of_use(error: Any) -> OptionError | None:  # noqa: ANN401 - of Typer or Cli
 
 
 def _exit(code: int) -> NoReturn:
-    give_up_stdout()
+    """Exit, and send what is still buffered nowhere: whoever should have read it is gone."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +15,6 @@ from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs
 from nsyspipe.comparison import gate
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import printable
-
-if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import Side
 
 _AGAINST = (
     "The baseline: all runs of this label in the store that stands in its place, as captures of one configuration. The "
@@ -38,12 +34,13 @@ class RuleOptions:
     confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "0.5..1")
     metric: list[str] | None = None
 
-    def settled(self, *names: str, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
-        """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
+    def settled(self, **more: Any) -> gate.GateSettings:  # noqa: ANN401 - as `GateSettings` has them
+        """Return them checked, with `more`, and where they are silent what the nearest file says, seen from here."""
         effect = None if self.min_effect is None else gate.parse_min_effect(self.min_effect)
-        confidence = None if self.confidence is None else gate.parse_confidence(self.confidence)
+        fix, given = "--confidence 0.95", self.confidence
+        confidence = None if given is None else gate.check_confidence(given, "--confidence", fix)
         options = gate.GateSettings(min_effect=effect, confidence=confidence, **more)
-        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *names))
+        return gate.settled(options, gate.read_settings(Path.cwd()), ("min_effect", "confidence", *more))
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class GateOptions(RuleOptions):
         """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
         metrics = gate.parse_metrics(",".join(self.metric)) if self.metric else None
         fail_on = None if self.fail_on is None else gate.check_gate(self.fail_on)
-        found = self.settled("fail_on", "metrics", fail_on=fail_on, metrics=metrics)
+        found = self.settled(fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
             from nsyspipe.model.figures import METRICS
 
@@ -74,20 +71,15 @@ class GateOptions(RuleOptions):
         return found
 
 
-def thresholds(settings: gate.GateSettings) -> dict[str, Any]:
-    """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
+def _thresholds(settings: gate.GateSettings, *, is_quiet: bool) -> dict[str, Any]:
+    """Return from where on a change counts, and how sure intervals are; say on stderr from which file, where no text says it."""
+    if settings.file and is_quiet:
+        typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
     effect = gate.DEFAULT_MIN_EFFECT_PCT if settings.min_effect is None else round(100 * settings.min_effect, 12)
     return {"min_effect_pct": effect, "confidence": settings.confidence or gate.DEFAULT_CONFIDENCE}
 
 
-def say_file(settings: gate.GateSettings, *, is_said: bool) -> None:
-    """Say on stderr from which file some setting comes, where no text says it."""
-    if settings.file and is_said:
-        typer.echo(printable(f"Thresholds from {settings.file}."), err=True)
-
-
 def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what Typer takes
-    """Declare the argument that names runs."""
     more = f"Several captures of one {several}: repeat LABEL=REPORTS."
     return typer.Argument(metavar=metavar, help=f"{which}, globs quoted. {ONE_RUN} {more}")
 
@@ -96,9 +88,7 @@ def _runs(metavar: str, which: str, several: str) -> Any:  # noqa: ANN401 - what
 def diff(
     runs: Annotated[list[str], _runs("BASELINE CANDIDATE", "One argument for each side", "side")],
     *,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)
-    ] = None,
+    against: Annotated[str | None, typer.Option(metavar="LABEL", help=_AGAINST, rich_help_panel=INPUT)] = None,
     rule: GateOptions,
     outputs: ComparisonOutputs,
     reading: SeveralRunsOptions,
@@ -122,7 +112,7 @@ def diff(
     settings = rule.settings()
     outputs.check()
     named = _two_sides(parse_runs(runs) if against is None else labelled_runs(against, *runs))
-    say_file(settings, is_said=running.quiet or bool(outputs.printed))
+    thresholds = _thresholds(settings, is_quiet=running.quiet or bool(outputs.printed))
     with opened_runs(named, reading, running) as opened:
         from nsyspipe.api import diff as compared
         from nsyspipe.comparison.difference import Side
@@ -130,19 +120,16 @@ def diff(
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         before, after = (Side(of[0].header.label, of, name) for name, of in opened)
-        difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
+        difference = compared(before, after, **thresholds, metrics=settings.metrics, force=outputs.force)
         judged = gate.gate(difference, settings.fail_on) if settings.fail_on else None
         formats = difference_formats(difference, judged, settings=settings)
         blocks = difference_blocks(difference, judged, settings=settings)
-        outputs.answer(formats, blocks, _inputs((before, after)), identity_of(difference), quiet=running.quiet)
+        inputs = [path for _, of in opened for run in of for path in run.inputs]
+        outputs.answer(formats, blocks, inputs, identity_of(difference), quiet=running.quiet)
     if judged and judged.exit_code:
         cannot = " cannot be decided" * (judged.exit_code == gate.UNDECIDED)
         typer.echo(printable(f"error: --fail-on {judged.fail_on}{cannot}: {gate_text(judged)}"), err=True)
         raise typer.Exit(judged.exit_code)
-
-
-def _inputs(sides: Iterable[Side]) -> list[Path]:
-    return [path for side in sides for run in side.runs for path in run.inputs]
 
 
 def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
@@ -154,9 +141,9 @@ def _two_sides(named: list[NamedRuns]) -> list[NamedRuns]:
     there, labels = names_in(place) if len(named) == len(named[0].places) == 1 else ([], [])
     found = [one.label or one.places[0] for one in named]
     fix = 'quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL='
-    problem = f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named"
+    problem = f"compares two runs, and {len(named)} are named"
     if len(named) == 1:
-        problem += ": the candidate is missing"
+        problem = "compares two runs, and 1 is named: the candidate is missing"
         fix = f"nsyspipe diff BASELINE CANDIDATE; {'one label is one side' if len(named[0].places) > 1 else fix}"
     if len(there) > 1:
         problem = f"compares two runs, the baseline first, and {place} has {len(there)}"
@@ -173,7 +160,7 @@ def compare(
         _runs("RUN...", "One argument for each run, the reference first (a store stands for all its runs)", "run"),
     ],
     *,
-    sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
+    sort: Annotated[str | None, typer.Option(metavar="METRIC", help=_SORT, rich_help_panel=OUTPUT)] = None,
     rule: RuleOptions,
     outputs: ScoreboardOutputs,
     reading: SeveralRunsOptions,
@@ -194,7 +181,7 @@ def compare(
     """
     outputs.check()
     rules = rule.settled()
-    say_file(rules, is_said=running.quiet or bool(outputs.printed))
+    thresholds = _thresholds(rules, is_quiet=running.quiet or bool(outputs.printed))
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
@@ -205,6 +192,7 @@ def compare(
         from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         sides = [Side(*one) for one in opened]
-        board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=rules.file)
+        board = compared(sides, sort=sort, **thresholds, force=outputs.force, settings_file=rules.file)
         formats, blocks = scoreboard_formats(board), scoreboard_blocks(board)
-        outputs.answer(formats, blocks, _inputs(board.sides), identity_of(board), quiet=running.quiet)
+        inputs = [path for _, of in opened for run in of for path in run.inputs]
+        outputs.answer(formats, blocks, inputs, identity_of(board), quiet=running.quiet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,20 +14,15 @@ from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
 from nsyspipe.nsys.find_reports import find_logs, source_of, split_logs
 from nsyspipe.store.layout import is_one_run, is_saved
 
-if TYPE_CHECKING:
-    from nsyspipe.report.blocks import Block
+_REPORTS = (
+    "Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs are listed; "
+    "without them this machine."
+)
 
 
 @with_options
 def doctor(
-    reports: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="REPORTS...",
-            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; a STORE, whose runs "
-            "are listed; without them this machine.",
-        ),
-    ] = None,
+    reports: Annotated[list[str] | None, typer.Argument(metavar="REPORTS...", help=_REPORTS)] = None,
     *,
     reading: NamedRunOptions,
     outputs: Outputs,
@@ -45,6 +40,8 @@ def doctor(
       nsyspipe doctor runs/                 which saved runs are there, and what they are called
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
+    from nsyspipe.report.doctor import doctor_formats
+
     outputs.check()
     reports, logs = split_logs(reports or [], reading.nccl_log)
     if reports and is_saved(Path(reports[0])) and not is_one_run(Path(reports[0])):
@@ -55,43 +52,32 @@ def doctor(
         inputs, document, blocks = [Path(reports[0])], store_document(stored), list(store_blocks(stored, reports[0]))
     elif reports:
         refuse_saved_runs(reports, "doctor")
-        inputs, document, blocks = _examined(reports, reading, logs, running)
+        from nsyspipe.reader.fabric import read_nccl_logs, read_topology
+        from nsyspipe.report.doctor import reports_blocks, reports_document
+        from nsyspipe.run.doctor import examine
+        from nsyspipe.run.questions import Beside
+        from nsyspipe.run.ranks import parse_rank_map
+
+        parse_skip_first(reading.skip_first)
+        parse_findings(reading.findings)
+        patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
+        told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
+        found_logs, topology = find_logs(logs), [] if reading.topology is None else [Path(reading.topology)]
+        with progress(shown=running.is_shown) as stage:
+            paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
+        # Files beside reports are read first: a wrong one is told before long work.
+        rank_map = chosen.rank_map if chosen else parse_rank_map(reading.rank_map)
+        log = read_nccl_logs(found_logs) if found_logs else None
+        links = read_topology(topology[0]) if topology else None
+        with running.executor(paths) as executor:
+            found = examine(paths, told, Beside(rank_map=rank_map, log=log, topology=links), executor=executor)
+        inputs = [*paths, *map(source_of, paths), *found_logs, *topology]
+        document, blocks = reports_document(found), list(reports_blocks(found))
     else:
         from nsyspipe.nsys.machine import check_machine
         from nsyspipe.report.doctor import machine_blocks, machine_document
 
         checks = check_machine()
         inputs, document, blocks = [], machine_document(checks), list(machine_blocks(checks))
-    from nsyspipe.report.doctor import doctor_formats
-
     # Whose a file of it is cannot be told, so that none may be replaced but by force.
     outputs.answer(doctor_formats(blocks, document), blocks, inputs, object(), quiet=running.quiet)
-
-
-def _examined(
-    reports: list[str], reading: NamedRunOptions, nccl_log: list[str], running: RunningOptions
-) -> tuple[list[Path], dict[str, Any], list[Block]]:
-    """Examine reports; files beside them are read first, since a wrong one is told before long work."""
-    from nsyspipe.reader.fabric import read_nccl_logs, read_topology
-    from nsyspipe.report.doctor import reports_blocks, reports_document
-    from nsyspipe.run.doctor import examine
-    from nsyspipe.run.questions import Beside
-    from nsyspipe.run.ranks import parse_rank_map
-
-    parse_skip_first(reading.skip_first)
-    parse_findings(reading.findings)
-    patterns = ("step", "comm_kernel", "backward", "forward", "optimizer", "data")
-    told = Reading.from_text(**{name: getattr(reading, name) for name in patterns})
-    topology = [] if reading.topology is None else [Path(reading.topology)]
-    logs = find_logs(nccl_log)
-    with progress(shown=running.is_shown) as stage:
-        paths, chosen = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
-    beside = Beside(
-        rank_map=chosen.rank_map if chosen else parse_rank_map(reading.rank_map),
-        log=read_nccl_logs(logs) if logs else None,
-        topology=read_topology(topology[0]) if topology else None,
-    )
-    with running.executor(paths) as executor:
-        found = examine(paths, told, beside, executor=executor)
-    inputs = [*paths, *map(source_of, paths), *logs, *topology]
-    return inputs, reports_document(found), list(reports_blocks(found))

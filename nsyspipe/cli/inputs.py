@@ -9,33 +9,28 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions
+from nsyspipe.cli.options import OneRunOptions, ReadingOptions, RunningOptions, SeveralRunsOptions, check_name
 from nsyspipe.cli.outputs import Stage, progress
 from nsyspipe.errors import OptionError
+from nsyspipe.model.options import AUTO
 from nsyspipe.nsys.find_reports import RAW_SUFFIXES, exported_reports, find_logs, find_named, split_logs, words_of_runs
-from nsyspipe.store.layout import (
-    argument_of,
-    find_saved,
-    ids_by_time,
-    is_one_run,
-    is_saved,
-    labels_by_time,
-    runs_by_label,
-)
+from nsyspipe.store import layout
+from nsyspipe.store.layout import find_saved, is_one_run, is_saved
 
 if TYPE_CHECKING:
     from nsyspipe.run.ranks import ChosenRanks
     from nsyspipe.run.run import Run
 
-LONGEST_LABEL = 100
+
+_LONGEST_PLACE = 100  # as a label
 # What an argument may be, for help.
 ONE_RUN = (
     "One run: its reports (.sqlite, or .nsys-rep where there is nsys), a directory or glob of them; or a saved run: STORE, "
     "STORE:ID, STORE:LABEL (its latest). LABEL= in front names it."
 )
-OpenedRuns = list[tuple[str, tuple["Run", ...]]]
+Opened = list[tuple[str, tuple["Run", ...]]]
 
 
 def reports_to_read(
@@ -53,27 +48,25 @@ def reports_to_read(
 
 
 @contextlib.contextmanager
-def opened_run(
-    arguments: Sequence[str], reading: OneRunOptions, running: RunningOptions
-) -> Iterator[tuple[Run, Stage]]:
+def opened_run(named: Sequence[str], reading: OneRunOptions, running: RunningOptions) -> Iterator[tuple[Run, Stage]]:
     """Yield the run that all arguments name together, and what starts a stage; processes that read end with the context."""
-    options, (label, reports) = reading.chosen("label", "run_id", "topology"), parse_run(arguments)
-    options["label"] = options["label"] or label
-    with progress(shown=running.is_shown) as stage:
-        if any(is_saved(Path(report)) for report in reports):
-            from nsyspipe.api import load
+    labels, places = zip(*map(split_label, named), strict=True)
+    if len({*labels}) > 1:
+        problem = "names several runs, where one is meant"
+        raise OptionError(shlex.join(named), problem, fix=shlex.quote(named[0]))
+    options = reading.chosen("label", "run_id", "topology") | {"nccl_log": reading.nccl_log or [], "reports": places}
+    options["label"] = options["label"] or labels[0]
+    with progress(shown=running.is_shown) as stage, contextlib.ExitStack() as processes:
+        if not any(is_saved(Path(place)) for place in places):
+            reports, logs = split_logs(places, reading.nccl_log)
+            options["nccl_log"] = find_logs(logs)
+            paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
+            executor = processes.enter_context(running.executor(paths))
+            options.update(reports=paths, executor=executor, on_progress=stage("reading reports"))
+        # Heavy, so imported while the workers do the same.
+        from nsyspipe.api import load
 
-            yield load(reports, **options, nccl_log=reading.nccl_log or []), stage
-            return
-        reports, logs = split_logs(reports, reading.nccl_log)
-        found_logs = find_logs(logs)
-        paths, options["ranks"] = reports_to_read(reports, reading, jobs=running.jobs, stage=stage)
-        with running.executor(paths) as executor:
-            # Heavy, so imported while the workers do the same.
-            from nsyspipe.api import load
-
-            bar = stage("reading reports")
-            yield load(paths, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
+        yield load(**options), stage
 
 
 def store_of(arguments: Sequence[str]) -> Path:
@@ -93,15 +86,6 @@ class NamedRuns:
     label: str | None  # what stands before ``=``; None: the runs name themselves
     # one argument per capture: a glob, a directory, a report, or a saved run
     places: tuple[str, ...]
-
-
-def parse_run(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the label of the one run that all arguments name together, None without one, and where its reports are."""
-    labels, places = zip(*map(split_label, arguments), strict=True)
-    if len({*labels}) > 1:
-        problem = "names several runs, where one is meant"
-        raise OptionError(shlex.join(arguments), problem, fix=shlex.quote(arguments[0]))
-    return labels[0], list(places)
 
 
 def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list[NamedRuns]:
@@ -126,7 +110,7 @@ def parse_runs(arguments: Sequence[str], *, is_any_number: bool = False) -> list
 
 def labelled_runs(label: str, place: str, *others: str) -> list[NamedRuns]:
     """Return all runs of a label in a store, and what they are compared with: RUN arguments, or another label of the store."""
-    sides = [NamedRuns(name, tuple(places)) for name, places in runs_by_label(place, label, others).items()]
+    sides = [NamedRuns(name, tuple(places)) for name, places in layout.runs_by_label(place, label, others).items()]
     return sides if len(sides) > 1 else [*sides, *parse_runs(others)]
 
 
@@ -141,13 +125,11 @@ def refuse_saved_runs(arguments: Sequence[str], command: str) -> None:
 def split_label(argument: str) -> tuple[str | None, str]:
     """Split ``LABEL=PLACE``; no label is None."""
     label, equals, place = argument.partition("=")
-    separators = {os.sep, os.altsep} - {None}
-    if not equals or any(one in label for one in separators if one) or _names_files(argument):
+    # Of files a whole argument is a path or a glob; the first says no to names that are too long.
+    is_place = os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
+    if not equals or os.sep in label or is_place:
         return None, argument
-    if not (label and label.isprintable() and len(label) <= LONGEST_LABEL):
-        problem = f"has a label that is empty, longer than {LONGEST_LABEL}, or not printable"
-        fix = "LABEL=PATH, or ./PATH for a path with = in it"
-        raise OptionError(repr(argument[:LONGEST_LABEL]), problem, fix=fix)
+    check_name("label ", label, "LABEL=PATH, or ./PATH for a path with = in it")
     if not place:
         raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
     return label, place
@@ -155,7 +137,7 @@ def split_label(argument: str) -> tuple[str | None, str]:
 
 def _saved_runs(place: str, *, is_any_number: bool) -> list[str]:
     """Return the runs that a glob of saved runs matches, or that a store has; none if it is anything else."""
-    if is_any_number and len(ids := [] if "\0" in place else ids_by_time(Path(place))) > 1:
+    if is_any_number and len(ids := [] if "\0" in place else layout.ids_by_time(Path(place))) > 1:
         return [f"{place.rstrip('/')}:{run_id}" for run_id in ids]
     found = [] if os.path.lexists(place) or not glob.has_magic(place) else sorted(glob.glob(place))  # noqa: PTH207 - absolute too
     return found if all(is_saved(Path(one)) for one in found) else []
@@ -165,25 +147,21 @@ def names_in(place: str) -> tuple[list[str], list[str]]:
     """Return the runs that a directory or glob has by the names of reports, or a store, as arguments; and a store's labels."""
     if not is_saved(Path(place)):
         return [*words_of_runs(find_named([place]))], []
-    labels = labels_by_time(Path(place))
-    return [argument_of(Path(place), run_id) for run_id in labels], [*dict.fromkeys(labels.values())]
-
-
-def _names_files(argument: str) -> bool:
-    """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
-    # The first says no to names that are too long.
-    return os.path.lexists(argument) or (glob.has_magic(argument) and bool(glob.glob(argument)))  # noqa: PTH207 - absolute too
+    labels = layout.labels_by_time(Path(place))
+    return [layout.argument_of(Path(place), run_id) for run_id in labels], [*dict.fromkeys(labels.values())]
 
 
 @contextlib.contextmanager
-def opened_runs(
-    named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions
-) -> Iterator[OpenedRuns]:
+def opened_runs(named: Sequence[NamedRuns], reading: SeveralRunsOptions, running: RunningOptions) -> Iterator[Opened]:
     """Yield all runs by their labels, read one after the other; the processes that read end with the context."""
     options, logs, maps = reading.chosen(), reading.nccl_log or [], reading.topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
-    _check_options(options, [*logs, *maps], is_any_report=bool(reports))
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != AUTO]
+    given += ["--nccl-log or --topology"] if logs or maps else []
+    if given and not reports:
+        problem = "says how reports are read, and all runs are saved ones, whose figures are made"
+        raise OptionError(", ".join(given), problem, fix="leave it out, or analyze the reports again")
     logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     for place in sorted(saved):
         find_saved(Path(place))  # refuses a store of several
@@ -201,23 +179,19 @@ def opened_runs(
                 return open_saved(Path(place), label=one.label)
             from nsyspipe.api import load
 
-            paths, chosen = found[one, place]
-            run = load(
-                paths,
-                **options | {"ranks": chosen},
-                label=one.label,
-                nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],
-                topology=[*maps_of.get(one.label, []), *maps_of.get(None, []), None][0],
-                executor=executor,
-                on_progress=stage(f"reading {one.label or place}"),
-            )
+            paths, options["ranks"] = found[one, place]
+            own_logs = [path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])]
+            own_map = [*maps_of.get(one.label, []), *maps_of.get(None, []), None][0]
+            bar = stage(f"reading {one.label or place}")
+            options.update(label=one.label, nccl_log=own_logs, topology=own_map, executor=executor, on_progress=bar)
+            run = load(paths, **options)
             _ = run.steps()  # read now, one after the other, each with its own bar
             return run
 
         yield _labelled(named, open_one)
 
 
-def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
+def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> Opened:
     """Open all runs; of equal labels those that nobody gave become arguments, then they are told apart by numbers."""
     found = [tuple(open_one(one, place) for place in one.places) for one in named]
     headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
@@ -226,33 +200,20 @@ def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], R
         label = header
         if one.label is None and headers.count(header) > 1:
             label = one.places[0].rstrip("/") or one.places[0]
-            # Its end says most of one that is too long.
-            label = label if len(label) <= LONGEST_LABEL else f"...{label[3 - LONGEST_LABEL :]}"
+            label = label if len(label) <= _LONGEST_PLACE else f"...{label[3 - _LONGEST_PLACE :]}"  # its end says most
         names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
         labels.append(next(name for name in names if name not in labels))
     return list(zip(labels, found, strict=True))
 
 
-def _check_options(options: dict[str, Any], files: Sequence[str], *, is_any_report: bool) -> None:
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != "auto"]
-    given += ["--nccl-log or --topology"] if files else []
-    if given and not is_any_report:
-        problem = "says how reports are read, and all runs are saved ones, whose figures are made"
-        raise OptionError(", ".join(given), problem, fix="leave it out, or analyze the reports again")
-
-
 def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
     """Group ``LABEL=FILE`` by label; a file without one is for all."""
     known = [one.label for one in named if one.label is not None]
-    found: dict[str | None, list[str]] = {}
+    grouped: dict[str | None, list[str]] = {}
     for file in files:
         label, place = split_label(file)
         if label is not None and label not in known:
-            raise OptionError(
-                repr(file),
-                "names no run by its label",
-                found=", ".join(known) or "no labels",
-                fix="LABEL=RUN and LABEL=FILE",
-            )
-        found.setdefault(label, []).append(place)
-    return found
+            found, fix = ", ".join(known) or "no labels", "LABEL=RUN and LABEL=FILE"
+            raise OptionError(repr(file), "names no run by its label", found=found, fix=fix)
+        grouped.setdefault(label, []).append(place)
+    return grouped

@@ -26,6 +26,7 @@ INPUT, STEPS, CHANGES, JUDGING, OUTPUT, RUNNING = _SECTION_NAMES
 _SECTIONS = {"reading": STEPS, "changes": CHANGES, "rule": JUDGING, "running": RUNNING}
 _ELSEWHERE = dict.fromkeys(("rank_map", "ranks", "label", "run_id", "nccl_log", "topology"), INPUT)
 _ELSEWHERE |= {"findings": OUTPUT, "top": OUTPUT, "nsys": RUNNING, "timeout": RUNNING}
+_LONGEST_NAME = 100  # of a run
 SCHEDULER = "NSYSPIPE_SCHEDULER"  # a variable that stands for --scheduler; no file of settings does
 EXIT_CODES = "Exit codes: 0 answered; 2 unusable input or option; 130 interrupted; 1 a bug of nsyspipe."
 Command = TypeVar("Command", bound="Callable[..., None]")
@@ -58,9 +59,7 @@ def option(
     text: str, metavar: str | None = None, short: str | None = None, *, default: object = None, least: int | None = None
 ) -> Any:  # noqa: ANN401 - a field
     """Declare a field of a dataclass as an option, which is called like it: its help, and what stands for its value."""
-    return field(
-        default=default, metadata={"option": ([short] if short else [], {"help": text, "metavar": metavar}, least)}
-    )
+    return field(default=default, metadata={"option": (short, {"help": text, "metavar": metavar}, least)})
 
 
 def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
@@ -97,7 +96,7 @@ def with_options(command: Command) -> Command:
             declared = declared | {"rich_help_panel": _ELSEWHERE.get(one.name, _SECTIONS.get(name, OUTPUT))}
             for kind in {int, float}.intersection(get_args(kinds[one.name]) or [kinds[one.name]]):
                 declared["parser"] = _number(kind, least, long, declared["metavar"])
-            shown = annotated[kinds[one.name], typer.Option(long, *short, **declared)]
+            shown = annotated[kinds[one.name], typer.Option(*filter(None, (long, short)), **declared)]
             keyword = inspect.Parameter.KEYWORD_ONLY
             parameters.append(inspect.Parameter(one.name, keyword, default=one.default, annotation=shown))
         if name not in groups:
@@ -157,6 +156,13 @@ class OneRunOptions(ReadingOptions):
     topology: str | None = option("Output of nvidia-smi topo -m: NVLink, or PCIe.", "FILE")
 
 
+def check_name(option: str, name: str | None, fix: str) -> None:
+    """Refuse a label or an identifier of a run that is empty, too long, or has what cannot be printed."""
+    if name is not None and not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
+        problem = f"is empty, longer than {_LONGEST_NAME}, or has what cannot be printed"
+        raise OptionError(f"{option}{name[:_LONGEST_NAME]!r}", problem, fix=fix)
+
+
 @dataclass(frozen=True)
 class NamedRunOptions(OneRunOptions):
     """How the reports of a run are read that is named, and how much of it is shown."""
@@ -171,6 +177,10 @@ class NamedRunOptions(OneRunOptions):
         "N",
         least=1,
     )
+
+    def __post_init__(self) -> None:
+        check_name("--label ", self.label, "--label NAME")
+        check_name("--run-id ", self.run_id, "--run-id NAME")
 
 
 @dataclass(frozen=True)

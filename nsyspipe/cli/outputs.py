@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -34,10 +35,9 @@ STDOUT = "-"
 # In this order they are written, and what is printed comes last.
 _FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
 _TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
-_LONGEST_ID = 100
+
 Kind = TypeVar("Kind", bound="type[Outputs]")
 _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
-_LOWEST, _HIGHEST = -(2**62), 2**62
 
 
 def write_stdout(text: str) -> None:
@@ -47,9 +47,9 @@ def write_stdout(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
         problem = f"cannot be written ({error.strerror})"
         raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
 
@@ -79,15 +79,8 @@ def lenient_encoding() -> None:
     if sys.stderr is None:  # closed by whoever started the program
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the program's life
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure:
-            reconfigure(errors="replace")
-
-
-def give_up_stdout() -> None:
-    """Send what is still buffered nowhere: whoever should have read it is gone."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def say_written(*names: str, quiet: bool) -> None:
@@ -169,9 +162,8 @@ class Outputs:
                 fix = f"{shown} {'DIR' if name == 'out' else 'FILE'}"
                 raise OptionError(f"{shown} -", "cannot be printed", fix=fix)
             place = value if value == STDOUT else str(Path(value).resolve())
-            if place in seen:
-                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}", fix="a name for each")
-            seen[place] = shown
+            if (other := seen.setdefault(place, shown)) != shown:
+                raise OptionError(f"{other} and {shown}", f"both write {value}", fix="a name for each")
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(value, f"run{FORMATS[name].suffixes[0]}")
@@ -186,10 +178,8 @@ class Outputs:
         for name, opened in files.items():
             with opened() as file:
                 file.write(texts[name].encode("utf-8", errors="replace"))
-        if self.printed:
-            write_stdout(texts[self.printed])
-        elif not quiet:
-            write_stdout(text_of(blocks))
+        if self.printed or not quiet:
+            write_stdout(texts[self.printed] if self.printed else text_of(blocks))
         self._say_written(quiet=quiet)
 
     def _say_written(self, *more: str, quiet: bool) -> None:
@@ -203,14 +193,12 @@ class Outputs:
         """Return what opens each file that was asked for; one in the way is refused, unless it is of the same runs."""
         from nsyspipe.report.files import check_target, writing
 
-        def opening(name: str, path: Path) -> Callable[[], AbstractContextManager[BinaryIO]]:
-            def may_replace() -> bool:
-                return self.force or is_same(name, path)
-
+        files: dict[str, Callable[[], AbstractContextManager[BinaryIO]]] = {}
+        for name, path in ((name, Path(value)) for name, value in self._named.items() if value != STDOUT):
+            may_replace = partial(lambda *named: self.force or is_same(*named), name, path)
             check_target(path, inputs, may_replace=may_replace)
-            return lambda: writing(path, inputs, may_replace=may_replace)
-
-        return {name: opening(name, Path(value)) for name, value in self._named.items() if value != STDOUT}
+            files[name] = partial(writing, path, inputs, may_replace=may_replace)
+        return files
 
 
 @dataclass(frozen=True)
@@ -232,16 +220,15 @@ def _replacing(run: Run, store: Path) -> str:
     from nsyspipe.store.layout import has_run
     from nsyspipe.store.saved_run import SavedRun
 
-    new = run.header
+    new, of_others = run.header, ""
     if not has_run(store, new.run_id):
         return f"run {new.run_id}"
-    said = f"replaced run {new.run_id}"
     with contextlib.suppress(DatasetError):  # nobody can tell
         old = SavedRun(store, store, new.run_id).header
         if (old.reports, old.captured_at_utc) != (new.reports, new.captured_at_utc):
             when = f", captured {old.captured_at_utc[:19]} UTC" if old.captured_at_utc else ""
-            said += f", which was of other reports: {listed(old.reports, 2)}{when}"
-    return said
+            of_others = f", which was of other reports: {listed(old.reports, 2)}{when}"
+    return f"replaced run {new.run_id}{of_others}"
 
 
 def _with_formats(outputs: Kind) -> Kind:
@@ -275,9 +262,7 @@ class AnalysisOutputs(Outputs):
 
         if run_id is not None and self.out is not None:
             check_run_id(run_id)
-        if run_id is not None and not (run_id.isprintable() and 0 < len(run_id) <= _LONGEST_ID):
-            problem = f"is empty, longer than {_LONGEST_ID}, or has what cannot be printed"
-            raise OptionError(f"--run-id {run_id[:_LONGEST_ID]!r}", problem, fix="--run-id NAME")
+
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         for name, given, example in (("steps", self.perfetto_steps, "3:5"), ("ranks", self.perfetto_ranks, "0,7")):
@@ -293,7 +278,7 @@ class AnalysisOutputs(Outputs):
         formats = {name: FORMATS[name] for name in self._named}
         shown: dict[str, dict[str, Any]] = {name: {"top": top} if FORMATS[name].has_top else {} for name in formats}
         numbers = run.steps()["step"].to_pylist() or [0]
-        steps = self._steps((min(numbers), max(numbers)))
+        steps = self._steps(min(numbers), max(numbers))
         # Nothing is written before it is known that all can be.
         files = self._files(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
         if self.out is not None:
@@ -327,17 +312,16 @@ class AnalysisOutputs(Outputs):
         """Return the ranks of the trace; None where none are named."""
         return None if self.perfetto_ranks is None else sorted(parse_ranks(self.perfetto_ranks, "--perfetto-ranks"))
 
-    def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
+    def _steps(self, lowest: int = 0, highest: int = 0) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
         if self.perfetto_steps is None:
             return None
-        ends = _STEPS.fullmatch(self.perfetto_steps)
+        ends, option = _STEPS.fullmatch(self.perfetto_steps), "--perfetto-steps"
         if ends is None or not (ends[1] or ends[3]):
-            what = f"--perfetto-steps {self.perfetto_steps!r}"
-            raise OptionError(what, "is no FROM:TO of step numbers", fix="--perfetto-steps 3:5")
-        first = int(ends[1]) if ends[1] else known[0]
-        last = int(ends[3]) if ends[3] else known[1] if ends[2] else first
+            raise OptionError(f"{option} {self.perfetto_steps!r}", "is no FROM:TO of step numbers", fix=f"{option} 3:5")
+        first = int(ends[1] or lowest)
+        last = int(ends[3] or (highest if ends[2] else first))
         if ends[1] and ends[3] and last < first:
-            what, fix = f"--perfetto-steps {self.perfetto_steps}", f"--perfetto-steps {last}:{first}"
+            what, fix = f"{option} {self.perfetto_steps}", f"{option} {last}:{first}"
             raise OptionError(what, "ends before it starts", fix=fix)
         return first, max(first, last)

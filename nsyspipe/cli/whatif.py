@@ -66,7 +66,5 @@ def whatif(
         found = ask(opened, **asdict(changes))
     from nsyspipe.report.whatif import whatif_blocks, whatif_formats
 
-    outputs.answer(
-        whatif_formats(found, opened), whatif_blocks(found, opened), opened.inputs, opened.header.run_id,
-        quiet=running.quiet,
-    )  # fmt: skip
+    formats, blocks = whatif_formats(found, opened), whatif_blocks(found, opened)
+    outputs.answer(formats, blocks, opened.inputs, opened.header.run_id, quiet=running.quiet)

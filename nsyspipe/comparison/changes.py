@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +17,6 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.table import Float64, Int64, table
 from nsyspipe.run.run import Run
-
-if TYPE_CHECKING:
-    from nsyspipe.comparison.difference import RunDifference
-
 
 STEP_TIME_PARTS = table("""
     difference_step_time_parts by part: One row per part of the step on the slowest rank of each step (tie: the lowest): they sum to the mean step time exactly, in every column.
@@ -67,7 +63,8 @@ Number = TypeVar("Number", float, Fraction)
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Return `STEP_TIME_PARTS` and `IDLE_CAUSE_PARTS`, in 1/1024 ns or whole ones, apportioned so that they sum exactly."""
-    sides = [_side_means(side) for side in (baseline, candidate)]
+    names = ("wall", *PARTS, *IDLE_CAUSES)
+    sides = [{name: _mean(side, name) for name in names} for side in (baseline, candidate)]
     shown = [_shown(means) for means in sides]
     causes = [name for name in IDLE_CAUSES if name != _UNKNOWN]
     known = [name for name in causes if all(means[name] is not None for means in sides)]
@@ -79,9 +76,9 @@ def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) ->
                 exact = {name: means[name] or Fraction(0) for name in known}
                 exact[_OTHER] = idle - sum(exact.values())
                 own.update(apportioned(total, exact, _unit(means["wall"])))
-    names = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
+    words = {name: name.removeprefix("idle_").removesuffix("_ns") for name in (*causes, _OTHER)}
     parts = [{"part": name, **_cells(shown, name)} for name in PARTS]
-    by_cause = [{"cause": word, **_cells(split, name)} for name, word in names.items()]
+    by_cause = [{"cause": word, **_cells(split, name)} for name, word in words.items()]
     return STEP_TIME_PARTS.from_rows(parts), IDLE_CAUSE_PARTS.from_rows(by_cause)
 
 
@@ -101,7 +98,7 @@ def mean_of(values: Iterable[Number | None]) -> Number | None:
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     """Return a side's mean step time as the parts sum to it, ns; None without steps."""
-    wall = _side_means(side)["wall"]
+    wall = _mean(side, "wall")
     return None if wall is None else _rounded(wall, _unit(wall))
 
 
@@ -125,9 +122,8 @@ def _shown(means: Means) -> Means:
     return {**apportioned(_rounded(whole, unit), parts, unit)}
 
 
-def _side_means(side: Sequence[StepTable]) -> Means:
-    """Return the means over steps of each part on the slowest rank, exactly."""
-    return {name: mean_of(table.mean_of_slowest(name) for table in side) for name in ("wall", *PARTS, *IDLE_CAUSES)}
+def _mean(side: Sequence[StepTable], name: str) -> Fraction | None:
+    return mean_of(table.mean_of_slowest(name) for table in side)
 
 
 def _unit(whole: Fraction | None) -> Fraction:
@@ -272,95 +268,3 @@ def _side_costs(side: Sequence[StepTable]) -> Costs:
                 before_ns, before_n = costs.get(key, (0.0, 0.0))
                 costs[key] = before_ns + row["in_summary_ns_sum"] / n_rows, before_n + n / n_rows
     return costs
-
-
-MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
-MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-BANDWIDTH, COMMAND = "bus bandwidth", "command"
-MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
-# Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
-_CAUSES = {
-    "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
-}  # fmt: skip
-_OF_ANY = {"torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
-# What, unit of numbers, before, after.
-Change = tuple[str, str | None, float | str | None, float | str | None]
-
-
-class Cause(NamedTuple):
-    """The part of the step that makes up at least half of the change of the mean step time, and what may be the cause."""
-
-    part: str  # of `PARTS`
-    delta_ns: float
-    facts: tuple[Change, ...]  # that such a part depends on: recorded ones that differ, or half of its own change
-    n_matters: int  # how many matters the facts are of: number and size of collectives are one; of several none is the cause for sure
-
-
-def cause_of(difference: RunDifference) -> Cause | None:
-    """Return where a step time that got better or worse comes from; None if it did not, or no part is half of it."""
-    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    step_time, whole = rows["step_time"], difference.mean_step_time[2] or 0.0
-    parts = [(row["part"], row["delta_ns"] or 0.0) for row in difference.step_time_parts.to_pylist()]
-    part, delta = max(parts, key=lambda one: one[1] * whole)
-    is_decided = step_time["verdict"] in {"improvement", "regression"} and whole * step_time["delta"] > 0
-    if not is_decided or delta * whole < whole**2 / 2:
-        return None
-    # By matter: sorts, number and size of collectives are one, and so is the link and what goes through it.
-    found = [(row, _change(row)) for row in difference.changes.to_pylist() if _may_cause(row, part, delta)]
-    facts = [(row["topic"] if row["topic"] in _CAUSES[part] else row["what"], change) for row, change in found]
-    facts.sort(key=lambda fact: fact[1][0] != BANDWIDTH)  # stable: the one that acts on all of it first
-    times: list[tuple[str, float, float]] = []
-    if part == "exposed_comm" and not facts and rows["busbw"]["verdict"] == step_time["verdict"]:
-        # The same collectives, at a speed that is not much another.
-        facts = [("link", (BANDWIDTH, "bytes/s", rows["busbw"]["baseline"], rows["busbw"]["candidate"]))]
-    elif part == "idle":
-        by_cause = (row for row in difference.idle_causes.to_pylist() if row["delta_ns"] is not None)
-        times = [(f"idle, {row['cause']}", row["baseline_ns"], row["candidate_ns"]) for row in by_cause]
-    elif part == "compute":
-        own = [row for row in difference.kernels.to_pylist() if not row["name"].lower().startswith("nccl")]
-        facts += [("kernels", fact) for fact in _number_of_kernels(own, delta)]
-        sides = [
-            sum(row[f"{side}_ns_per_step"] for row in own if row["status"] in {"vanished", "appeared"})
-            for side in ("baseline", "candidate")
-        ]
-        times = [("kernels that only one side runs", sides[0], sides[1])]
-        comm, exposed = rows["comm"], rows["exposed_comm"]
-        if None not in (comm["delta"], exposed["delta"]):  # they share the GPU
-            hidden = [comm[side] - exposed[side] for side in ("baseline", "candidate")]
-            times.append(("communication beside compute", hidden[0], hidden[1]))
-    facts += [(what, (what, "ns", one, two)) for what, one, two in times if (two - one) * delta >= delta**2 / 2]
-    return Cause(part, delta, tuple(fact for _, fact in facts), len({matter for matter, _ in facts}))
-
-
-def _number_of_kernels(rows: Sequence[Mapping[str, Any]], delta: float) -> Iterator[Change]:
-    """Yield how many kernels both sides run, if that changed as much as to explain their time."""
-    both = [row for row in rows if row["baseline_n_per_step"] and row["candidate_n_per_step"]]
-    before, after = (sum(row[f"{side}_n_per_step"] for row in both) for side in ("baseline", "candidate"))
-    if _is_marked(before, after) and (after - before) * delta > 0:
-        yield "kernels that both sides run, per step", "count", before, after
-
-
-def _is_marked(before: float, after: float) -> bool:
-    return abs(after - before) >= MARKED * max(abs(before), abs(after))
-
-
-def _change(row: Mapping[str, Any]) -> Change:
-    sides = ("baseline", "candidate") if row["delta"] is None else ("baseline_value", "candidate_value")
-    before, after = (row[side] for side in sides)
-    return row["what"], row["unit"], before, after
-
-
-def _may_cause(row: Mapping[str, Any], part: str, delta: float) -> bool:
-    """Whether a fact that differs may be why a part of the step got that much longer."""
-    what = row["what"].removesuffix(MAY_HAVE)
-    if (_CAUSES[part] | _OF_ANY).isdisjoint((row["topic"], what)):
-        return False
-    if what == WAITED_FOR:
-        return bool(row["candidate" if delta > 0 else "baseline"] != NOBODY)
-    if row["delta"] is None:
-        return True
-    if not _is_marked(row["baseline_value"], row["candidate_value"]):
-        return False
-    is_either_way = what == MEAN_MESSAGE or (row["topic"] == "collectives" and row["unit"] == "count")
-    return is_either_way or bool(row["delta"] * delta * (-1 if what == BANDWIDTH else 1) > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Sides = tuple[Side, Side]
     Test = Callable[[Sides], Iterator["Check"]]
+    Ask = Callable[[list[Run]], bool]
 
 
 COMPARABILITY = table("""
@@ -75,7 +76,7 @@ _MUCH_OVERHEAD = 0.01  # from this share of step time on, the profiler's own wor
 # Compute of a step that is so many times as long may be of another model, batch or precision; of the same kernels.
 FAR_APART, _FAR_APART_OF_SAME = 3.0, 2.0
 _FEW_SHARED = 0.5  # of a program's own kernels the other runs more, by time; of one in another precision it may be less
-OTHER_WORK, UNKNOWN_WORK = "other-work", "unknown-work"
+OTHER_WORK = "other-work"
 _SAME_BYTES = 0.01  # what a run sends in a step may differ a little with padding
 _SHOWN = 6
 
@@ -91,8 +92,13 @@ class Check(NamedTuple):
 
     @property
     def parts(self) -> bool:
-        """Whether runs that nobody calls before and after are not ranked together: it blocks, or steps do other work, or may."""
-        return self.blocks or self.check in {OTHER_WORK, UNKNOWN_WORK}
+        """Whether runs that nobody calls before and after are not ranked together: they differ, so that it blocks, or in their work."""
+        return self.check == OTHER_WORK or (self.blocks and not self.is_same)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both are one capture, which nothing can be told of."""
+        return self.check == "same-capture"
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
@@ -112,15 +118,9 @@ def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, 
 
 
 def _alike(
-    name: str,
-    what: str,
-    word: Callable[[Run], str],
-    *,
-    blocks: Callable[[list[Run]], bool] = lambda _: False,
-    applies: Callable[[list[Run]], bool] = lambda _: True,
-    fine: str | None = None,
-    after: str = "",
-) -> Test:
+    name: str, what: str, word: Callable[[Run], str], *, blocks: Ask = lambda _: False, applies: Ask = lambda _: True,
+    fine: str | None = None, after: str = "",
+) -> Test:  # fmt: skip
     """Return a test that what a word says of a capture is the same of all, and what is fine."""
 
     def test(sides: Sides) -> Iterator[Check]:
@@ -138,13 +138,12 @@ def _runs(sides: Sides) -> list[Run]:
 
 
 def _same_capture(sides: Sides) -> Iterator[Check]:
-    """Warn of a baseline that is the candidate: a gate on them always passes."""
-    baseline, candidate = sides
-    for now, before in product(candidate.runs, baseline.runs):
-        if _is_same(before, now):
-            one, other = before.header.label, now.header.label
-            yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
-            return
+    """Tell of a baseline that is the candidate, under whatever run ids: nothing is compared, and a gate would always pass."""
+    pairs = ((before, now) for now, before in product(sides[1].runs, sides[0].runs) if _is_same(before, now))
+    for before, now in islice(pairs, 1):
+        label = before.header.label
+        message = f"the same capture is on both sides: {label}"
+        yield Check("same-capture", blocks=True, baseline=label, candidate=now.header.label, message=message)
 
 
 def _repeated_capture(sides: Sides) -> Iterator[Check]:
@@ -157,15 +156,11 @@ def _repeated_capture(sides: Sides) -> Iterator[Check]:
 
 def _is_same(before: Run, now: Run) -> bool:
     """Tell whether two runs share what no two captures do, under whatever run ids they were saved; the cheap first."""
-    if before is now:
-        return True
-    at = before.header.captured_at_utc
-    return at is not None and at == now.header.captured_at_utc and _work(before) == _work(now)
-
-
-def _work(run: Run) -> tuple[object, object]:
-    ranks = run.ranks.select(["rank", "pid", "n_kernels"]).to_pylist()
-    return run.summary()["step_time_ns"][0].as_py(), ranks
+    at, keys = before.header.captured_at_utc, ["rank", "pid", "n_kernels"]
+    if before is now or at is None or at != now.header.captured_at_utc:
+        return before is now
+    is_as_long = before.summary()["step_time_ns"].equals(now.summary()["step_time_ns"])
+    return bool(is_as_long and before.ranks.select(keys).equals(now.ranks.select(keys)))
 
 
 def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -175,10 +170,6 @@ def check_order(baseline: Side, candidate: Side) -> Iterator[Check]:
         times = [f"{time[:19].replace('T', ' ')} UTC" for time in (first, last)]
         after = "; if the two are the wrong way round, swap them"
         yield _check("capture-order", "the candidate was captured before the baseline", times, after=after)
-
-
-def _has_gpu(runs: list[Run]) -> bool:
-    return all(run.header.n_ranks for run in runs)
 
 
 def _gpu_activity(sides: Sides) -> Iterator[Check]:
@@ -216,10 +207,17 @@ def _message_bytes(sides: Sides) -> Iterator[Check]:
 
 
 def _other_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps that seem to do other work: compute far apart, less so of the same kernels, or others in steps of another name."""
-    before, now = (mean_compute(side) or 0.0 for side in sides)
+    """Tell of steps that do other work (compute far apart, of the same kernels less so; other kernels, in steps of another name), or may."""
+    computes = [mean_compute(side) for side in sides]
+    times = [time for time in computes if time is not None]
+    if len(times) < len(sides):
+        if all(map(n_steps, _runs(sides))):
+            texts = ["compute is not known" if time is None else "compute is known" for time in computes]
+            after = "; what is not seen may be of another model, batch or precision"
+            yield _check("unknown-work", "whether steps do the same work is not known", texts, after=after)
+        return
     families = [{run.step_family for run in side.runs} for side in sides]
-    ratio = max(before, now) / min(before, now) if before and now else 0.0
+    ratio = max(times) / min(times) if all(times) else 0.0
     is_doubtful = ratio >= _FAR_APART_OF_SAME or (ratio and families[0].isdisjoint(families[1]))
     kernels = [_kernel_times(side) for side in sides] if is_doubtful else [{}]
     if not all(kernels):
@@ -228,11 +226,8 @@ def _other_work(sides: Sides) -> Iterator[Check]:
     shares = [sum(of[name] for name in both) / sum(of.values()) for of in kernels]
     is_same = max(shares) >= _FEW_SHARED
     if ratio >= (_FAR_APART_OF_SAME if is_same else FAR_APART) or not (is_same or families[0] & families[1]):
-        pairs = zip((before, now), shares, strict=True)
-        texts = [
-            f"{time / 1e6:.4g} ms of compute, {100 * share:.0f} % of it in kernels that both run"
-            for time, share in pairs
-        ]
+        words = "{:.4g} ms of compute, {:.0f} % of it in kernels that both run"
+        texts = [words.format(time / 1e6, 100 * share) for time, share in zip(times, shares, strict=True)]
         after = "; step times tell which is faster only where model, batch and precision are the same"
         yield _check(OTHER_WORK, "the work of a step", texts, after=after)
 
@@ -243,22 +238,13 @@ def mean_compute(side: Side) -> float | None:
     return mean_of(pc.mean(column, skip_nulls=False).as_py() for column in columns)
 
 
-def _unknown_work(sides: Sides) -> Iterator[Check]:
-    """Tell of steps of which nobody can say whether they do the same work: of a side's the compute is not known."""
-    if all(n_steps(run) for run in _runs(sides)) and any(mean_compute(side) is None for side in sides):
-        words = ["compute is not known" if mean_compute(side) is None else "compute is known" for side in sides]
-        after = "; what is not seen may be of another model, batch or precision"
-        yield _check(UNKNOWN_WORK, "whether steps do the same work is not known", words, after=after)
-
-
 def _kernel_times(side: Side) -> dict[str, int]:
     """Return the time of each kernel that is no communication, over the captures of a side."""
     rows = pa.concat_tables(run.kernels().select(["name", "total_ns"]) for run in side.runs)
     rows = rows.filter(pc.invert(pc.starts_with(rows["name"], "nccl", ignore_case=True)))
-    summed = (
-        rows.group_by("name", use_threads=False).aggregate([("total_ns", "sum")]).filter(pc.field("total_ns_sum") > 0)
-    )
-    return dict(zip(*(summed[name].to_pylist() for name in ("name", "total_ns_sum")), strict=True))
+    summed = rows.group_by("name", use_threads=False).aggregate([("total_ns", "sum")])
+    times = zip(summed["name"].to_pylist(), summed["total_ns_sum"].to_pylist(), strict=True)
+    return {name: ns for name, ns in times if ns > 0}
 
 
 def _profiler_overhead(sides: Sides) -> Iterator[Check]:
@@ -267,7 +253,7 @@ def _profiler_overhead(sides: Sides) -> Iterator[Check]:
         return float(overhead / wall) if overhead and wall else 0.0
 
     shares = [[share(run) for run in side.runs] for side in sides]
-    if any(one >= _MUCH_OVERHEAD for side in shares for one in side):
+    if max(map(max, shares)) >= _MUCH_OVERHEAD:
         texts = [" | ".join(f"{100 * one:.1f} %" for one in side) for side in shares]
         yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
 
@@ -287,7 +273,7 @@ def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
-    if any(number < MIN_STEPS for side in numbers for number in side):
+    if min(map(min, numbers)) < MIN_STEPS:
         texts, after = [" | ".join(map(str, side)) for side in numbers], f"; {MIN_STEPS} are the least, 20 are better"
         yield _check("few-steps", "too few steps in the figures", texts, after=after)
 
@@ -312,10 +298,9 @@ _TESTS: tuple[Test, ...] = (
         blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
     ),
     _other_work,
-    _unknown_work,
     _alike(
         "steps-from", "source of the steps", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
-        blocks=_has_gpu, applies=_has_gpu,
+        blocks=lambda _: True, applies=lambda runs: all(run.header.n_ranks for run in runs),
     ),
     _alike(
         "step-family", "steps are",

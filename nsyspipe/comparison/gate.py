@@ -27,6 +27,7 @@ PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 _GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
+_DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    fine = {"no change", "improvement"} if fail_on == REGRESSION else {"no change"}
-    unsure = (row for row in rows if row not in failed and row["verdict"] not in fine)
+    unsure = (row for row in rows if row["verdict"] not in _DECIDED[fail_on])
     undecided = tuple(row for row in unsure if not (fail_on == REGRESSION and row.get("no_regression")))
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, tuple(rows), failed, undecided)
@@ -73,9 +73,8 @@ def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIV
     """Refuse a gate for regressions of metrics without a better side, named as `given`; `fix` is what could stand there."""
     without = [name for name, better in judged.items() if better == "neither"]
     if check_gate(fail_on) == REGRESSION and without:
-        verb = "is" if len(without) == 1 else "are"
-        problem = f"can never fail: {', '.join(without)} {verb} neither better lower nor higher"
-        raise OptionError(given, problem, fix=fix)
+        are = f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} neither better lower nor higher"
+        raise OptionError(given, f"can never fail: {are}", fix=fix)
 
 
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
@@ -84,18 +83,13 @@ _LEAST_CONFIDENCE = 0.5
 _PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 
 
-def check_confidence(confidence: object, given: str | None = None, fix: str = "confidence=0.95") -> float:
-    """Return a confidence above 0.5 and below 1; an `OptionError` that names it as `given` if it is not."""
-    value = _number(confidence)
+def check_confidence(confidence: object, name: str = "", fix: str = "confidence=0.95") -> float:
+    """Return a confidence above 0.5 and below 1, of a text too where it has a `name`; else an `OptionError` that has it."""
+    value = _number(confidence, *([str] if name else []))
     if not _LEAST_CONFIDENCE < value < 1:
-        given = given or f"confidence={confidence!r}"
+        given = f"{name} {confidence!r}" if name else f"confidence={confidence!r}"
         raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return value
-
-
-def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
-    """Return the same of a text, which an error calls `name`."""
-    return check_confidence(_number(text, str), f"{name} {text!r}", fix)
 
 
 def effect_ratio(min_effect_pct: object) -> float:
@@ -183,15 +177,12 @@ def read_settings(directory: Path) -> GateSettings:
     too; those inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
     """
     for path in (folder / name for folder in (directory, *directory.parents) for name in (_OWN, _PROJECT)):
-        table = _table(path) if _is_file(path) else None
+        table = _table(path) if os.path.isfile(path) else None  # noqa: PTH113 - not where it may not be looked
         if table is not None:
             for key in sorted(set(table) - set(_SETTINGS)):
                 raise OptionError.no_such_name(str(path), f"sets {key!r}, which nothing reads", key, _SETTINGS)
-            checked = {}
-            for key, value in table.items():
-                name, check = _SETTINGS[key]
-                checked[name] = check(value, f"{path}: {key} =")
-            return GateSettings(**checked, path=path)
+            asked = ((*_SETTINGS[key], value, f"{path}: {key} =") for key, value in table.items())
+            return GateSettings(**{name: check(value, given) for name, check, value, given in asked}, path=path)
     return NOTHING_SET
 
 
@@ -235,13 +226,6 @@ def _not_own(path: Path, ours: set[int]) -> str | None:
     return None
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # above a directory that may not be searched
-        return False
-
-
 def _table(path: Path) -> dict[str, Any] | None:
     """Return what a file sets; None if it is not for nsyspipe."""
     is_project = path.name == _PROJECT
@@ -273,9 +257,8 @@ def _table(path: Path) -> dict[str, Any] | None:
 def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a table whose keys have hyphens, as options do."""
     names = [key.replace("_", "-") for key in table]
-    for name in names:
-        if names.count(name) > 1:
-            raise OptionError(str(path), f"sets {name!r} twice, with - and with _")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OptionError(str(path), f"sets {twice[0]!r} twice, with - and with _")
     return dict(zip(names, table.values(), strict=True))
 
 
@@ -290,7 +273,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         value = ",".join(value)
     if not isinstance(value, str):
-        raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')  # fmt: skip
+        raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')
     return parse_metrics(value, name)
 
 
@@ -298,6 +281,6 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
 _SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "fail-on": ("fail_on", check_gate),
     "min-effect": ("min_effect", lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"')),
-    "confidence": ("confidence", lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95")),
+    "confidence": ("confidence", lambda value, name: check_confidence(_number_text(value), name, "confidence = 0.95")),
     "metric": ("metrics", _metrics),
 }

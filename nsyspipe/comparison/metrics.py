@@ -1,6 +1,8 @@
 """A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,9 +88,8 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     fraction = _fraction(table, figure)
     if fraction is None:
         return lacking
-    numerator, denominator = fraction
-    is_defined = denominator != 0
-    ratio: Float64 = numerator[is_defined] / denominator[is_defined]
+    is_defined = fraction[1] != 0
+    ratio: Float64 = fraction[0][is_defined] / fraction[1][is_defined]
     return ratio if ratio.size else f"{figure.formula}: the denominator is 0 in all steps"
 
 
@@ -98,16 +99,15 @@ def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | Non
     if figure.unit == "bytes/s":
         sums, transfer = table.transfers[above], table.transfers["transfer_ns"]
         return None if sums is None or transfer is None else (_NS_PER_S * sums, transfer)
-    values = [table.matrix(column) for column in (above, below) if column]
-    known = [matrix for matrix in values if matrix is not None]
-    if len(known) < len(values):
+    over, under = (table.matrix(column) for column in (above, below or above))
+    if over is None or under is None:
         return None
     if below:
-        return known[0].sum(axis=0).astype(np.float64), known[1].sum(axis=0).astype(np.float64)
+        return over.sum(axis=0).astype(np.float64), under.sum(axis=0).astype(np.float64)
     ones = np.ones(table.n_steps)
     if figure.unit not in {_TIME, _RATE}:
-        return known[0].sum(axis=0) / float(len(known[0])), ones
-    largest = known[0].max(axis=0).astype(np.float64)
+        return over.sum(axis=0) / float(len(over)), ones
+    largest = over.max(axis=0).astype(np.float64)
     return (_NS_PER_S * ones, largest) if figure.unit == _RATE else (largest, ones)
 
 
@@ -117,10 +117,16 @@ _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 _SIDES = ("baseline", "candidate")
 
 
+def of_captures(tables: Sequence[StepTable], name: str = DEFAULT_METRIC) -> tuple[list[Float64], str | None]:
+    """Return a metric's figures of each capture of a side that has any, and in words why the first without has none."""
+    figures = [per_step(table, name) for table in tables]
+    why = next((one for one in figures if isinstance(one, str)), None)
+    return [one for one in figures if not isinstance(one, str)], why
+
+
 def evenness_of(tables: Sequence[StepTable]) -> list[Evenness]:
     """Return how even the step times of each capture are; of those that have any."""
-    times = [per_step(table, DEFAULT_METRIC) for table in tables]
-    return [even for values in times if not isinstance(values, str) and (even := evenness(values)) is not None]
+    return [even for values in of_captures(tables)[0] if (even := evenness(values)) is not None]
 
 
 def statistic_of(*step_times: Sequence[Float64]) -> str:
@@ -129,24 +135,28 @@ def statistic_of(*step_times: Sequence[Float64]) -> str:
     return MEAN if any(even is not None and even.is_uneven for even in captures) else MEDIAN
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What counts as a difference."""
+
+    min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
+    confidence: float  # of the intervals
+    is_forced: bool = False  # runs that are not comparable are judged, too
+    settings_file: str | None = None  # which says so, if not options or defaults do
+
+
 def judged(
-    metric: Figure,
-    sides: Sequence[Sequence[Float64]],
-    *,
-    min_effect: float,
-    confidence: float,
-    statistic: str,
-    step_time: float | None = None,
+    metric: Figure, sides: Sequence[Sequence[Float64]], rules: Rules, *, statistic: str, step_time: float | None = None,
     names: tuple[str, str] = _SIDES,
-) -> Judgement:
+) -> Judgement:  # fmt: skip
     """Judge one figure of two sides, each capture's values in the order of steps.
 
     Where the baseline has none of it, a time is measured by its step time (ns), a share in points, and of anything else
     all counts.
     """
-    difference = difference_of_centres(*sides, confidence=confidence, statistic=statistic, names=names)
-    of_zero = {_TIME: min_effect * (step_time or 0.0), _RATIO: min_effect}.get(metric.unit, 0.0)
-    least = min_effect * abs(difference.baseline) if difference.baseline else of_zero
+    difference = difference_of_centres(*sides, confidence=rules.confidence, statistic=statistic, names=names)
+    of_zero = {_TIME: step_time or 0.0, _RATIO: 1.0}.get(metric.unit, 0.0)
+    least = rules.min_effect * (abs(difference.baseline) if difference.baseline else of_zero)
     return Judgement(difference, least, metric.better)
 
 
@@ -160,48 +170,39 @@ class Outlier(NamedTuple):
     verdict: str
 
 
-def outlier(*tables: Sequence[StepTable], min_effect: float, confidence: float) -> Outlier | None:
-    """Return the step furthest from its capture's median if it alone makes the step time inconclusive; else None.
+def outlier(*tables: Sequence[StepTable], rules: Rules, rows: Sequence[Mapping[str, Any]]) -> Outlier | None:
+    """Return the step furthest from its capture's median if it alone makes the step time of judged rows inconclusive; else None.
 
     That is asked of one step of both sides, beyond 3 robust standard deviations of its capture: of ever more that are left out
     some would decide by chance.
     """
-    times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]
-    known = [[Series(one) for one in side if not isinstance(one, str) and one.size > MIN_STEPS] for side in times]
-    if any(len(own) < len(side) for own, side in zip(known, tables, strict=True)):
+    of_step_time = [row for row in rows if row["metric"] == DEFAULT_METRIC]
+    if not of_step_time or of_step_time[0]["verdict"] != INCONCLUSIVE or of_step_time[0]["ci_low"] is None:
         return None
-    far = {
-        (at, number): float(np.abs(one.values / one.centre - 1).max())
-        for at, side in enumerate(known)
-        for number, one in enumerate(side)
-    }
-    at, number = max(far, key=lambda place: far[place])
-    series = known[at][number]
+    sides = [of_captures(side)[0] for side in tables]
+    long = [(at, n, Series(own)) for at, side in enumerate(sides) for n, own in enumerate(side) if own.size > MIN_STEPS]
+    if len(long) < sum(map(len, tables)):
+        return None
+    at, number, series = max(long, key=lambda one: float(np.abs(one[2].values / one[2].centre - 1).max()))
     apart = series.values - series.centre
     furthest = int(np.abs(apart).argmax())
     if not abs(apart[furthest]) > abs(series.deviations[furthest]):
         return None
-    sides = [[one.values for one in side] for side in known]
     sides[at][number] = np.delete(series.values, furthest)
-    judgement = judged(
-        METRICS[DEFAULT_METRIC], sides, min_effect=min_effect, confidence=confidence, statistic=statistic_of(*sides)
-    )
+    judgement = judged(METRICS[DEFAULT_METRIC], sides, rules, statistic=statistic_of(*sides))
     if judgement.verdict == INCONCLUSIVE:
         return None
     step = int(tables[at][number].steps[furthest])
     return Outlier(_SIDES[at], step, float(series.values[furthest]), series.centre, judgement.verdict)
 
 
-def metric_rows(
-    *tables: Sequence[StepTable], min_effect: float, confidence: float, blocked: str | None, settled: Sequence[str] = ()
-) -> pa.Table:
+def metric_rows(*tables: Sequence[StepTable], rules: Rules, blocked: str | None, settled: Sequence[str]) -> pa.Table:
     """Return `METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
     `blocked` says why no verdict may be given although there are figures. What would settle a figure is worked out for
     those named in `settled`: that takes a while.
     """
-    times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]
-    known = [[one for one in side if not isinstance(one, str)] for side in times]
+    known = [of_captures(side)[0] for side in tables]
     statistic = statistic_of(*known)
     step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
     # Figures of a capture are of no step, and have no spread.
@@ -215,13 +216,12 @@ def metric_rows(
         unsaid |= {"verdict": INCONCLUSIVE, "no_regression": False, "why": blocked}
     rows = []
     for name, metric in METRICS.items():
-        sides: list[Any] = [[per_step(table, name) for table in side] for side in tables]
-        n_baseline, n_candidate = (sum(len(one) for one in side if not isinstance(one, str)) for side in sides)
-        row = {
-            "metric": name, "unit": metric.unit, "better": metric.better, "n_baseline": n_baseline,
-            "n_candidate": n_candidate, "confidence": confidence, "min_effect_pct": round(100 * min_effect, 12),
+        sides, lacking = zip(*(of_captures(side, name) for side in tables), strict=True)
+        row: dict[str, Any] = {
+            "metric": name, "unit": metric.unit, "better": metric.better, "confidence": rules.confidence,
+            "min_effect_pct": round(100 * rules.min_effect, 12),
+            **{f"n_{side}": sum(map(len, own)) for side, own in zip(_SIDES, sides, strict=True)},
         }  # fmt: skip
-        lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
         if any(lacking):
             words = [f"{side}: {why}" for side, why in zip(_SIDES, lacking, strict=True) if why]
             why = f"both: {lacking[0]}" if lacking[0] == lacking[1] else "; ".join(words)
@@ -230,7 +230,7 @@ def metric_rows(
         # Of steps/s the reverse: step time is judged, so that they never differ.
         of, values = (METRICS[DEFAULT_METRIC], known) if metric.unit == _RATE else (metric, sides)
         own = statistic if of.unit == _TIME else MEDIAN
-        judgement = judged(of, values, min_effect=min_effect, confidence=confidence, statistic=own, step_time=step_time)
+        judgement = judged(of, values, rules, statistic=own, step_time=step_time)
         figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
     return METRIC_ROWS.from_rows(rows)
@@ -254,10 +254,9 @@ def _figures(judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_ask
         "verdict": judgement.verdict, "why": judgement.why, "min_effect": judgement.least,
         "no_regression": judgement.is_worse_excluded,
     }  # fmt: skip
-    for name, side in zip(_SIDES, sides, strict=True):
-        for statistic, centre in ((MEDIAN, np.median), (MEAN, np.mean)):
-            centres = [float(centre(values)) for values in side if values.size]
-            row[f"{name}_{statistic}"] = float(np.mean(centres))
+    centres: tuple[tuple[str, Any], ...] = ((MEDIAN, np.median), (MEAN, np.mean))
+    for (name, side), (statistic, centre) in product(zip(_SIDES, sides, strict=True), centres):
+        row[f"{name}_{statistic}"] = float(np.mean([centre(values) for values in side if values.size]))
     if is_asked:
         row["settle_steps"], row["settle_captures"] = judgement.settled()
         row["gate_steps"], row["gate_captures"] = judgement.settled(one_sided=True)

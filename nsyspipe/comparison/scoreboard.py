@@ -1,20 +1,20 @@
 """Which of N runs is best: each with its figures, how it stands against the first and its peer, and which can be compared."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from nsyspipe.analysis.summary import Evenness, evenness
+from nsyspipe.analysis.summary import Evenness
 from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, Check, check_comparable, mean_compute
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.metrics import DEFAULT_METRIC, INCONCLUSIVE, NO_CHANGE, judged, per_step, statistic_of
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE, Rules, evenness_of, judged, of_captures, statistic_of
 from nsyspipe.comparison.statistics import Judgement, ratio_of_means
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS, shown
@@ -89,16 +89,6 @@ def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What counts as a difference."""
-
-    min_effect: float  # the smallest |difference| of step times, as a ratio of the reference
-    confidence: float  # of the intervals
-    is_forced: bool = False  # runs that are not comparable are judged, too
-    settings_file: str | None = None  # which says so, if not options or defaults do
-
-
-@dataclass(frozen=True)
 class Kind:
     """Runs that can be compared with each other: one world size, one GPU model, the same ranks, steps of the same work."""
 
@@ -107,19 +97,6 @@ class Kind:
     best: str | None  # the one with the largest speed-up of those that have an interval of it; None if none has
     level_with: tuple[str, ...] = ()  # those whose step time is the best's: no change, by what counts
     not_told_from: tuple[str, ...] = ()  # those of which these steps cannot say whether they are slower than the best
-
-
-class _Standing(NamedTuple):
-    """A run against a reference: columns of `SCOREBOARD`, and what makes the comparison doubtful or impossible."""
-
-    reference: str
-    checks: list[Check]
-    columns: dict[str, Any]
-
-
-def _fit(run: Side, other: Side) -> bool:
-    """Whether nothing parts two runs."""
-    return not any(check.parts for check in check_comparable(run, other))
 
 
 def _founding(run: Side) -> tuple[bool, float, list[str]]:
@@ -147,23 +124,21 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def table(self) -> pa.Table:
         """`SCOREBOARD`: one row per run, in the order given or with the best first."""
-        rows = [
-            {
-                **self._figures(side),
-                **first.columns,
-                "peer": peer.reference,
-                **{f"peer_{name}": value for name, value in peer.columns.items()},
-                "is_uneven": any(one.is_uneven for one in self.evenness[side.label]),
-            }
-            for side, (first, peer) in zip(self.sides, self._standings, strict=True)
-        ]
+        rows = []
+        for side in self.sides:
+            label, peer = side.label, self._peers[side.label]
+            first = self._standing(self.reference, label)
+            against = first if peer == self.reference else self._standing(peer, label)
+            is_uneven = any(one.is_uneven for one in self.evenness[label])
+            own = {"peer": peer, **{f"peer_{name}": value for name, value in against.items()}, "is_uneven": is_uneven}
+            rows.append(self._figures(side) | first | own)
         return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of runs, in the order of their first that was given; of equal speed-ups the peer is the best."""
         rows, kinds = self.table.to_pylist(), []
-        for peer in dict.fromkeys(peer.reference for _, peer in self._standings):
+        for peer in dict.fromkeys(self._peers.values()):
             of_kind = [row for row in rows if row["peer"] == peer]
             labels = tuple(row["label"] for row in of_kind)
             decided = [row for row in of_kind if row["peer_speedup_low"] is not None]
@@ -181,19 +156,17 @@ class Scoreboard(ShownInNotebooks):
     def checks(self) -> pa.Table:
         """`CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
-        of_first = [one for one in self.sides if self._peers[one.label] == self.reference]
-        for side, (first, peer) in zip(self.sides, self._standings, strict=True):
-            checks = [(first.reference, check) for check in first.checks if check.parts]
-            if not checks and self._peers[side.label] != self.reference:  # another of the first's kind parts it
-                parting = (
-                    (one.label, check) for one in of_first for check in check_comparable(one, side) if check.parts
-                )
+        of_first = [label for label, peer in self._peers.items() if peer == self.reference]
+        for label, peer in self._peers.items():
+            checks = [(self.reference, check) for check in self._checked(self.reference, label) if check.parts]
+            if not checks and peer != self.reference:  # another of the first's kind parts it
+                parting = ((one, check) for one in of_first for check in self._checked(one, label) if check.parts)
                 checks = [*islice(parting, 1)]
-            checks += [(peer.reference, check) for check in peer.checks if not check.parts]
+            checks += [(peer, check) for check in self._checked(peer, label) if not check.parts]
             for against, check in checks:
-                what = check.message.partition(": baseline ")[0]
-                words = f"{what}: {against} {check.baseline}, {side.label} {check.candidate}"
-                row = (side.label, against, check.check, check.parts, check.baseline, check.candidate, words)
+                before, now, what = check.baseline, check.candidate, check.message.partition(": baseline ")[0]
+                words = f"{what}: {against} {before}, {label} {now}"
+                row = (label, against, check.check, check.blocks or check.parts, before, now, words)
                 rows.append(dict(zip(CHECKS_OF_RUNS.names, row, strict=True)))
         return CHECKS_OF_RUNS.from_rows(rows)
 
@@ -212,11 +185,8 @@ class Scoreboard(ShownInNotebooks):
 
     @cached_property
     def evenness(self) -> dict[str, list[Evenness]]:
-        """How even the steps of each capture are, by label of the run; of a run whose captures all have steps."""
-        return {
-            label: [] if isinstance(times, str) else [even for one in times if (even := evenness(one)) is not None]
-            for label, times in self._step_times.items()
-        }
+        """How even the steps of each capture that has some are, by label of the run."""
+        return {label: evenness_of(tables) for label, tables in self._tables.items()}
 
     @cached_property
     def _tables(self) -> dict[str, list[StepTable]]:
@@ -226,52 +196,47 @@ class Scoreboard(ShownInNotebooks):
     @cached_property
     def _step_times(self) -> dict[str, list[Float64] | str]:
         """Each capture's step times in order of time, ns; in words why one has none."""
-        step_times: dict[str, list[Float64] | str] = {}
-        for label, tables in self._tables.items():
-            times = [per_step(table, DEFAULT_METRIC) for table in tables]
-            lacking = [why for why in times if isinstance(why, str)]
-            step_times[label] = lacking[0] if lacking else [values for values in times if not isinstance(values, str)]
-        return step_times
+        step_times = {label: of_captures(tables) for label, tables in self._tables.items()}
+        return {label: why or times for label, (times, why) in step_times.items()}
 
     @cached_property
-    def _standings(self) -> list[tuple[_Standing, _Standing]]:
-        """Each run against the first, and against its peer: the first that was given of those it can be compared with."""
-        first, of_label = self.sides[0], {side.label: side for side in self.sides}
-        standings = []
-        for run in self.sides:
-            peer = of_label[self._peers[run.label]]
-            against = self._standing(first, run)
-            standings.append((against, against if peer is first else self._standing(peer, run)))
-        return standings
+    def _checked(self) -> Callable[[str, str], list[Check]]:
+        """What speaks against comparing two runs, by their labels: each pair is checked once."""
+        sides = {side.label: side for side in self.sides}
+        return cache(lambda one, other: [] if one == other else check_comparable(sides[one], sides[other]))
+
+    def _checked_once(self, run: str, other: str) -> list[Check]:
+        """Return the same whichever of them was given first: what does not depend on that."""
+        return self._checked(*sorted((run, other), key=[*self._tables].index))
 
     @cached_property
     def _peers(self) -> dict[str, str]:
-        """Of each run the first that was given of its kind; all of a kind can be compared with each other.
-
-        Kinds are found from the least compute on, whatever the order given: a run is of the only kind that it fits, and
-        of one of its own where it fits none, or several that do not fit each other, as one whose GPU is not recorded.
-        """
+        """Of each run the first that was given of its kind, all of which can be compared with each other."""
+        given = [*self._tables]
         if self.rules.is_forced:
-            return dict.fromkeys((side.label for side in self.sides), self.reference)
-        kinds: list[list[Side]] = []
-        for run in sorted(self.sides, key=_founding):
-            fitting = [kind for kind in kinds if all(_fit(run, one) for one in kind)]
+            return dict.fromkeys(given, self.reference)
+        unknown = {side.label for side in self.sides if mean_compute(side) is None}
+        kinds: list[list[str]] = []
+        # From the least compute on, whatever the order given: a run that fits several kinds, as one whose GPU is not recorded,
+        # is of none of them, unless it is one of those of which nobody knows the compute.
+        for run in (side.label for side in sorted(self.sides, key=_founding)):
+            beside = ((kind, (check for one in kind for check in self._checked_once(run, one))) for kind in kinds)
+            fitting = [kind for kind, checks in beside if not any(check.parts for check in checks)]
+            fitting = [kind for kind in fitting if {run, kind[0]} <= unknown] or fitting
             if len(fitting) == 1:
                 fitting[0].append(run)
             else:
                 kinds.append([run])
-        given = [side.label for side in self.sides]
-        labels = ([run.label for run in kind] for kind in kinds)
-        return {label: min(of_kind, key=given.index) for of_kind in labels for label in of_kind}
+        peers = {label: min(kind, key=given.index) for kind in kinds for label in kind}
+        return {label: peers[label] for label in given}
 
-    def _standing(self, reference: Side, run: Side) -> _Standing:
+    def _standing(self, reference: str, run: str) -> dict[str, Any]:
         """Measure a run against a reference: the speed-up is of means, the verdict that of `nsyspipe.diff` on step_time."""
-        is_itself = run is reference
-        checks = [] if is_itself else check_comparable(reference, run)
-        blocking = [check.message.partition(": ")[0] for check in checks if check.parts]
+        is_itself = run == reference
+        blocking = [check.message.partition(": ")[0] for check in self._checked(reference, run) if check.parts]
         columns: dict[str, Any] = {"verdict": REFERENCE if is_itself else INCONCLUSIVE}
-        judgement = self._judged(reference.label, run.label)
-        before, after = self._step_times[reference.label], self._step_times[run.label]
+        judgement = self._judged(reference, run)
+        before, after = self._step_times[reference], self._step_times[run]
         if not (isinstance(before, str) or isinstance(after, str)):
             speed = ratio_of_means(before, after, confidence=self.rules.confidence)
             columns |= dict(zip(("speedup", "speedup_low", "speedup_high"), speed, strict=True))
@@ -282,7 +247,7 @@ class Scoreboard(ShownInNotebooks):
         elif not is_itself:
             columns |= {"verdict": judgement.verdict, "why": judgement.why, "statistic": judgement.difference.statistic}
             columns["settle_steps"], columns["settle_captures"] = judgement.settled()
-        return _Standing(reference.label, checks, columns)
+        return columns
 
     def _judged(self, reference: str, run: str) -> Judgement | str:
         """Judge a run's step time against another's; in words why that cannot be done."""
@@ -290,11 +255,11 @@ class Scoreboard(ShownInNotebooks):
         if isinstance(before, str) or isinstance(after, str):
             lacking = [label for label in (reference, run) if isinstance(self._step_times[label], str)]
             return f"{' and '.join(dict.fromkeys(lacking))}: no steps to compare"
-        statistic, rules = statistic_of(before, after), self.rules
-        return judged(
-            METRICS[DEFAULT_METRIC], (before, after), min_effect=rules.min_effect, confidence=rules.confidence,
-            statistic=statistic, names=(reference, run),
-        )  # fmt: skip
+        is_same = any(check.is_same for check in self._checked_once(reference, run))
+        if is_same and not self.rules.is_forced:
+            return f"the same capture as {reference}"
+        sides, statistic = (before, after), statistic_of(before, after)
+        return judged(METRICS["step_time"], sides, self.rules, statistic=statistic, names=(reference, run))
 
     def _figures(self, side: Side) -> dict[str, Any]:
         """Return a run's own figures: of several captures the mean, null where one of them has none."""

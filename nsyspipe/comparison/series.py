@@ -105,8 +105,7 @@ class Series:
         """
         if not self.is_varying:
             return False
-        cut = self.deviations - self.deviations.mean()
-        normal = _MEDIAN_COST * float(cut @ cut) / (self.n - 1)
+        normal = _MEDIAN_COST * float(np.var(self.deviations, ddof=1))
         reaches = map(self._reach_of_ranks, (1.0, float(inflation(self.n, np.asarray(correlation)))))
         return max(reaches) > _GAP * normal
 
@@ -227,11 +226,6 @@ class Captures:
         return tuple(series for series in self.series if series.n >= MIN_STEPS)
 
     @cached_property
-    def varying(self) -> tuple[Series, ...]:
-        """Of these, the ones whose steps differ."""
-        return tuple(series for series in self.long if series.is_varying)
-
-    @cached_property
     def too_few(self) -> str | None:
         """Say why nothing can be decided from this side; None with three steps in one capture, or three captures."""
         if self.n < MIN_STEPS:
@@ -269,10 +263,10 @@ class Captures:
 
 def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
     """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
-    lacking = [(name, side.too_few) for name, side in zip(names, (one, other), strict=True) if side.too_few]
-    if len(lacking) > 1 and one.too_few == other.too_few:
-        return f"{names[0]} and {names[1]}: {one.too_few}"
-    return "; ".join(f"{name}: {why}" for name, why in lacking) or None
+    if one.too_few == other.too_few:
+        return one.too_few and f"{names[0]} and {names[1]}: {one.too_few}"
+    lacking = zip(names, (one.too_few, other.too_few), strict=True)
+    return "; ".join(f"{name}: {why}" for name, why in lacking if why)
 
 
 def of_means(one: Captures, other: Captures) -> tuple[Captures, Captures]:

@@ -89,7 +89,8 @@ class Interval:
     def _likely(self) -> tuple[Float64, Float64]:
         """Correlations, and how likely each is by all steps of both sides: prior times likelihood."""
         r, prior = _prior(next(count for most, count in _FINENESS if self._steps <= most))
-        one, other = (sum((own.likelihood(r, self.longer) for own in side.varying), np.zeros(1)) for side in self.sides)
+        varying = ([series for series in side.long if series.is_varying] for side in self.sides)
+        one, other = (sum((series.likelihood(r, self.longer) for series in side), np.zeros(1)) for side in varying)
         likely = np.log(prior) + self.times * (one + other)  # both sides first: swapped, they sum to exactly the same
         weights = np.exp(likely - likely.max())
         return r, weights / weights.sum()
@@ -102,7 +103,7 @@ class Interval:
     @cached_property
     def _within(self) -> float:
         """Half-width from the steps: where the tails of Welch's t, weighted over correlations, are the error, less caution."""
-        if not any(side.varying for side in self.sides):
+        if not any(series.is_varying for side in self.sides for series in side.long):
             return 0.0
         variance, squares = self._variances(self.times)
         # Of spreads too small to be squared nothing is known but that there are some.

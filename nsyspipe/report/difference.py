@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from nsyspipe.analysis.summary import host_figures
-from nsyspipe.comparison.changes import Cause, top_kernels
+from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import NOTHING_SET, REGRESSION, Gate, GateSettings
 from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
+from nsyspipe.comparison.surroundings import Cause
 from nsyspipe.model.figures import NEITHER
 from nsyspipe.model.names import listed
 from nsyspipe.model.table import SCHEMA_VERSION
@@ -342,12 +343,16 @@ def _signs_text(difference: RunDifference) -> str | None:
 def gate_text(gate: Gate) -> str:
     """Return in one line what a gate found."""
     if gate.failed:
-        return "; ".join(f"{row['metric']} {row['verdict']}, {change_text(row)}" for row in gate.failed)
+        return "; ".join(f"{_judged(row)} {row['verdict']}, {change_text(row)}" for row in gate.failed)
     aim = "gate" if gate.fail_on == REGRESSION else "settle"
-    said = ((f"{row['metric']} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
+    said = ((f"{_judged(row)} is {row['verdict']} ({_reason(row)})", settle_text(row, aim)) for row in gate.undecided)
     undecided = "; ".join(part for texts in said for part in texts if part)
-    names, effect = listed(row["metric"] for row in gate.judged), units.decimals(gate.judged[0]["min_effect_pct"])
+    names, effect = listed(map(_judged, gate.judged)), units.decimals(gate.judged[0]["min_effect_pct"])
     return undecided or f"no {gate.fail_on.removeprefix('any-')} of {names} by {effect} % or more"
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, [row["statistic"], row["metric"]]))  # which number of it is compared
 
 
 def rule_text(gate: Gate, settings: GateSettings) -> str:

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nsyspipe.comparison.comparability import OTHER_WORK, UNKNOWN_WORK
+from nsyspipe.comparison.comparability import OTHER_WORK
 from nsyspipe.comparison.scoreboard import SCOREBOARD, SORTS, Kind, Scoreboard
 from nsyspipe.comparison.series import MIN_STEPS
 from nsyspipe.model.figures import shown
@@ -36,7 +36,6 @@ _FIGURE = 10
 _listed = partial(listed, most=4)
 _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 _LARGEST_FILE = 2**26
-_OF_WORK = frozenset({OTHER_WORK, UNKNOWN_WORK})  # checks that part runs whose headings are the same
 _LIKE = "steps like "
 _RUNS = "nsyspipe-compare"  # the meta element of a page
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
@@ -100,9 +99,9 @@ def _run_field(rows: Sequence[Row]) -> Field:
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
-    """Return the runs whose steps do other work than those of the first, or may, unless all are judged by force."""
+    """Return the runs whose steps do other work than those of the first, unless all are judged by force."""
     checks = () if board.rules.is_forced else board.checks.to_pylist()
-    return {row["label"] for row in checks if row["check"] in _OF_WORK}
+    return {row["label"] for row in checks if row["check"] == OTHER_WORK}
 
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
@@ -141,9 +140,7 @@ def headlines(board: Scoreboard) -> list[str]:
     if len(board.sides) > 1 and not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
-        known = [what for what, check in checks.items() if check != UNKNOWN_WORK]
-        unknown = [what for what, check in checks.items() if check == UNKNOWN_WORK]
-        why = "; ".join([*([f"they {differ} in {_listed(known)}"] if known else []), *unknown])
+        why = f"they {differ} in {_listed([*checks])}" if checks else "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
     return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or kinds[:1]]
 
@@ -256,18 +253,18 @@ def doubts(board: Scoreboard) -> list[str]:
     is_named = set(chain(*undecided.values())).__contains__
     for row in board.checks.to_pylist():
         if row["check"] == "same-capture":
-            copies[row["against"]].append(row["label"])
+            copies[row["against"]].extend([] if is_named(row["label"]) else [row["label"]])
             continue
         is_told = row["check"] == "few-steps" and is_named(row["label"])
-        is_parting = row["blocks"] and row["check"] not in _OF_WORK and len(board.kinds) > 1  # the headings say it
+        is_parting = row["blocks"] and row["check"] != OTHER_WORK and len(board.kinds) > 1  # the headings say it
         if not is_told and not is_parting:
             what = row["message"].partition(": ")[0]
             differ[row["check"], what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
-        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
+        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items() if labels),
         *(
-            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check in _OF_WORK)}"
+            f"{what}: {against} {value}; {_listed(others)}{'; not ranked together (--force does)' * (check == OTHER_WORK)}"
             for (check, what, against, value), others in differ.items()
         ),
     ]

@@ -1,6 +1,7 @@
 """The answer of a replay: the largest single change first, then the menu."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -29,9 +30,8 @@ def headline(found: WhatIf) -> str:
     """Return the answer in one sentence."""
     answered = [one for one in found.scenarios if one.refused is None]
     if not answered:
-        reasons = {one.refused_in_options for one in found.scenarios}
-        why = reasons.pop() if len(reasons) == 1 else "see below"
-        return f"No answer: {why}."
+        (why, _), *more_reasons = Counter(one.refused_in_options for one in found.scenarios).most_common()
+        return f"No answer: {why}{'; to other changes for other reasons, below' if more_reasons else ''}."
     if answered[0].id == "custom":
         return f"With {answered[0].label}: {ms_text(answered[0].step_time_ns)}, {_change(found, answered[0])}."
     # A limit is nothing that can be switched on.
@@ -212,6 +212,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
+        "is_answered": any(one.refused is None for one in found.scenarios), "verdict": headline(found),
         "step_time_ns": found.step_time_ns, "limit_step_time_ns": found.limit_step_time_ns,
         "limit_gain_ns": found.limit_gain_ns,
         "identity_error_pct": found.identity_error_pct,

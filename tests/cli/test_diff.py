@@ -46,9 +46,8 @@ def test_a_directory_of_two_runs_and_a_store_are_told_the_two_arguments(diff, be
 
 
 def test_a_label_of_a_store_is_a_baseline_of_all_its_captures(diff, beside):
-    for label, run_id, run in [
-        ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short"),
-    ]:  # fmt: skip
+    labels = ("main", "m1", "slow"), ("main", "m2", "again"), ("a=b/c", "f1", "fast"), ("run-3", "s1", "short")
+    for label, run_id, run in labels:
         save(nsyspipe.load(beside / "reports" / run, label=label, run_id=run_id, jobs=1), beside / "labels")
     done = diff("--against", "main", "labels")
     refused(done, "several other labels", "main (2 runs), ", "diff --against main labels a=b/c")
@@ -80,7 +79,8 @@ def test_reports_and_the_saved_runs_give_the_same_json(diff):
 
 @pytest.mark.parametrize(("arguments", "code"), [
     ("slow fast --fail-on regression", 0), ("slow fast --fail-on any-change", 3),
-    ("fast slow --fail-on regression", 3), ("slow slow --fail-on any-change", 0),
+    ("fast slow --fail-on regression", 3), ("slow slow --fail-on any-change", 4),
+    ("slow slow --fail-on regression", 4), ("slow slow --fail-on any-change --force", 0),
     ("short fast --fail-on regression", 4), ("slow wide --fail-on regression", 4),
     ("slow wide --fail-on regression --force", 0),
     ("fast slow --fail-on regression --min-effect 50%", 0),
@@ -104,7 +104,9 @@ def test_a_failed_gate_names_metric_and_figures_and_all_files_are_written(diff, 
     done = diff("fast", "slow", "--fail-on", "regression", "--markdown", "diff.md", "--html", "diff.html")
     said, *failed = done.stderr.splitlines(keepends=True)
     assert said == "written: diff.md, diff.html\n"
-    assert "".join(failed) == "error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
+    assert (
+        "".join(failed) == "error: --fail-on regression: median step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
+    )
     assert done.stdout.startswith("Regression: median step time")
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
     assert "Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")
@@ -125,7 +127,7 @@ def test_runs_give_a_sentence_and_a_table_and_those_of_one_label_are_one(compare
     done = compare("base=slow", "b25=reports/fast/run_*.sqlite", "c=slow")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("b25 is the fastest of 3 runs: 1.30x of base (")
-    assert all(said in done.stdout for said in ("improvement", "base and c are the same capture"))
+    assert all(said in done.stdout for said in ("improvement", "not decided: c (the same capture as base)"))
     runs = document(compare("a=slow", "b=fast", "a=again", "--json", "-"))["runs"]
     assert [(one["label"], one["n_captures"]) for one in runs] == [("a", 2), ("b", 1)]
 

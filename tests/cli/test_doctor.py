@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,7 +15,7 @@ from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, progra
 from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.sick_run import LINK, LOG
-from tests.cli.tools import environment, nsyspipe_here
+from tests.cli.tools import nsyspipe_here, python_run
 from tests.run.test_step_sources import trained
 
 CHECKS = [
@@ -188,8 +186,7 @@ def test_this_machine_is_checked_without_anything_heavy():
         "import sys; from nsyspipe.nsys.machine import check_machine; check_machine(); "
         "print(sorted({'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
-    assert done.stdout == "[]\n"
+    assert python_run(script).stdout == "[]\n"
 
 
 def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_path):
@@ -202,9 +199,8 @@ def test_the_runs_of_a_store_are_listed_by_the_names_that_open_them(made, tmp_pa
         assert [row["step_time_ns"]] == run.summary()["step_time_ns"].to_pylist()
     text = doctor(store)
     assert text.startswith("5 saved runs")
-    assert [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]] == [
-        row["run_id"] for row in listed["runs"]
-    ]
+    ids = [line.split()[0] for line in text.split("\nID")[1].splitlines()[1:]]
+    assert ids == [row["run_id"] for row in listed["runs"]]
     damaged = listed["runs"][1]["run_id"]
     (store / "runs" / f"run_id={damaged}" / "part-0.parquet").write_bytes(b"")
     assert [row["run_id"] for row in json.loads(doctor(store, "--json", "-"))["problems"]] == [damaged]

@@ -20,17 +20,14 @@ COMMANDS = {
     "diff": ("slow fast", "fast slow", "json markdown html"),
     "whatif": ("slow", "fast", "json markdown html"),
 }
-FILES = {
-    "--json": "run.json", "--markdown": "run.md", "--csv": "run.csv", "--html": "run.html",
-    "--perfetto": "run.pftrace",
-}  # fmt: skip
+SUFFIXES = {"json": "json", "markdown": "md", "csv": "csv", "html": "html", "perfetto": "pftrace"}
+FILES = {f"--{name}": f"run.{suffix}" for name, suffix in SUFFIXES.items()}
 
 
 @pytest.fixture
 def results(tmp_path):
-    folder = tmp_path / "results"
-    folder.mkdir()
-    return folder
+    (tmp_path / "results").mkdir()
+    return tmp_path / "results"
 
 
 def listed(folder):
@@ -112,18 +109,16 @@ def test_a_run_that_is_replaced_is_said_to_be(steady, tmp_path, invoke):
     said = [invoke(steady, "--out", store, "--run-id", name).stderr for name in "xxy"]
     assert said == [f"written: {store}/ ({run})\n" for run in ("run x", "replaced run x", "run y")]
     steady_rank(0, n_steps=5).write(tmp_path / "other_0.sqlite")
-    assert (
-        "replaced run x, which was of other reports: steady_0.sqlite"
-        in invoke(tmp_path / "other_0.sqlite", "--out", store, "--run-id", "x").stderr
-    )
+    other = invoke(tmp_path / "other_0.sqlite", "--out", store, "--run-id", "x")
+    assert "replaced run x, which was of other reports: steady_0.sqlite" in other.stderr
 
 
 def test_a_file_is_replaced_as_a_whole(made, results, invoke):
-    target = results / "run.json"
-    (results / "usual").touch()
+    target, usual = results / "run.json", results / "usual"
+    usual.touch()
     assert invoke(made / "slow", "--json", target).exit_code == 0
     before = target.stat()
-    assert before.st_mode == (results / "usual").stat().st_mode
+    assert before.st_mode == usual.stat().st_mode
     with target.open() as reader:  # somebody reads the old document while the new one is written
         assert invoke(made / "slow", "--json", target, "--label", "again").exit_code == 0
         assert json.load(reader)["run"]["label"] == "run"
@@ -141,9 +136,8 @@ def test_a_dash_prints_that_and_nothing_else(call, beside):
     printed = call("analyze", "slow", "--csv", "-", "--top", 1)
     assert call("analyze", "slow", "--csv", "costs", "--top", 2).exit_code == 0
     assert printed.stdout == (beside / "costs").read_text()
-    assert {row["table"] for row in csv.DictReader(printed.stdout.splitlines())} == {
-        "kernels", "collectives", "traffic",
-    }  # fmt: skip
+    tables = {row["table"] for row in csv.DictReader(printed.stdout.splitlines())}
+    assert tables == {"kernels", "collectives", "traffic"}
     refused(call("analyze", "slow", "--top", 0), "--top 0")
 
 

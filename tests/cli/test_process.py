@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import nsyspipe
-from tests.cli.tools import environment, nsyspipe_run, program
+from tests.cli.tools import environment, nsyspipe_run, program, python_run
 
 # In a process of its own: coverage holds a lock when a thread's first line is traced, and one that comes then keeps it held.
 INTERRUPTED = """
@@ -31,8 +31,7 @@ for at in range(60):
 
 def test_no_interrupt_that_comes_while_sqlite_answers_is_lost():
     """Of those that come just as a statement ends, ADBC's own way with signals lost one in a few."""
-    command = [sys.executable, "-c", INTERRUPTED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+    done = python_run(INTERRUPTED)
     assert (done.stdout.split(), done.stderr) == ([str(at) for at in range(60)], "")
 
 
@@ -88,8 +87,7 @@ def test_a_command_imports_nothing_that_it_does_not_need(steady, words):
 @pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+    done = python_run(script)
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 

@@ -1,8 +1,6 @@
 """RUN arguments: labels, captures, and what is opened for them."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -12,7 +10,7 @@ from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
-from tests.cli.tools import assert_refused, environment, nsyspipe_here
+from tests.cli.tools import assert_refused, nsyspipe_here, python_run
 
 STEPS = [(1000, 100, 40, 60)] * 3
 
@@ -125,8 +123,7 @@ def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
         "    print(found[0][1][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=60)
+    done = python_run(script)
     assert (done.stdout, done.stderr) == ("one\n[]\n", "")
 
 

@@ -16,8 +16,6 @@ from tests.markdown_page import Page
 REFERENCE = Path(nsyspipe.__file__).parent / "model" / "REFERENCE.md"
 # `breakdown` has the columns of `steps`.
 ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]
-# Besides the answers what only a dataset has.
-TABLES = list(DESCRIBED)
 
 
 def schema(*arguments, columns=100):
@@ -53,17 +51,17 @@ def test_the_committed_reference_is_what_the_program_prints(pinned):
 def test_the_reference_lists_every_table_and_column_with_its_meaning_and_an_anchor():
     reference = schema("--markdown").stdout
     page = Page(reference)
-    columns = {name: DESCRIBED[name].columns for name in TABLES}
+    columns = {name: table.columns for name, table in DESCRIBED.items()}
     heading = ["column", "type", "unit", "meaning", "source"]
     for table, of_table in zip(page.tables, columns.values(), strict=True):
         kinds = [f"{one.type}{'?' if one.nullable else ''}" for one in of_table]
         rows = [[one.name, kind, one.unit, one.doc, one.source] for one, kind in zip(of_table, kinds, strict=True)]
         assert table == [heading, *rows]
-    for name in TABLES:
-        key = ", ".join(DESCRIBED[name].key)
-        assert f"{DESCRIBED[name].doc}{f' Sorted by {key}.' if key else ''}" in page.texts
-    assert page.links == [f"#{name}" for name in TABLES]
-    assert [text for text in page.texts if text in TABLES] == TABLES  # the headings
+    for described in DESCRIBED.values():
+        key = ", ".join(described.key)
+        assert f"{described.doc}{f' Sorted by {key}.' if key else ''}" in page.texts
+    assert page.links == [f"#{name}" for name in DESCRIBED]
+    assert [text for text in page.texts if text in DESCRIBED] == [*DESCRIBED]  # the headings
     anchors = [tag for tag in page.html if tag != "</a>"]
     assert anchors == [f'<a id="{name}.{one.name}">' for name, of_table in columns.items() for one in of_table]
     assert len(set(anchors)) == len(anchors)

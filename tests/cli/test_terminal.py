@@ -34,9 +34,8 @@ def test_the_summary_shows_the_verdict_the_run_then_each_rank_then_the_problems(
     text = summary(steady)
     lines = text.splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    assert (
-        lines[0] == "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
-    )
+    verdict = "Communication is <0.001 ms (6 %) of step time, <0.001 ms (3 %) exposed; 50 % hidden by backward."
+    assert lines[0] == verdict
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
     assert text.index("step time") < text.index("rank  ") < text.index("info")
     ranks = [line.split() for line in lines if RANK_ROW.match(line)]
@@ -137,7 +136,7 @@ def test_control_characters_from_reports_logs_and_programs_never_reach_the_termi
     log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     program(tmp_path, "nvidia-smi", f"printf '0, H200{EVIL}, 580.1\\n'")
-    reading = ["--step", "^st.*ep", "--nccl-log", log, "--label", f"mine{EVIL}"]
+    reading = ["--step", "^st.*ep", "--nccl-log", log]
     for words, said in [
         (["analyze", folder, *reading], "sync-bound"),
         (["analyze", folder, *reading, "--findings", "all"], "link: NEW"),

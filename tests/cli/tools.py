@@ -32,6 +32,11 @@ def program(*arguments):
     return [sys.executable, "-m", "nsyspipe", *map(str, arguments)]
 
 
+def python_run(script):
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment())
+
+
 def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
     """Run the program to its end; streams are bytes decoded as they are."""
     return subprocess.run(

@@ -3,8 +3,12 @@
 import pytest
 
 import nsyspipe
+from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_rank
+from tests.build.trace import steady_rank
 
+NEW = "3.25.0 2026.2.1 mfu"
+COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
 STEPS = [(1000, 100, 40, 60)] * 3
 
 
@@ -27,6 +31,17 @@ def made(tmp_path_factory):
         return runs[key]
 
     return make
+
+
+def payload_run(folder, size):
+    """Write two ranks of six steps with an all-reduce of 60 ns whose size NCCL says, and open them."""
+    folder.mkdir()
+    for rank in range(2):
+        builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
+        for step in range(6):
+            builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
+        builder.write(folder / f"r_{rank}.sqlite")
+    return nsyspipe.load(folder, jobs=1)
 
 
 @pytest.fixture(scope="session")

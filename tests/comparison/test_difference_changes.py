@@ -10,25 +10,23 @@ from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.comparability import check_comparable, check_order
-from nsyspipe.comparison.difference import Side, _is_alike, surroundings
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.surroundings import _is_alike, surroundings
 from nsyspipe.model.side_files import NcclFacts, RunCapture
 from nsyspipe.report.difference import cause_text
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import MS, plain_run
 from tests.build.tools import Changed
 from tests.build.trace import TraceBuilder, steady_rank
-from tests.comparison.conftest import STEPS
+from tests.comparison.conftest import BYTES, COMM, NEW, STEPS, payload_run
 
 
 def changes(*sides):
     sides = [side if isinstance(side, list) else [side] for side in sides]
     rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
-    return {
-        (row["topic"], row["what"]): (row["baseline_value"], row["candidate_value"], row["delta"])
-        if row["delta"] is not None
-        else (row["baseline"], row["candidate"])
-        for row in rows
-    }
+    words, numbers = ("baseline", "candidate"), ("baseline_value", "candidate_value", "delta")
+    names = [words if row["delta"] is None else numbers for row in rows]
+    return {(row["topic"], row["what"]): tuple(map(row.get, own)) for row, own in zip(rows, names, strict=True)}
 
 
 def captured(run, **facts):
@@ -120,10 +118,8 @@ HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
     (("capture", "capture"), ("--lr 1", "--lr 1"), None),
 ])  # fmt: skip
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
-    before, after = (
-        captured(run, command=command.split(), hash_key=key) for key, command in zip(keys, commands, strict=True)
-    )
-    found = changes(before, after)
+    pairs = zip(keys, commands, strict=True)
+    found = changes(*(captured(run, command=command.split(), hash_key=key) for key, command in pairs))
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
 
 
@@ -175,19 +171,14 @@ def test_means_that_look_the_same_are_no_change(made):
     assert changes(before, copies(7977, 7977, 7977)) == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
 
 
-@pytest.mark.parametrize(
-    ("unit", "one", "other", "is_alike"),
-    [("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False)],
-)  # fmt: skip
+@pytest.mark.parametrize(("unit", "one", "other", "is_alike"), [
+    ("count", 5000.0, 5001.0, False), ("count", 5000.25, 5000.5, True), ("bytes", 0.0, 0.0, True), ("bytes", 0.0, 1.0, False),
+])  # fmt: skip
 def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
     assert _is_alike(unit, one, other) == is_alike
 
 
 # Whether they can be compared.
-
-
-NEW = "3.25.0 2026.2.1 mfu"
-COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
 
 
 def checks(before, after):
@@ -200,9 +191,11 @@ def checks(before, after):
 def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert checks(run, run) == {}
     side = Side("x", (run,))
-    (found,) = check_comparable(side, side)
-    assert (found.check, found.blocks) == ("same-capture", False)
-    assert found.message == f"the same capture is on both sides: {run.header.label}"
+    for other in (run, nsyspipe.load(run.inputs[0].parent, run_id="another")):  # whatever it is called
+        (found,) = check_comparable(side, Side("y", (other,)))
+        assert (found.check, found.blocks) == ("same-capture", True)
+        assert found.message == f"the same capture is on both sides: {run.header.label}"
+        assert diff(run, other).metrics["why"][0].as_py() == "not comparable: the same capture is on both sides"
     # A capture of the same program whose kernels last longer is another one.
     slower = made(*[[(1900, 100, 40, 60)] * 3] * 2)
     assert check_comparable(side, Side("y", (slower,))) == []
@@ -297,13 +290,9 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     assert {what: pytest.approx(both) if unit else tuple(both) for what, unit, *both in cause.facts} == facts
     text = cause_text(difference, cause)
     assert f" Probable {words}, by what else changed: " in text
-    assert (
-        text.endswith("; which of them it is cannot be told apart here.")
-        == (words == "causes")
-        == (cause.n_matters > 1)
-    )
-    told = {row["what"] for row in difference.changes.to_pylist()}
-    assert facts.keys() <= told
+    is_one_of_several = text.endswith("; which of them it is cannot be told apart here.")
+    assert is_one_of_several == (words == "causes") == (cause.n_matters > 1)
+    assert facts.keys() <= {*difference.changes["what"].to_pylist()}
 
 
 @pytest.mark.parametrize(("before", "after", "is_told"), [
@@ -311,11 +300,10 @@ def test_every_change_that_may_explain_communication_is_told_with_the_others(tmp
     (["2026-03-01", "2026-03-03"], ["2026-03-02", "2026-03-04"], False), (["2026-03-02"], [None], False),
 ])  # fmt: skip
 def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told):
-    sides = (
-        SimpleNamespace(runs=[Changed(run, header=replace(run.header, captured_at_utc=time)) for time in times])
-        for times in (before, after)
+    runs = (
+        [Changed(run, header=replace(run.header, captured_at_utc=time)) for time in side] for side in (before, after)
     )
-    found = [one.message for one in check_order(*sides)]
+    found = [one.message for one in check_order(*(SimpleNamespace(runs=side) for side in runs))]
     said = "baseline 2026-03-02 10:00:00 UTC, candidate 2026-03-01 23:59:59 UTC; if the two are the wrong way round, swap them"
     assert found == [f"the candidate was captured before the baseline: {said}"] * is_told
 
@@ -379,15 +367,7 @@ def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, ch
 
 
 def test_other_message_bytes_are_named(tmp_path):
-    runs = []
-    for name, size in (("a", 4096), ("b", 8192), ("c", 4100)):
-        (tmp_path / name).mkdir()
-        for rank in range(2):
-            builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
-            for step in range(6):
-                builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
-            builder.write(tmp_path / name / f"r_{rank}.sqlite")
-        runs.append(nsyspipe.load(tmp_path / name, jobs=1))
+    runs = [payload_run(tmp_path / str(size), size) for size in (4096, 8192, 4100)]
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "0.004096 MB", "0.008192 MB")}
     # A tenth of a per cent is padding.
     assert checks(runs[0], runs[2]) == {}
@@ -425,6 +405,5 @@ def test_what_would_settle_a_finding_is_not_the_command_that_is_running(runs):
     (fix,) = [row["fix"] for row in run.problems.to_pylist() if "comm-slows-compute" in row["message"]]
     assert fix.endswith("compare their kernels: nsyspipe diff")
     problems = diff(run, run).problems.to_pylist()
-    assert {row["fix"] for row in problems if "comm-slows-compute" in row["message"]} == {
-        fix.removesuffix(": nsyspipe diff")
-    }
+    fixes = {row["fix"] for row in problems if "comm-slows-compute" in row["message"]}
+    assert fixes == {fix.removesuffix(": nsyspipe diff")}

@@ -15,9 +15,7 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import per_step
 from nsyspipe.errors import DatasetError
 from nsyspipe.store.write import save
-from tests.build.nccl_layouts import NCCL_2_21
-from tests.build.trace import steady_rank
-from tests.comparison.conftest import STEPS
+from tests.comparison.conftest import STEPS, payload_run
 from tests.store.store_tools import places, unlisted
 
 # Two ranks, three steps: (compute, comm, copy, idle).
@@ -71,16 +69,10 @@ def test_steps_without_a_denominator_are_left_out_of_a_ratio(made):
 
 
 def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
-    fields = {"NCCL communicator ID": 7, "Message size [bytes]": 4096}
-    for rank in range(2):
-        builder = steady_rank(rank, version="3.25.0 2026.2.1 mfu").domain("NCCL", 1)
-        for step in range(4):
-            builder.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, NCCL_2_21)
-        builder.write(tmp_path / f"r_{rank}.sqlite")
-    table = StepTable(nsyspipe.load(tmp_path, jobs=1))
+    table = StepTable(payload_run(tmp_path / "run", 4096))
     # 60 ns on both ranks at once: 4096 bytes / 60 ns, times 2 (n - 1) / n = 1.
-    assert figures(table, "message_bytes") == [4096, 4096]
-    assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 2)
+    assert figures(table, "message_bytes") == [4096] * 4
+    assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 4)
 
 
 def test_a_run_of_one_rank_waits_for_nobody_and_without_a_common_step_has_no_figures(made):

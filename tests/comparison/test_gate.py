@@ -1,5 +1,7 @@
 """What makes a gate fail, and the thresholds that files set."""
 
+from functools import partial
+
 import pytest
 
 from nsyspipe.comparison import gate as module
@@ -68,7 +70,7 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(text):
 
 @pytest.mark.parametrize(("parse", "problem", "texts"), [
     (module.parse_min_effect, "no percentage", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]),
-    (module.parse_confidence, r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
+    (partial(module.check_confidence, name="--confidence"), r"between 0\.5 and 1", ["0.5", "1", "95", "95%", "", "nan", "-0.9"]),
 ])  # fmt: skip
 def test_what_is_no_percentage_and_a_confidence_out_of_range_are_refused(parse, problem, texts):
     for text in texts:

@@ -53,11 +53,9 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
     assert "Zellner" in found.method
 
 
-@pytest.mark.parametrize(
-    ("baseline", "candidate", "point"),
-    [([5] * 3, [6] * 4, 1), ([5] * 3, [5] * 4, 0), (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0)],
-    ids=["constant", "equal", "a trend against itself"],
-)
+@pytest.mark.parametrize(("baseline", "candidate", "point"), [
+    ([5] * 3, [6] * 4, 1), ([5] * 3, [5] * 4, 0), (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0),
+], ids=["constant", "equal", "a trend against itself"])  # fmt: skip
 def test_constant_and_equal_steps_give_a_point(baseline, candidate, point):
     result = difference(baseline, candidate)
     assert (result.delta, result.low, result.high) == (point, point, point)
@@ -80,12 +78,11 @@ def test_a_stall_does_not_hide_a_difference():
     assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
 
 
-@pytest.mark.parametrize(
-    ("baseline", "candidate", "reason"),
-    [([1], [1, 2, 3], "baseline: 1 step, needs 3"), ([1, 2, 3], [1, 2], "candidate: 2 steps, needs 3"),
-        ([], [1, 2, 3], "baseline: 0 steps, needs 3"), ([1], [1], "baseline and candidate: 1 step, needs 3"),
-        ([1], [1, 2], "baseline: 1 step, needs 3; candidate: 2 steps, needs 3")],
-)  # fmt: skip
+@pytest.mark.parametrize(("baseline", "candidate", "reason"), [
+    ([1], [1, 2, 3], "baseline: 1 step, needs 3"), ([1, 2, 3], [1, 2], "candidate: 2 steps, needs 3"),
+    ([], [1, 2, 3], "baseline: 0 steps, needs 3"), ([1], [1], "baseline and candidate: 1 step, needs 3"),
+    ([1], [1, 2], "baseline: 1 step, needs 3; candidate: 2 steps, needs 3"),
+])  # fmt: skip
 def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidate, reason):
     result = difference(baseline, candidate)
     assert result.undecided == reason
@@ -145,17 +142,14 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
 # The ratio of means.
 
 
-@pytest.mark.parametrize(
-    ("reference", "run", "half"),
-    [
-        (([200] * 3,), ([100] * 4,), 0),
-        # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
-        # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
-        (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
-        # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
-        (([198, 200, 202],), ([96, 100, 104],), None),
-    ],
-)
+@pytest.mark.parametrize(("reference", "run", "half"), [
+    (([200] * 3,), ([100] * 4,), 0),
+    # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
+    # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
+    (([90] * 3, [110] * 3), ([45] * 3, [55] * 3), 4.302653 * math.sqrt(0.02)),
+    # Of independent steps the error is sqrt(17e-4 / 3), t = 3.1824; steps alike by 0.97 have a far larger one.
+    (([198, 200, 202],), ([96, 100, 104],), None),
+])  # fmt: skip
 def test_speedup_by_hand(reference, run, half):
     result = ratio_of_means(captures(*reference), captures(*run))
     assert result.ratio == 2
@@ -166,12 +160,9 @@ def test_speedup_by_hand(reference, run, half):
         assert math.log(result.high / 2) == pytest.approx(half, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("reference", "run", "ratio"),
-    [([1, 2], [1, 1, 1], 1.5), ([], [1, 1, 1], None), ([0, 0, 0], [1, 1, 1], None)],
-)
-def test_a_speedup_of_too_few_steps_or_of_no_time_has_no_interval(reference, run, ratio):
-    assert ratio_of_means(captures(reference), captures(run)) == (ratio, None, None)
+@pytest.mark.parametrize(("reference", "ratio"), [([1, 2], 1.5), ([], None), ([0, 0, 0], None)])
+def test_a_speedup_of_too_few_steps_or_of_no_time_has_no_interval(reference, ratio):
+    assert ratio_of_means(captures(reference), captures([1, 1, 1])) == (ratio, None, None)
 
 
 def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
@@ -185,22 +176,20 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
 # What a difference is called.
 
 
-@pytest.mark.parametrize(
-    ("candidate", "better", "expected"),
-    [(102, "lower", "regression"), (98, "lower", "improvement"), (102, "higher", "improvement"),
-        (98, "higher", "regression"), (102, "neither", "change"), (101, "lower", NO_CHANGE), (100, "lower", NO_CHANGE)],
-)  # fmt: skip
+@pytest.mark.parametrize(("candidate", "better", "expected"), [
+    (102, "lower", "regression"), (98, "lower", "improvement"), (102, "higher", "improvement"),
+    (98, "higher", "regression"), (102, "neither", "change"), (101, "lower", NO_CHANGE), (100, "lower", NO_CHANGE),
+])  # fmt: skip
 def test_verdict_by_direction_and_size(candidate, better, expected):
     assert Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict == expected
 
 
 # What no interval excludes is not shown to be nothing; no regression passes, whatever else it is.
-@pytest.mark.parametrize(
-    ("delta", "half", "said", "passes"),
-    [(0.0, 1.9, NO_CHANGE, True), (0.0, 2.1, INCONCLUSIVE, False), (-1.0, 2.5, INCONCLUSIVE, True),
-        (1.0, 0.5, NO_CHANGE, True), (1.9, 0.5, INCONCLUSIVE, False), (3.0, 2.5, "regression", False),
-        (3.0, 3.5, INCONCLUSIVE, False), (-3.0, 2.5, "improvement", True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("delta", "half", "said", "passes"), [
+    (0.0, 1.9, NO_CHANGE, True), (0.0, 2.1, INCONCLUSIVE, False), (-1.0, 2.5, INCONCLUSIVE, True),
+    (1.0, 0.5, NO_CHANGE, True), (1.9, 0.5, INCONCLUSIVE, False), (3.0, 2.5, "regression", False),
+    (3.0, 3.5, INCONCLUSIVE, False), (-3.0, 2.5, "improvement", True),
+])  # fmt: skip
 def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
     point = difference([100] * 3, [100 + delta] * 3)
     found = replace(point, low=delta - half, high=delta + half)

@@ -192,8 +192,8 @@ def test_what_runs_beside_compute_and_signs_that_differ_are_said(compute, expose
 
 def test_a_gate_says_in_one_line_what_it_found_and_by_which_rule(change):
     passed, failed = (gate(change, fail_on) for fail_on in ("regression", "any-change"))
-    assert words.gate_text(passed) == "no regression of step_time by 2.0 % or more"
-    assert words.gate_text(failed) == "step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
+    assert words.gate_text(passed) == "no regression of median step_time by 2.0 % or more"
+    assert words.gate_text(failed) == "median step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
     # Whoever set it: an option, the file that what is of it names, or nobody.
     settings = GateSettings(
         min_effect=0.02, path=Path("x.toml").resolve(), from_file=frozenset({"min_effect"}), fail_on="regression"
@@ -246,7 +246,7 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
 def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
     judged = gate(change, "any-change")
     formats = words.difference_formats(change, judged, settings=GateSettings(path=Path("x.toml").resolve()))
-    why = "Gate failed: step_time improvement, 131.0 ms -> 101.0 ms"
+    why = "Gate failed: median step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(change, gate=judged)
     assert "Gate" not in text_of(change)
     page = formats["markdown"].text()

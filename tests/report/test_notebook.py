@@ -77,7 +77,7 @@ def test_a_notebook_says_what_commands_say_of_an_answer_and_of_findings():
     assert all(f"{finding.id}: {finding.action}" in shown for finding in told[:3])
     assert (f"and {n_findings - 3} more: .findings()" in shown) == (n_findings > 3)
     assert all(f"{one.share_text} " in shown and f" {one.likely} " in shown for one in told[:3])
-    assert "warning: the same capture is on both sides" in texts(nsyspipe.diff(run, run)._repr_html_())
+    assert "not comparable: the same capture is on both sides" in texts(nsyspipe.diff(run, run)._repr_html_())
     assert " more figures: .metrics" in texts(
         nsyspipe.diff(run, nsyspipe.load(SAMPLES / "ddp-4gpu-after_0.sqlite", jobs=1))._repr_html_()
     )
