@@ -26,6 +26,19 @@ from nsyspipe.model.table import Flags, Int32, Int64
 
 # Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
 _MOST_SUMS, _LEAST_GROUPS = 2**18, 8
+GRAPH, _NAMELESS = "CUDA graph", "(no name)"
+# Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
+LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # and from so many on
+MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
+_SAMPLE = 50_000  # so many kernels of a large report are compared
+MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
+NARROW_LINK, WIDE_LINK = 30e9, 300e9
+ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
+ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
+# The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
+_REACH = 3
+_ENOUGH = 3
+_LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
 
 
 @dataclass(frozen=True)
@@ -137,9 +150,6 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
     return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
-GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-
-
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int32]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
     by_id = {number: kernel_label(text) for number, text in names.items()} | {GRAPH_NAME_ID: GRAPH}
@@ -148,20 +158,6 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
     code = np.array([*(codes[text] for text in by_id.values()), codes[_NAMELESS]], np.int32)
     at = pc.index_in(pa.array(name_ids), value_set=pa.array(by_id.keys(), pa.int64()))
     return labels, code[pc.fill_null(at, len(by_id)).to_numpy()]
-
-
-# Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
-LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # and from so many on
-MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
-_SAMPLE = 50_000  # so many kernels of a large report are compared
-MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
-NARROW_LINK, WIDE_LINK = 30e9, 300e9
-ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
-ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
-# The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
-_REACH = 3
-_ENOUGH = 3
-_LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,18 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from nsyspipe.capture.status import facts, loaded_torch
 
+# What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
+CAPTURE_RANGE = "nsyspipe.capture"
+# How long the end of a capture waits for the device: when the loop has broken off; when nothing is known of the program.
+_SETTLE_S, _SETTLE_ALONE_S, _POLL_S = 5.0, 60.0, 0.001
+# How this process's capture stands: the handle is that of the capture's range without CUDA.
+_window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+# Steps of this process, over all its loops: a second epoch goes on counting, and with the capture.
+_progress = SimpleNamespace(n_begun=0, n_captured=0, is_open=False, is_done=False)
+_NO_ITEM: Any = object()
+
 
 class Backend(NamedTuple):
     """Functions that make ranges: `push` and `pop` on the calling thread's stack, `start` and `end` by a handle."""
@@ -40,14 +52,6 @@ def backend() -> Backend:
         nvtx = importlib.import_module("nvtx")
         return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
     return Backend(*[lambda *_: None] * 4)
-
-
-# What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
-CAPTURE_RANGE = "nsyspipe.capture"
-# How long the end of a capture waits for the device: when the loop has broken off; when nothing is known of the program.
-_SETTLE_S, _SETTLE_ALONE_S, _POLL_S = 5.0, 60.0, 0.001
-# How this process's capture stands: the handle is that of the capture's range without CUDA.
-_window = SimpleNamespace(is_open=False, has_cuda=False, handle=None)
 
 
 def start_capture(*, is_alone: bool = False) -> None:
@@ -132,10 +136,6 @@ def _tell_profiler(action: str) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-T = TypeVar("T")
-F = TypeVar("F", bound="Callable[..., Any]")
-
-
 class annotate:  # noqa: N801 - reads as the statement and the decorator that it is
     """A named NVTX range, as a context manager or a decorator; around what ``torch.compile`` makes, never inside of it.
 
@@ -203,11 +203,6 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
 
         wrapper = call_awaiting if inspect.iscoroutinefunction(function) else call
         return functools.wraps(function)(wrapper)  # type: ignore[return-value]
-
-
-# Steps of this process, over all its loops: a second epoch goes on counting, and with the capture.
-_progress = SimpleNamespace(n_begun=0, n_captured=0, is_open=False, is_done=False)
-_NO_ITEM: Any = object()
 
 
 def captured_steps(

@@ -25,6 +25,9 @@ _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 POLL_S, SIGNALLED = 0.1, 128
 # Between the polite signal and the last one, of nsys and of the program.
 GRACE_S, PROGRAM_GRACE_S = 10.0, 15.0
+# What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
+_OF_NSYS = ("nsys", "Qdstrm")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextlib.contextmanager
@@ -83,10 +86,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
-_OF_NSYS = ("nsys", "Qdstrm")
-
-
 def _processes() -> Iterator[tuple[int, str, int, int]]:
     """Yield every process, its state (a letter, Z for a zombie), parent and group; nothing where nobody tells."""
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -134,9 +133,6 @@ def wait_until(is_so: Callable[[], bool], most_s: float) -> bool:
     while not (is_it := is_so()) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return is_it
-
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Stop:

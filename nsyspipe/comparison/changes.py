@@ -59,6 +59,10 @@ _FINE, _FINE_UP_TO = Fraction(1, 1024), 2**42
 
 Means = dict[str, Fraction | None]
 Number = TypeVar("Number", float, Fraction)
+_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
+_LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
+# By phase and name: time and number per rank and step.
+Costs = dict[tuple[str | None, str], tuple[float, float]]
 
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
@@ -132,9 +136,6 @@ def _unit(whole: Fraction | None) -> Fraction:
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
-
-
-_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 
 
 def has_whole_graphs(run: Run) -> bool:
@@ -216,11 +217,6 @@ class StepTable:
             if rows.num_rows and not rows[name].null_count:
                 sums[name] = np.bincount(at, rows[name].to_numpy(), self.n_steps).astype(np.float64)
         return sums
-
-
-_LITTLE = 0.001  # of the step time: a change that is worth a line, however long the kernel is
-# By phase and name: time and number per rank and step.
-Costs = dict[tuple[str | None, str], tuple[float, float]]
 
 
 def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float) -> pa.Table:

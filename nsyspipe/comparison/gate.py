@@ -28,6 +28,14 @@ PASSED, FAILED, UNDECIDED = 0, 3, 4
 _GIVEN, _FIX = f"--fail-on {REGRESSION}", f"--fail-on {ANY_CHANGE}"
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
 _DECIDED = {REGRESSION: (REGRESSION, "no change", "improvement"), ANY_CHANGE: (*_FAILING[ANY_CHANGE], "no change")}
+DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
+DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
+_LEAST_CONFIDENCE = 0.5
+_PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
+_OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
+_NAME = b"nsyspipe"
+_LARGEST_FILE = 2**20
+_LARGEST_INTEGER = 2**63
 
 
 @dataclass(frozen=True)
@@ -75,12 +83,6 @@ def check_can_fail(fail_on: str, judged: Mapping[str, Better], given: str = _GIV
     if check_gate(fail_on) == REGRESSION and without:
         are = f"{', '.join(without)} {'is' if len(without) == 1 else 'are'} neither better lower nor higher"
         raise OptionError(given, f"can never fail: {are}", fix=fix)
-
-
-DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
-DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
-_LEAST_CONFIDENCE = 0.5
-_PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 
 
 def check_confidence(confidence: object, name: str = "", fix: str = "confidence=0.95") -> float:
@@ -137,12 +139,6 @@ def _number(value: object, *kinds: type) -> float:
         return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number, or a text
     except ValueError:
         return math.nan
-
-
-_OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
-_NAME = b"nsyspipe"
-_LARGEST_FILE = 2**20
-_LARGEST_INTEGER = 2**63
 
 
 @dataclass(frozen=True)

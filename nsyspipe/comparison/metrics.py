@@ -63,6 +63,10 @@ _WHY = {
     )
     for column in columns.split()
 }  # fmt: skip
+INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
+# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
+_FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
+_SIDES = ("baseline", "candidate")
 
 
 def per_step(table: StepTable, name: str) -> Float64 | str:
@@ -109,12 +113,6 @@ def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | Non
         return over.sum(axis=0) / float(len(over)), ones
     largest = over.max(axis=0).astype(np.float64)
     return (_NS_PER_S * ones, largest) if figure.unit == _RATE else (largest, ones)
-
-
-INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
-# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
-_FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
-_SIDES = ("baseline", "candidate")
 
 
 def of_captures(tables: Sequence[StepTable], name: str = DEFAULT_METRIC) -> tuple[list[Float64], str | None]:

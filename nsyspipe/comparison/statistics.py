@@ -36,6 +36,9 @@ _FINENESS = ((160, 12), (800, 36), (math.inf, 108))
 # What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
 # step of a side, to a third. Of fewer steps more correlations are left open, which is caution enough.
 _CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
+_MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
+_ROUNDS = 7
+_MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,11 +258,6 @@ def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, conf
     scaled = ([series.values * (1 / side.centre) for series in side.series] for side in (one, other))
     half = 0.0 if is_same else Interval(of_means(*map(Captures.of, scaled)), confidence).half
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half))
-
-
-_MOST_STEPS, _MOST_CAPTURES = 5000, 20  # nobody captures more for one answer
-_ROUNDS = 7
-_MARGIN = 0.95  # what more steps will show differs from what these show: aim a little higher
 
 
 @dataclass(frozen=True)

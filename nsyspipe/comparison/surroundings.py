@@ -47,6 +47,18 @@ _HIDDEN = "hmac:?"  # stands for a value of which nobody can tell whether it cha
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _IN_ALL = ("collectives", "collectives per step", "count")
 _TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
+MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
+MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
+BANDWIDTH, COMMAND = "bus bandwidth", "command"
+MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
+# Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
+_CAUSES = {
+    "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
+    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
+}  # fmt: skip
+_OF_ANY = {"torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
+# What, unit of numbers, before, after.
+Change = tuple[str, str | None, float | str | None, float | str | None]
 
 
 def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
@@ -197,20 +209,6 @@ def _straggler(table: StepTable) -> str | None:
         return f"node {late['node']}"
     named = list(late.get("held_up_ns_per_step_by_rank", ()))
     return f"rank{'s'[: len(named) > 1]} {', '.join(named)}" if named else NOBODY
-
-
-MEAN_MESSAGE, WAITED_FOR, NOBODY = "mean message of a collective", "the others wait for", "nobody"
-MAY_HAVE = ", which may have changed"  # behind a fact whose value is hidden
-BANDWIDTH, COMMAND = "bus bandwidth", "command"
-MARKED = 0.1  # of the larger side: from here on a change of a number may be the cause of another
-# Of each part of the step the topics, and single facts, that it may depend on; what any may depend on.
-_CAUSES = {
-    "compute": set[str](), "exposed_comm": {"collectives", "link", "stragglers", "NCCL"},
-    "exposed_memory": {"copies"}, "idle": {"CUDA graphs", "trace"},
-}  # fmt: skip
-_OF_ANY = {"torch", "CUDA", "driver", "commit", COMMAND, "hosts"}
-# What, unit of numbers, before, after.
-Change = tuple[str, str | None, float | str | None, float | str | None]
 
 
 class Cause(NamedTuple):

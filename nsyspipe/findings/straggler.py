@@ -40,6 +40,7 @@ _COMPARE_NODE = (
     "compare this node with the others: where its ranks read their data from, other work on its CPUs, its GPUs' clocks, "
     "its network"
 )
+_FAR = 2**62
 
 
 def straggler(evidence: Evidence) -> Answer:
@@ -273,9 +274,6 @@ def _excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
     """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
     own, others = (pc.mean(spent.filter(rows)).as_py() for rows in (is_own, pc.invert(is_own)))
     return 0.0 if own is None or others is None else own - others
-
-
-_FAR = 2**62
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ _ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
 _PART_OF_STEP = re.compile("|".join(PHASE_PATTERNS[phase].replace("(?i)", "") for phase in PHASES[:3]), re.IGNORECASE)
 _HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
+# In each table of a store the directory of a run begins so; the run's id follows.
+RUN_DIRECTORY = "run_id="
 
 
 def collective_of(name: str) -> str:
@@ -209,10 +211,6 @@ def bare_name(name: str) -> str:
 def decoded(name: str) -> str:
     """Return a file name as text: bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode("utf-8", "replace")
-
-
-# In each table of a store the directory of a run begins so; the run's id follows.
-RUN_DIRECTORY = "run_id="
 
 
 def table_of_store(path: Path) -> tuple[str, str] | None:

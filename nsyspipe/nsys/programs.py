@@ -40,6 +40,31 @@ _IMPORTER_PLACES = (
     "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
 )
 _MOST_BYTES, _CHUNK, _POLL_S, _PROGRAM_S = 1 << 20, 1 << 16, 0.02, 3.0
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
+_TELLING = re.compile(
+    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
+    re.IGNORECASE,
+)
+_PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
+_LONGEST_LINE = 200
+_CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
+_VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
+_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+# Where containers and distributions keep a library of their own.
+_NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
+# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
+_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
+_LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
+
+# The first start from a shared file system reads hundreds of megabytes.
+_ANSWER_S = 60.0
+_NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
+_TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
+_TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
+_OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
+# Of prctl(2). Processes that outlive those who started them are ended, or adopted.
+SET_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
 
 
 class Program(NamedTuple):
@@ -154,31 +179,12 @@ class Patience:
         return output.text if output is not None and output.status == 0 else ""
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
-_TELLING = re.compile(
-    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception|end of file|lost",
-    re.IGNORECASE,
-)
-_PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
-_LONGEST_LINE = 200
-
-
 def telling_lines(said: str, most: int) -> list[str]:
     """Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars."""
     lines = ["".join(filter(str.isprintable, _ESCAPES.sub("", one).strip())) for one in re.split(r"[\r\n]+", said)]
     lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
     telling = [line for line in lines if _TELLING.search(line)] or lines
     return list(dict.fromkeys(telling[-most:]))
-
-
-_CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
-_VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
-_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
-# Where containers and distributions keep a library of their own.
-_NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
-# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
-_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
-_LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -219,16 +225,6 @@ def installed(package: str) -> str | None:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):
         return None
-
-
-GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
-
-# The first start from a shared file system reads hundreds of megabytes.
-_ANSWER_S = 60.0
-_NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
-_TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
-_TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
-_OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
 
 
 def version_in(text: str) -> str | None:
@@ -318,10 +314,6 @@ def set_up_process() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # What is imported stays: to look through it for garbage, again and again, is a tenth of a small run.
     gc.set_threshold(200_000)
-
-
-# Of prctl(2). Processes that outlive those who started them are ended, or adopted.
-SET_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36
 
 
 def prctl() -> Callable[[int, int], object]:

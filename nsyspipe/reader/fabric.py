@@ -24,26 +24,6 @@ from nsyspipe.nsys.files import readable
 _LONGEST_LINE_BYTES = 65_536
 # Colours and cursor moves, window titles, and two-character sequences, in this order.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
-
-
-def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str, bool]]:
-    """Yield the first lines of a text file without escape codes, and of each whether neither begin nor end was cut off.
-
-    `InputError` if the file is missing, not readable or no ordinary file.
-    """
-    with readable(path):
-        if not stat.S_ISREG(path.stat().st_mode):
-            problem = "no ordinary file, where a text was needed"
-            raise InputError(decoded(str(path)), problem, fix="name the file itself")
-        with path.open("rb") as file:
-            was_whole = True
-            lines = iter(lambda: file.readline(_LONGEST_LINE_BYTES), b"")
-            for line in itertools.islice(lines, most):
-                is_whole = line.endswith(b"\n")
-                yield _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")), is_whole and was_whole
-                was_whole = is_whole
-
-
 _LONGEST_TEXT = 200
 # NCCL writes at most 1024 characters and a line end; a progress bar may stand before them.
 _LONGEST_LINE = 4096
@@ -75,6 +55,25 @@ _CONNECTED = re.compile(
 )
 _COUNTS = re.compile(r"(\d{1,6}) coll channels\b(?:.*?\b(\d{1,6}) nvls channels\b)?")
 _NVLS = re.compile(r"(?P<on>NVLS comm 0x|Connected NVLS tree)|NVLS multicast support is not available")
+_FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
+
+
+def printed_lines(path: Path, *, most: int | None = None) -> Iterator[tuple[str, bool]]:
+    """Yield the first lines of a text file without escape codes, and of each whether neither begin nor end was cut off.
+
+    `InputError` if the file is missing, not readable or no ordinary file.
+    """
+    with readable(path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            problem = "no ordinary file, where a text was needed"
+            raise InputError(decoded(str(path)), problem, fix="name the file itself")
+        with path.open("rb") as file:
+            was_whole = True
+            lines = iter(lambda: file.readline(_LONGEST_LINE_BYTES), b"")
+            for line in itertools.islice(lines, most):
+                is_whole = line.endswith(b"\n")
+                yield _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n")), is_whole and was_whole
+                was_whole = is_whole
 
 
 class Init(NamedTuple):
@@ -327,9 +326,6 @@ def _edges(of: Group) -> tuple[Edge, ...]:
         for (start, end), kinds in sorted(by_edge.items())
         if (best := kinds[min(kinds)])
     )
-
-
-_FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
 def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | None = None) -> NcclLog:

@@ -34,6 +34,12 @@ RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE
 # No session starts later (73 years after 1970), and differences of two starts do not overflow.
 _LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
+_COUNTED = (
+    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
+    versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
+    versions.GPU_METRICS,
+)  # fmt: skip
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 @dataclass(frozen=True)
@@ -217,14 +223,6 @@ def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     if not names or not report.has(versions.RUNTIME, "nameId"):
         return 0
     return report.count(versions.RUNTIME, f"nameId IN ({names})")
-
-
-_COUNTED = (
-    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
-    versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
-    versions.GPU_METRICS,
-)  # fmt: skip
-_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,30 @@ _POINTER, _REFERENCE, _ARRAY, _FIXED_ARRAY = 1 << 1, 3 << 2, 7 << 4, 1 << 4
 _POINTER_BYTES = 8
 
 _STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
+# Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were seen: so many payloads,
+# it seems. Whether the schema's high word is of its id or a flag is unknown: it counts only for ids that need it.
+HEADER = np.dtype(
+    [("n_payloads", "<u8"), ("schema", "<u4"), ("schema_high", "<u4"), ("n_payload", "<u8"), ("n_total", "<u8")]
+)
+
+# The spellings of each field, as `bare_name` gives them; the first that a layout has is read.
+_SPELLINGS = {
+    "comm_id": ("ncclcommunicatorid", "communicatorid", "commhash", "commid", "ncclcommid"),
+    "seq": ("seqnumber", "sequencenumber", "seq"),
+    "message_bytes": ("messagesizebytes", "messagebytes", "bytes"),
+    "count": ("count",),
+    "datatype": ("datatype",),
+    "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
+    "rank": ("rank", "commrank", "myrank"),
+}
+# Hash-like or free-running: any 64 bits. All others are counts, so a negative one is no value.
+_ANY_BITS = {"comm_id", "seq"}
+# Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
+_DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
+_LARGEST = np.iinfo(np.int64).max
+# A size is told as it is, or by a number of elements.
+_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
+_COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
 @dataclass(frozen=True)
@@ -145,29 +169,6 @@ def _shape(entry: Row, enums: Mapping[int, int]) -> tuple[int, int, str | None]:
     return size, size or 1, code
 
 
-# Each blob starts with this, which NVIDIA does not document. The first number is 1 in all that were seen: so many payloads,
-# it seems. Whether the schema's high word is of its id or a flag is unknown: it counts only for ids that need it.
-HEADER = np.dtype(
-    [("n_payloads", "<u8"), ("schema", "<u4"), ("schema_high", "<u4"), ("n_payload", "<u8"), ("n_total", "<u8")]
-)
-
-# The spellings of each field, as `bare_name` gives them; the first that a layout has is read.
-_SPELLINGS = {
-    "comm_id": ("ncclcommunicatorid", "communicatorid", "commhash", "commid", "ncclcommid"),
-    "seq": ("seqnumber", "sequencenumber", "seq"),
-    "message_bytes": ("messagesizebytes", "messagebytes", "bytes"),
-    "count": ("count",),
-    "datatype": ("datatype",),
-    "n_ranks": ("noofranks", "nranks", "numberofranks", "numranks"),
-    "rank": ("rank", "commrank", "myrank"),
-}
-# Hash-like or free-running: any 64 bits. All others are counts, so a negative one is no value.
-_ANY_BITS = {"comm_id", "seq"}
-# Of ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2.
-_DATATYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])
-_LARGEST = np.iinfo(np.int64).max
-
-
 class Fields(NamedTuple):
     """What each of some blobs holds."""
 
@@ -246,11 +247,6 @@ def _multiply(fields: Fields) -> None:
     is_valid &= fields.known["count"] & ~fields.known["message_bytes"] & (count <= _LARGEST // size)
     fields.values["message_bytes"][is_valid] = (count * size)[is_valid]
     fields.known["message_bytes"] |= is_valid
-
-
-# A size is told as it is, or by a number of elements.
-_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
-_COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
 class CommRank(NamedTuple):

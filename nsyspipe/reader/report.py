@@ -68,6 +68,25 @@ _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_
 VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
 NEWEST_TESTED = (3, 25)
+# A damaged file can also hold a name that is no text.
+_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
+_MOST_TEXT = 4  # numbers take more room as text than in the file
+
+# By kind of column its Arrow type, and the SQL of what it does not have.
+_TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
+_EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
+# What a process takes, and each row more at its peak (measured at ten million kernels); the least that one takes in the file.
+_LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
+_PROCESS_BYTES, _ROW_BYTES, _SMALLEST_ROW = 100 * 2**20, 70, 16
+_SHORTER = "capture fewer steps, or analyze it where there is more memory"
+_ZONE_ROWS = 4096
+# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
+_THREAD_BITS = _PID_BITS = 0xFFFFFF
+_CHUNK_ROWS = 65_536
+_Ids = TypeVar("_Ids", int, "Int64")
+
+# No clock reaches this (73 years), and no sum or difference of two such times overflows.
+TIME_LIMIT = 2**61
 
 
 def is_read(table: str) -> bool:
@@ -85,21 +104,6 @@ def version_numbers(schema_version: str | None) -> tuple[int, int]:
     """Return the first two numbers of an export schema version; zeros for none."""
     found = re.match(r"(\d+)\.(\d+)", schema_version or "")
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-# A damaged file can also hold a name that is no text.
-_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
-_MOST_TEXT = 4  # numbers take more room as text than in the file
-
-# By kind of column its Arrow type, and the SQL of what it does not have.
-_TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
-_EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
-
-
-# What a process takes, and each row more at its peak (measured at ten million kernels); the least that one takes in the file.
-_LARGE = (KERNEL, MEMCPY, MEMSET, RUNTIME, NVTX)
-_PROCESS_BYTES, _ROW_BYTES, _SMALLEST_ROW = 100 * 2**20, 70, 16
-_SHORTER = "capture fewer steps, or analyze it where there is more memory"
 
 
 @contextlib.contextmanager
@@ -258,9 +262,6 @@ def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
     return column
 
 
-_ZONE_ROWS = 4096
-
-
 @dataclass(frozen=True)
 class Zones:
     """Where in a table values lie, by every so many rows in order: nsys makes no indexes, and a pass takes its time."""
@@ -286,15 +287,6 @@ def machine_memory() -> int:
     with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
     return total + swap
-
-
-# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
-_THREAD_BITS = _PID_BITS = 0xFFFFFF
-_CHUNK_ROWS = 65_536
-_Ids = TypeVar("_Ids", int, "Int64")
-
-# No clock reaches this (73 years), and no sum or difference of two such times overflows.
-TIME_LIMIT = 2**61
 
 
 def process_of(global_tid: _Ids) -> _Ids:

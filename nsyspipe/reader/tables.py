@@ -36,6 +36,32 @@ _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = {StatementOptions.BATCH_ROWS.value: "16384"}
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
+# Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.
+_LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
+_ENTRIES = (
+    f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
+    "CAST(coalesce(rootpage, 0) AS INTEGER), "
+    f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT {_MOST_ENTRIES + 1}"
+)
+# Of each column of a table: table, name, whether it computes, length of its default value.
+_MOST_COLUMNS = 100_000
+_COLUMNS = (
+    "SELECT m.name, c.name, c.hidden, coalesce(length(c.dflt_value), 0) "  # noqa: S608
+    "FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c "
+    f"WHERE m.type = 'table' AND m.rootpage > 0 ORDER BY m.name, c.cid LIMIT {_MOST_COLUMNS + 1}"
+)
+_LONGEST_DEFAULT = 32
+
+# As SQLite writes it down, whatever the user wrote.
+_NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
+_STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
+_INTERNAL = "sqlite_"
+
+# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
+_FILE_HEADER = 100
+_INNER = (0x02, 0x05)
+# What lies between two pages is read with them if it is less than this; no more is read at once than that.
+_FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
 
 
 class _Connection(adbc_driver_manager.AdbcConnection):
@@ -150,34 +176,6 @@ def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...
 def quoted(name: str) -> str:
     """Return a name as SQL takes it, whatever is in it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-# Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.
-_LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
-_ENTRIES = (
-    f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
-    "CAST(coalesce(rootpage, 0) AS INTEGER), "
-    f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT {_MOST_ENTRIES + 1}"
-)
-# Of each column of a table: table, name, whether it computes, length of its default value.
-_MOST_COLUMNS = 100_000
-_COLUMNS = (
-    "SELECT m.name, c.name, c.hidden, coalesce(length(c.dflt_value), 0) "  # noqa: S608
-    "FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c "
-    f"WHERE m.type = 'table' AND m.rootpage > 0 ORDER BY m.name, c.cid LIMIT {_MOST_COLUMNS + 1}"
-)
-_LONGEST_DEFAULT = 32
-
-# As SQLite writes it down, whatever the user wrote.
-_NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
-_STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
-_INTERNAL = "sqlite_"
-
-# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
-_FILE_HEADER = 100
-_INNER = (0x02, 0x05)
-# What lies between two pages is read with them if it is less than this; no more is read at once than that.
-_FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
 
 
 class _Entry(NamedTuple):

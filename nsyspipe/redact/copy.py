@@ -85,6 +85,19 @@ graphics, video and Windows: D3D11_* D3D12_* DX12_* ETW_* GENERIC_EVENT* GPU_MEM
     TOTAL_BYTES_RESIDENT_IN_SEGMENT_EVENTS TRACE_PROCESS_EVENT_NVMEDIA
 nsys's own names of constants: ENUM_*
 """
+# Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
+_CHUNK_ROWS = 50_000
+# By what the header of an SQLite file says of its texts.
+_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
+# SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
+# flushing, of changing the size.
+_WRITE_ERRORS = {8, 13, 778, 1034, 1546}
+
+# Classes whose every place is worth a word.
+UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
+_HARDWARE = "serial numbers and places of hardware"
+_HARDWARE_COLUMNS = {"busLocation", "chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid"}
+_OTHER_COLUMNS = "columns that no answer needs"
 
 
 def _entries(text: str) -> dict[str, str]:
@@ -133,21 +146,6 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
                 raise in_place_of_a_table(path, table, "view")
         unknown = [table for table in report.tables if not is_known(base_name(table))]
         return host_of(report), {table: n for table in unknown if (n := report.count(table))}
-
-
-# Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
-_CHUNK_ROWS = 50_000
-# By what the header of an SQLite file says of its texts.
-_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
-# SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
-# flushing, of changing the size.
-_WRITE_ERRORS = {8, 13, 778, 1034, 1546}
-
-# Classes whose every place is worth a word.
-UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
-_HARDWARE = "serial numbers and places of hardware"
-_HARDWARE_COLUMNS = {"busLocation", "chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid"}
-_OTHER_COLUMNS = "columns that no answer needs"
 
 
 class Amount(NamedTuple):

@@ -29,6 +29,11 @@ _MOST_POSSIBLE = 1.5
 _SAME_WIDTH = 0.1
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
+# The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
+_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
+_LEAST_LEAD = 5
+# A link is the captured one when its bandwidth is within this of it.
+_SAME_LINK = 0.2
 
 
 class Contention(NamedTuple):
@@ -132,13 +137,6 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     elif is_measured:
         found = Slowing(ratio, assumed.delay_ns - in_operation)
     return found, is_measured
-
-
-# The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
-_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
-_LEAST_LEAD = 5
-# A link is the captured one when its bandwidth is within this of it.
-_SAME_LINK = 0.2
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 absent = "-"  # where nothing was recorded
 _MOST_DIGITS = 3
 POINTS = "points"  # what a difference of ratios is in
+# What the mean step time is the sum of.
+STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
 
 class Time(str):
@@ -170,10 +172,6 @@ def decimals(size: float, told_from: float | None = None) -> str:
         if float(text) and is_told:
             return text
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
-
-
-# What the mean step time is the sum of.
-STEP_PARTS = tuple(METRICS[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
 
 
 def metric_figure(name: str) -> Figure | None:

@@ -24,6 +24,19 @@ from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 from nsyspipe.run.sidecars import RunSidecars
 
+_DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
+_COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
+_WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
+# What communication that was not seen makes unknown: it may have counted as compute.
+_HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
+_HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_collectives", "comm_delay_ns")
+# What copies inside CUDA graphs that were captured as a whole make unknown.
+_DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
+_GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
+_SHOWN = 8
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
+_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
+
 
 @dataclass(frozen=True)
 class RunTables:
@@ -116,11 +129,6 @@ def merge(
     )
 
 
-_DERIVED = {"in_summary", "wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes", *schema.FIGURES_OF_RANKS}
-_COLUMNS = tuple(column for column in schema.STEPS.columns if column.name not in _DERIVED)
-_WINDOWS = TableSchema("windows", "Steps before selection.", schema.STEPS.key, _COLUMNS)
-
-
 def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
     """Give each rank its number and its steps', in ascending order; the one window of a run without steps is step 0."""
     steps = step_numbers([rank.process.members["number"] for rank in ranks])
@@ -164,14 +172,6 @@ def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_n
         }
         tables.append(schema.HOST_STEPS.table(columns))
     return _joined(tables, schema.HOST_STEPS)
-
-
-# What communication that was not seen makes unknown: it may have counted as compute.
-_HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
-_HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_collectives", "comm_delay_ns")
-# What copies inside CUDA graphs that were captured as a whole make unknown.
-_DTOD = "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"
-_GRAD_COPIES = "grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies"
 
 
 def _without(table: pa.Table, names: Iterable[str], hidden: Flags) -> pa.Table:
@@ -247,11 +247,6 @@ def _idle_calls(ranks: Ranks, steps: pa.Table, selection: Selection) -> pa.Table
     ordered = sorted((-total, call) for call, total in totals.items() if total)
     rows = [{"call": call, "blocked_ns_per_step": -total / chosen.num_rows} for total, call in ordered]
     return schema.IDLE_CALLS.from_rows(rows)
-
-
-_SHOWN = 8
-# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
-_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 
 
 def _of_reports(gathered: Gathered, names: Sequence[str], ranks: Ranks, *, is_hidden: bool) -> Iterator[Problem]:

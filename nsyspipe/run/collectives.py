@@ -27,6 +27,7 @@ NONE = -1  # of what is counted from 0
 _NOT_KNOWN_NS = 2**62  # a clock's error: nothing exceeds it
 # What is known of matched operations.
 _NEEDED = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant"
+_OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
 
 
 @dataclass(frozen=True)
@@ -399,9 +400,6 @@ def places_in_steps(across: CrossRank) -> Int64:
     at = pc.index_in(pa.array(rows.step[order]), value_set=pa.array(steps))
     seq[order] += np.append(n_matched, 0)[pc.fill_null(at, steps.size).to_numpy()]
     return seq
-
-
-_OF_STRAGGLERS = ("step", "rank", "collective", "comm_id", "wait_ns", "late_by_ns", "held_up_ns")
 
 
 def stragglers_table(

@@ -18,6 +18,13 @@ from nsyspipe.run.questions import NO, PARTLY, QUESTIONS, YES, Answer, Beside, E
 from nsyspipe.run.ranks import check_one_run, launcher_size, number_ranks, world_size
 from nsyspipe.run.workers import SerialExecutor, place_for, telling_shortage
 
+# What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
+_OF_DEVICE = {
+    "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
+    "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
+}  # fmt: skip
+_PER_RANK = {"steps", "phases"}  # what each rank has of its own; other counts add up
+
 
 @dataclass(frozen=True)
 class Capability:
@@ -131,13 +138,6 @@ def _capability(question: Question, reports: Sequence[Examined], beside: Beside,
     )
 
 
-# What changes in the answers of reports without any device activity: nothing of a device can be asked of them.
-_OF_DEVICE = {
-    "compute_and_comm", "launches", "copies", "gpu_model", "nccl_ranges", "message_bytes", "idle_causes",
-    "kernel_shapes", "cuda_graphs", "gpu_metrics", "link",
-}  # fmt: skip
-
-
 def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
     """Return what a report without device activity has for one question, of which its rule knows nothing."""
     # Where no GPU was to be traced, no fix of a capture helps.
@@ -151,9 +151,6 @@ def _of_host(name: str, answer: Answer, report: Examined) -> Answer:
     if report.was_left_out:
         return Answer(NO, text="captured without a GPU")
     return Answer(NO, text="no GPU activity" if answer.status == YES else answer.text, fix=fix)
-
-
-_PER_RANK = {"steps", "phases"}  # what each rank has of its own; other counts add up
 
 
 def _words(answers: Sequence[Answer], n_ranks: Sequence[int] | None = None) -> str:

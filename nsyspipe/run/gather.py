@@ -41,6 +41,9 @@ from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.step_sources import ProcessSteps, process_steps
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
 
+_MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
+P = TypeVar("P", ProcessDigest, HostDigest)
+
 
 @dataclass(frozen=True)
 class ReportDigest:
@@ -132,9 +135,6 @@ def digest_report(
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(*capture.problems, *(one for _, problems in digested for one in problems)),
     )
-
-
-_MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
 
 
 @dataclass(frozen=True)
@@ -285,9 +285,6 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     problem, found = "matches no NVTX range, needed for steps", shown or "no NVTX ranges at all"
     fix = f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'"
     return OptionError(f"--step {pattern!r}", problem, found=found, fix=fix)
-
-
-P = TypeVar("P", ProcessDigest, HostDigest)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from nsyspipe.run.process import ProcessDigest
 from nsyspipe.run.workers import SerialExecutor, jobs_for, place_for, telling_shortage
 
 Result = tuple[int, pa.Table, pa.Table]
+# Holds no time, and leaves the hull with another span as that is.
+_NOTHING = (NEVER, -NEVER)
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,6 @@ def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: 
         rows = np.flatnonzero(is_step & (code == families.names.index(family)))
         rows = rows[outermost(starts[rows], ends[rows])]  # of equal ones the one that was taken
     return Members(rank.thread_id, rows, rank.starts, rank.ends)
-
-
-# Holds no time, and leaves the hull with another span as that is.
-_NOTHING = (NEVER, -NEVER)
 
 
 def run_operations(

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 # A larger error of figures that compare device and host is told.
 _LARGE_SPAN_NS = 1_000_000
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
+# Of a report without device activity: the processes with ranges of their own, each with its families.
+Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 
 @dataclass(frozen=True)
@@ -320,10 +322,6 @@ def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Rec
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
     return pa.concat_tables(tables).combine_chunks()  # a chunk takes more memory than its few rows
-
-
-# Of a report without device activity: the processes with ranges of their own, each with its families.
-Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 
 def host_candidates(ranges: pa.Table, families: TextFamilies) -> Hosts:

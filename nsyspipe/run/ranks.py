@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9
 _SHOWN = 4
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
+# What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
+_Identity: TypeAlias = "tuple[ReportDigest, object, object, str]"
+_ENVIRONMENT = "env:"
+_SHOWN_NAMES = 8
+_MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
 def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> None:
@@ -67,10 +72,6 @@ def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
     is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
     may_meet = first.has_communication and second.has_communication
     return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
-
-
-# What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
-_Identity: TypeAlias = "tuple[ReportDigest, object, object, str]"
 
 
 def _identities(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSidecars) -> Iterator[_Identity]:
@@ -160,9 +161,6 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
         return True
     ids = [{_text(digests[at], name) for at in used} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
     return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
-
-
-_ENVIRONMENT = "env:"
 
 
 def number_ranks(
@@ -326,10 +324,6 @@ def _map_keys(path: Path, pid: int | None) -> list[str]:
 
     names = [*tails(path), path.stem, str(path), *tails(path.with_suffix(EXPORT_SUFFIX))]
     return names if pid is None else [f"{name}:{pid}" for name in names]
-
-
-_SHOWN_NAMES = 8
-_MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
 
 
 def parse_rank_map(given: str | Mapping[str, int] | None) -> dict[str, int] | None:

@@ -47,6 +47,8 @@ _FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "d
 _LOOK_FOR_PARENT_MS = 1000
 _LAST_WORDS_S = 5.0
 _FEWER = "-j 1"
+# Below this many bytes per extra process, starting it costs more than it saves.
+_WORTH_A_PROCESS = 96 * 2**20
 
 
 class Workers(ThreadPoolExecutor):
@@ -215,10 +217,6 @@ class _NoOtherFrames:
             message = f"{name} is kept out of this process"
             raise ModuleNotFoundError(message, name=name)
         return None
-
-
-# Below this many bytes per extra process, starting it costs more than it saves.
-_WORTH_A_PROCESS = 96 * 2**20
 
 
 class SerialExecutor(Executor):

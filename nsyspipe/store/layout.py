@@ -43,6 +43,16 @@ _KINDS = {
     stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK, stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
 }  # fmt: skip
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
+HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
+PART = "part-0.parquet"
+_RUN, _SUFFIX = "run_id", ".parquet"
+RUNS_FILE = f"runs{_SUFFIX}"
+_LONGEST = 100
+RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
+FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
+# DuckDB takes more for a date than Python does.
+_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
+_SHOWN = 6
 
 
 class NotPlainError(Exception):
@@ -140,18 +150,6 @@ class Directory(contextlib.AbstractContextManager["Directory"]):
 
 def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a device")
-
-
-HIDDEN, SWITCH, INDEX_FILE = ".nsyspipe", "switch", "index"
-PART = "part-0.parquet"
-_RUN, _SUFFIX = "run_id", ".parquet"
-RUNS_FILE = f"runs{_SUFFIX}"
-_LONGEST = 100
-RUN_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")  # that a run which is saved can have
-FILE_NAME = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")  # as `file_name` makes one
-# DuckDB takes more for a date than Python does.
-_DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
-_SHOWN = 6
 
 
 def file_name(table: str, rank: int | None = None) -> str:

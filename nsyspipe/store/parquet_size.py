@@ -26,6 +26,43 @@ _MOST_SHARED, _MOST_SHARING = 2**30, 100_000
 # Zstandard makes at most about this many bytes of one; Brotli, which is refused, many more.
 _LARGEST_EXPANSION = 40_000
 _CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
+# Of a column in a row group of a million rows there are some dozens.
+_MOST_PAGES = 10_000
+_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
+_DEEPEST = 8
+_LONG_LIST = 15
+_MOST_FIELDS = 32
+# Some dozens for each column of a million rows; many more would take long.
+_MOST_VALUES = 400_000
+_REPEATED = 2
+_PAGES = (0, 2, 3)  # data, dictionary, data of version 2
+
+# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of a struct or what is in a
+# list. Others may be of any kind, but for those of encryption and of other files, which are refused.
+_CHUNK: _Fields = {
+    1: _I32, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
+    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT), 9: ("pages", _I64, None), 10: _I64,
+    11: ("dictionary", _I64, None), 12: _STRUCT, 13: (None, _LIST, _STRUCT),
+}  # fmt: skip
+_COLUMN: _Fields = {1: None, 2: _I64, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
+_GROUP: _Fields = {
+    1: ("columns", _LIST, _COLUMN), 2: _I64, 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT), 5: _I64, 6: _I64, 7: _I16,
+}  # fmt: skip
+_ELEMENT: _Fields = {
+    **dict.fromkeys((1, 2, 6, 7, 8, 9), _I32), 3: ("repetition", _I32, None), 4: _BINARY, 5: ("children", _I32, None),
+    10: _STRUCT,
+}  # fmt: skip
+_FILE: _Fields = {
+    1: _I32, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
+    5: (None, _LIST, _STRUCT), 6: _BINARY, 7: (None, _LIST, _STRUCT), 8: None, 9: None,
+}  # fmt: skip
+_PAGE: _Fields = {
+    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _I32,
+    **dict.fromkeys((5, 6, 7, 8), _STRUCT),
+}  # fmt: skip
+_OPTIONAL = {"children", "dictionary", "repetition"}
 
 
 def check_size(file: BinaryIO) -> int:
@@ -105,45 +142,6 @@ def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[in
         at += reader.at + header["stored"]
         require(at <= end and header["type"] in _PAGES, "a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
-
-
-# Of a column in a row group of a million rows there are some dozens.
-_MOST_PAGES = 10_000
-_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
-_DEEPEST = 8
-_LONG_LIST = 15
-_MOST_FIELDS = 32
-# Some dozens for each column of a million rows; many more would take long.
-_MOST_VALUES = 400_000
-_REPEATED = 2
-_PAGES = (0, 2, 3)  # data, dictionary, data of version 2
-
-# Fields of structs by number: a kind, or the name that one is kept by, its kind, and the fields of a struct or what is in a
-# list. Others may be of any kind, but for those of encryption and of other files, which are refused.
-_CHUNK: _Fields = {
-    1: _I32, 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None), 5: ("values", _I64, None),
-    6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT), 9: ("pages", _I64, None), 10: _I64,
-    11: ("dictionary", _I64, None), 12: _STRUCT, 13: (None, _LIST, _STRUCT),
-}  # fmt: skip
-_COLUMN: _Fields = {1: None, 2: _I64, 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
-_GROUP: _Fields = {
-    1: ("columns", _LIST, _COLUMN), 2: _I64, 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT), 5: _I64, 6: _I64, 7: _I16,
-}  # fmt: skip
-_ELEMENT: _Fields = {
-    **dict.fromkeys((1, 2, 6, 7, 8, 9), _I32), 3: ("repetition", _I32, None), 4: _BINARY, 5: ("children", _I32, None),
-    10: _STRUCT,
-}  # fmt: skip
-_FILE: _Fields = {
-    1: _I32, 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
-    5: (None, _LIST, _STRUCT), 6: _BINARY, 7: (None, _LIST, _STRUCT), 8: None, 9: None,
-}  # fmt: skip
-_PAGE: _Fields = {
-    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: _I32,
-    **dict.fromkeys((5, 6, 7, 8), _STRUCT),
-}  # fmt: skip
-_OPTIONAL = {"children", "dictionary", "repetition"}
 
 
 class _Thrift:

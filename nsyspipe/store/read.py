@@ -31,6 +31,13 @@ _DIGEST_BYTES = 16
 # Smaller files are read sooner without threads.
 _LARGEST_ROW = 64 * 2**20
 _SMALL = 200_000
+# Sums and differences of what is smaller stay in 64 bits.
+LARGEST = 2**62
+_SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
+# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
+_LONGEST_JSON = 16 * 2**20
+_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
+_OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
 @dataclass(frozen=True)
@@ -262,15 +269,6 @@ def _conformed(path: Path, found: pa.Table, wanted: TableSchema, n_file: int) ->
             column = as_plain_text(column, n_file, may_be_shared=one.name == "ranks")
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
-
-
-# Sums and differences of what is smaller stay in 64 bits.
-LARGEST = 2**62
-_SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
-# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
-_LONGEST_JSON = 16 * 2**20
-_LIMITS = dict.fromkeys(("count", "bytes", "bytes/s"), (0, LARGEST)) | {"time": (-(2**61) // 1000, 2**61 // 1000)}
-_OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
 
 
 def _check_values(table: pa.Table, wanted: TableSchema) -> None:

@@ -28,6 +28,12 @@ from nsyspipe.version import __version__
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
+_ROWS_PER_GROUP = 1_000_000
+# What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
+_DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
+_OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
+# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
+_MOST_ADDED = 100
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
@@ -75,9 +81,6 @@ def _metrics(run: Run) -> pa.Table:
             value = pc.cast(table[one.name], FLOAT, safe=False)
             tables.append(METRICS.table(of_row | of_figure | {"value": value}))
     return nulls_first(pa.concat_tables(tables).combine_chunks(), METRICS.key)
-
-
-_ROWS_PER_GROUP = 1_000_000
 
 
 def save(
@@ -146,11 +149,6 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
     raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)
 
 
-# What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
-_DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
-_OF_PROCESS = ["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"]
-
-
 def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
     """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
     run_id = run.header.run_id
@@ -180,10 +178,6 @@ def _write(staged: Staged, name: str, table: pa.Table, rank: int | None = None) 
     with staged.tables.create(file) as opened:
         opened.write(content)
     return {file: digest_of(content)}
-
-
-# Runs that the index lacks, as of a store that was copied without it: more are left to the next save.
-_MOST_ADDED = 100
 
 
 def _update_index(store: Path, opened: Locked, staged: Staged, saved: pa.Table) -> None:

@@ -31,6 +31,13 @@ _LINKS = {
     "nvlink": "NVLink", "p2p": "P2P", "p2p_pcie": "P2P over PCIe", "shm": "host memory", "net": "network",
     None: NOT_RECORDED, "unknown": NOT_RECORDED,
 }  # fmt: skip
+FOLLOWED = shown("dashboard")
+_MOST_US = 253_402_300_799_999_999  # the end of the year 9999
+# The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
+STORE, DASHBOARD = "nsyspipe-store", "dashboard"
+
+_PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
+_ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
 def _gpu_name(run: Mapping[str, Any]) -> str:
@@ -111,9 +118,6 @@ def facets(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-FOLLOWED = shown("dashboard")
-
-
 def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
     """Return a figure of a row of `schema.RUNS` to nine digits; a damaged one, which no page can carry, is null."""
     value = run[figure.column]
@@ -127,9 +131,6 @@ def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
     if (figure.column == "wait_share" or figure.category == "hidden") and run["comm_share"] == 0:
         return "no communication"
     return NOT_RECORDED
-
-
-_MOST_US = 253_402_300_799_999_999  # the end of the year 9999
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -156,13 +157,6 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[dict[st
             "hint": row["first_action"], "page": pages.get(row["run_id"]),
         })  # fmt: skip
     return runs
-
-
-# The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
-STORE, DASHBOARD = "nsyspipe-store", "dashboard"
-
-_PARTS = ("board", "levels", "words", "axes", "pointer", "trend", "headline", "series", "filters", "table")
-_ROWS = 100  # as many as the table shows first: others are made when they come into view
 
 
 def dashboard_page(

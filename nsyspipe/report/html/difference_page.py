@@ -33,6 +33,8 @@ _SHORT = {
     PARTS: "Step time", _TIMELINES: "Timelines", METRICS: "Figures", KERNELS: "Kernels", CHANGES: "What else",
     _FORMULAS: "Definitions", _PROVENANCE: "Provenance",
 }  # fmt: skip
+# A part that a side did not record; and a colour that stands for no part.
+_REST, _NEUTRAL = "not split", "ink3"
 
 
 def difference_page(
@@ -91,10 +93,6 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
         tile("Change", row["delta"], delta_text(unit, row["delta"]), below),
         tile(sure, row["ci_low"], report.interval_text(row), "of the change", "none"),
     ]
-
-
-# A part that a side did not record; and a colour that stands for no part.
-_REST, _NEUTRAL = "not split", "ink3"
 
 
 def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:

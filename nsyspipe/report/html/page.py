@@ -27,6 +27,26 @@ LIBRARY = "echarts.min.js"
 _STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
 _SCRIPTS = ("format.js", "palette.js", "tooltip.js", "options.js", "zoom.js", "charts.js", "furniture.js")
+# Name of the meta element that says which run a page shows.
+RUN_ID = "nsyspipe-run-id"
+# A name may be megabytes long; nobody reads more of it than this.
+MOST_LETTERS = 400
+# Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+# The id of the run that a page shows; None if the file is no such page or cannot be read.
+run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
+_BLANK_LINES = re.compile(r"\n\s*\n+")
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
+# Words of an advice that are typed as they are: options, variables, functions and their arguments.
+_CODE = re.compile(
+    r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
+    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
+)
+# Longer than any sentence of ours.
+_MOST_SHOWN = 2000
+_LONG_CODE = 36  # letters; what is shorter fits a phone
+# Of the parts of a step: categories of the palette, and words.
+PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 
 @functools.cache
@@ -41,14 +61,6 @@ def csp(scripts: tuple[str, ...]) -> str:
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     allowed = f"script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-
-
-# Name of the meta element that says which run a page shows.
-RUN_ID = "nsyspipe-run-id"
-# A name may be megabytes long; nobody reads more of it than this.
-MOST_LETTERS = 400
-# Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
-_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
@@ -73,20 +85,6 @@ def _shown(value: object) -> object:
         has_parts = any(isinstance(one, str | dict | list | tuple) for one in value)
         return [_shown(one) for one in value] if has_parts else value
     return value
-
-
-# The id of the run that a page shows; None if the file is no such page or cannot be read.
-run_id_of_page = functools.partial(identity_of_page, name=RUN_ID)
-_BLANK_LINES = re.compile(r"\n\s*\n+")
-_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?B(?:/s)?|steps/s|points)(?!\w))")
-# Words of an advice that are typed as they are: options, variables, functions and their arguments.
-_CODE = re.compile(
-    r"(nvidia-smi topo -m|(?:nsys profile )?--[a-z][\w-]*(?:[= ][A-Z]+\b| -(?!\S))?(?:=[\w.,-]*\w)?|(?<![\w.])\.?[A-Za-z][\w.]*\([^()]*\)"
-    r"|\b[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+(?:=\w+(?::\w+)?)?\b)"
-)
-# Longer than any sentence of ours.
-_MOST_SHOWN = 2000
-_LONG_CODE = 36  # letters; what is shorter fits a phone
 
 
 def render(
@@ -162,10 +160,6 @@ class Chart:
     has_zoom: bool = False
     choices: Sequence[tuple[int, str]] = ()  # steps that it can show, and words; the first is drawn
     n_more: int = 0  # ranks that it shows when asked to
-
-
-# Of the parts of a step: categories of the palette, and words.
-PART_LEGEND = tuple((part.category or "", part.short) for part in STEP_PARTS)
 
 
 # What a section is called that begins with a block; None, as of any other block, if none does.

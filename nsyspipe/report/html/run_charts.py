@@ -34,6 +34,13 @@ _SUMMED = (
 # From so many columns on a chart can be zoomed; so many ranks have a column of their own in the table; and from so many
 # sizes of messages on speeds are drawn over them.
 _ZOOMED_FROM, _RANK_COLUMNS, _SIZES = 12, 8, 3
+# More columns than that are narrower than a pixel or two.
+MOST_COLUMNS = 400
+_DOTS = 16  # of the ranks of a step
+# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
+MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
+_KIND = ["seq", "collective"]
+_MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
 def legend(rows: Iterable[Mapping[str, int]], *, has_comm: bool) -> list[tuple[str, str]]:
@@ -101,11 +108,6 @@ def rank_chart(
     colours = [*legend((row["parts"] for row in drawn), has_comm=has_comm), *thin]
     height, table = 36 + 46 * len(drawn), table_of(label, rows, fields, table_note(len(rows), n_ranks))
     return Chart("step-bars", "Time", label, height, data, table, caption, colours)
-
-
-# More columns than that are narrower than a pixel or two.
-MOST_COLUMNS = 400
-_DOTS = 16  # of the ranks of a step
 
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
@@ -213,12 +215,6 @@ def collective_facts(collectives: pa.Table, step: int) -> dict[str, list[float |
         about = facts.setdefault(str(row["seq"]), [row["message_bytes"], row["busbw_bytes_per_s"], None])
         about[2] = row["rank"] if row["late_by_ns"] else about[2]
     return facts
-
-
-# Columns of a chart (a step may have thousands of short ones); rows of medians, of longer runs steps taken evenly.
-MOST_COLLECTIVES, _MOST_ROWS, _SHOWN_WAITS = 240, 400_000, 10
-_KIND = ["seq", "collective"]
-_MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
 class Medians(NamedTuple):

@@ -29,6 +29,29 @@ from nsyspipe.report.verdict import gain_text, verdict
 from nsyspipe.run.run import Run
 from nsyspipe.version import __version__
 
+_SCRIPTS = (
+    "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
+)  # fmt: skip
+# Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
+_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
+_LISTED = 64  # ranks of a table, and hosts
+_FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
+_MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
+_IDLE_MEANINGS = {
+    "input": "the host was in the data phase, or between two steps",
+    "launch": "the host launched late, for any other reason",
+    "blocked": "the host was blocked in a synchronisation or memory call",
+    "dependency": "launched in time: waited for another stream, or for the device to start it",
+    "unknown": "no launch was recorded",
+}
+_ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
+_DEFINED = (
+    "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
+)  # fmt: skip
+_DEFINITION = [Field(name, kind=kind) for name, kind in (
+    ("column", "name"), ("unit", "text"), ("meaning", "prose"), ("source", "prose"),
+)]  # fmt: skip
+
 
 class Findings(NamedTuple):
     """What to change by cause, each with its bound and its evidence."""
@@ -42,15 +65,6 @@ class Details(NamedTuple):
     name: str
     about: str
     table: Table
-
-
-_SCRIPTS = (
-    "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
-)  # fmt: skip
-# Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
-_SHOWN_RANKS, _TIMELINE_RANKS, _SHOWN_COSTS, _SHOWN_CALLS = 12, 8, 15, 8
-_LISTED = 64  # ranks of a table, and hosts
-_FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 
 
 def run_page(run: Run, top: int | None = None) -> str:
@@ -269,9 +283,6 @@ def _timeline(run: Run, first: Sequence[int], listed: Sequence[int]) -> Iterator
     yield replace(chart, choices=choices, n_more=n_kept - data["n_shown"])
 
 
-_MOST_READ = 2_000_000  # kernels: nobody waits minutes for a second timeline
-
-
 def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
     """Return the slowest and the fastest step of the figures as `timeline_data`, as far as there is room and they were saved."""
     room, steps = MOST_BARS - n_bars(data), []
@@ -290,15 +301,6 @@ def _other_steps(run: Run, data: Mapping[str, Any], first: Sequence[int]) -> lis
         if step is not None and (room := room - n_bars(step)) >= 0:
             steps.append((what, step))
     return steps
-
-
-_IDLE_MEANINGS = {
-    "input": "the host was in the data phase, or between two steps",
-    "launch": "the host launched late, for any other reason",
-    "blocked": "the host was blocked in a synchronisation or memory call",
-    "dependency": "launched in time: waited for another stream, or for the device to start it",
-    "unknown": "no launch was recorded",
-}
 
 
 def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
@@ -342,9 +344,6 @@ def idle_table(summary: Mapping[str, Any], unseen: str = "") -> Table | None:
     return table_of("Idle by cause, mean per step", rows, fields, note, is_close=True) if rows else None
 
 
-_ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
-
-
 def link_table(links: pa.Table) -> Table | None:
     """Return the edges between ranks, those that are alike in one row; None where nothing is known of them."""
     groups: dict[tuple[Any, ...], list[str]] = {}
@@ -368,14 +367,6 @@ def nccl_rows(nccl: NcclFacts) -> list[tuple[str, str]]:
     """Return what NCCL says of itself, as pairs."""
     nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
     return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
-
-
-_DEFINED = (
-    "summary", "steps", "phases", "collectives", "stragglers", "traffic", "kernels", "costs", "idle_calls", "links", "findings", "timeline",
-)  # fmt: skip
-_DEFINITION = [Field(name, kind=kind) for name, kind in (
-    ("column", "name"), ("unit", "text"), ("meaning", "prose"), ("source", "prose"),
-)]  # fmt: skip
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:

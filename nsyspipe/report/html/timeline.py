@@ -19,6 +19,19 @@ _UNTOLD = "untold"  # the lane ``compute`` of a rank where some of it may be com
 MOST_BARS = 24_000
 _NONE = -1
 _LEAST_STRETCH = 0.01  # of the step: what is shorter is no reason for its length
+# Lane, its category of the palette, and words.
+_LEGEND = (
+    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("comm", "hidden", "communication beside compute"),
+    ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
+    ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
+    ("phase", "backward", "phases, as the device ran them"),
+)  # fmt: skip
+# Heading, lane, and the column of `steps` that is null where the lane was not recorded.
+_BUSY = (
+    ("compute, busy", "compute", "compute_ns"), ("communication, busy", "comm", "comm_ns"),
+    ("exposed of it", "exposed", "exposed_comm_ns"), ("waiting in it", "wait", "wait_ns"),
+    ("copies, busy", "memory", "exposed_memory_ns"),
+)  # fmt: skip
 
 
 def timeline_data(
@@ -110,27 +123,10 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     return bars | {column: values.to_pylist() for column, values in known.items() if not values.null_count}
 
 
-# Lane, its category of the palette, and words.
-_LEGEND = (
-    ("compute", "compute", "compute"), (_UNTOLD, _UNTOLD, "kernels: which of them communicate is not known"), ("comm", "hidden", "communication beside compute"),
-    ("comm", "exposed", "exposed communication"), ("comm", "waiting", "waiting in it"), ("comm", "transfer", "transfer"),
-    ("memory", "copies", "copies"), ("launch", "launch", "launched, not yet started"),
-    ("phase", "backward", "phases, as the device ran them"),
-)  # fmt: skip
-
-
 def lane_legend(ranks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the lanes that are drawn of any of the ``ranks`` of a timeline: category of the palette, and words."""
     lanes = {lane for rank in ranks for lane in rank["lanes"]}
     return [(category, words) for lane, category, words in _LEGEND if lane in lanes]
-
-
-# Heading, lane, and the column of `steps` that is null where the lane was not recorded.
-_BUSY = (
-    ("compute, busy", "compute", "compute_ns"), ("communication, busy", "comm", "comm_ns"),
-    ("exposed of it", "exposed", "exposed_comm_ns"), ("waiting in it", "wait", "wait_ns"),
-    ("copies, busy", "memory", "exposed_memory_ns"),
-)  # fmt: skip
 
 
 def timeline_table(
