@@ -1,5 +1,6 @@
 """Blocks for the terminal: as wide as it is, in its colours."""
 
+import io
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
@@ -32,9 +33,14 @@ _TWO_TILES = 79  # so wide are two key figures beside each other
 
 def as_text(parts: Iterable[blocks.Block], console: Console) -> str:
     """Write blocks for a console, at most `MAX_WIDTH` columns wide, without the spaces that fill lines up."""
-    with console.capture() as captured:
-        console.print(Group(*(_drawn(block, console.width) for block in parts)), width=MAX_WIDTH)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    file, stream = io.StringIO(), console.file
+    page = Group(*(_drawn(block, console.width) for block in parts))
+    try:
+        console.file = file  # a capture would write to the stream, which may take nothing
+        console.print(page, width=MAX_WIDTH)
+    finally:
+        console.file = stream
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
 def _apart(content: RenderableType) -> Padding:
