@@ -202,13 +202,10 @@ def table(rows: Sequence[Measured]) -> str:
             words += [f"refused: {one.refused}", "", f"{one.measured_ns / 1e6:.2f}", "", "", ""]
         else:
             words += [
-                f"{one.predicted_ns / 1e6:.2f}",
-                f"{one.low_ns / 1e6:.2f} to {one.high_ns / 1e6:.2f}",
-                f"{one.measured_ns / 1e6:.2f}",
-                f"{100 * one.error:+.2f}",
-                "yes" if one.is_inside else "NO",
+                f"{one.predicted_ns / 1e6:.2f}", f"{one.low_ns / 1e6:.2f} to {one.high_ns / 1e6:.2f}",
+                f"{one.measured_ns / 1e6:.2f}", f"{100 * one.error:+.2f}", "yes" if one.is_inside else "NO",
                 f"{100 * one.half_width:.1f}",
-            ]
+            ]  # fmt: skip
         lines.append(f"| {' | '.join(words)} |")
     answered = [one for one in rows if one.predicted_ns is not None]
     errors = [abs(one.error) for one in answered]

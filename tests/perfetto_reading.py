@@ -155,15 +155,11 @@ class ReadTrace:
             names = self._names[sequence]
             (category,) = event.category_iids
             found = Slice(
-                start=time,
-                end=-1,
-                name=names["event_names"][event.name_iid],
+                start=time, end=-1, name=names["event_names"][event.name_iid],
                 category=names["event_categories"][category],
-                notes=dict(_note(note, names) for note in event.debug_annotations),
-                flows=list(event.flow_ids),
-                depth=len(stack),
-                parent=stack[-1] if stack else None,
-            )
+                notes=dict(_note(note, names) for note in event.debug_annotations), flows=list(event.flow_ids),
+                depth=len(stack), parent=stack[-1] if stack else None,
+            )  # fmt: skip
             assert len(found.notes) == len(event.debug_annotations)
             track.slices.append(found)
             stack.append(found)

@@ -196,16 +196,12 @@ def test_who_was_kept_waiting_by_another_stage_is_late_for_that() -> None:
     late = {1: (0, 0, 80, 95), 2: (0, 0, 60, None)}
     rows += [
         {
-            "step": step,
-            "rank": rank,
-            "collective": "all_reduce",
-            "comm_id": f"data {rank % 2}",
-            "late_by_ns": ns,
+            "step": step, "rank": rank, "collective": "all_reduce", "comm_id": f"data {rank % 2}", "late_by_ns": ns,
             "held_up_ns": ns,
         }
         for step, of_ranks in late.items()
         for rank, ns in enumerate(of_ranks)
-    ]
+    ]  # fmt: skip
     found = own_lateness(schema.COLLECTIVES.from_rows(rows))
     assert found["inherited_ns"].to_pylist() == [0, 0, 90, 0, 0, 0, 0, 0]
     assert found["late_by_ns"].to_pylist() == found["held_up_ns"].to_pylist() == [0, 0, 0, 95, 0, 0, 60, None]

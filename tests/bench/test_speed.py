@@ -245,14 +245,9 @@ def test_speed_of_matching_clocks_and_waiting(shown):
     seconds = min(_timed(across) for _ in range(3))
     offsets, found = across()
     run = CrossRank(
-        (),
-        tuple(offsets),
-        rows,
-        np.full(len(rows.communicators), N_RANKS),
-        found,
-        (),
+        (), tuple(offsets), rows, np.full(len(rows.communicators), N_RANKS), found, (),
         np.ones(len(rows.communicators), np.bool_),
-    )
+    )  # fmt: skip
     chosen = np.unique(rows.step)
     table = collectives_table(run, range(N_RANKS), chosen)
     table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))

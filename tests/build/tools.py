@@ -38,6 +38,21 @@ def figures(run, *, rank=0, step=1):
     return {name: row[name] for name in STEADY}
 
 
+def numbered(run, column):
+    """Return rank by another column of the ranks, and where ranks are from."""
+    (source,) = set(run.ranks["rank_source"].to_pylist())
+    return dict(zip(run.ranks[column].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
+
+
+def rows(table, *names):
+    """Return some columns of a table, as a tuple per row."""
+    return [tuple(row[name] for name in names) for row in table.to_pylist()]
+
+
+def rows_of(table, rank):
+    return [row for row in table.to_pylist() if row["rank"] == rank]
+
+
 def codes(run):
     """Return the codes of all problems, each once, sorted."""
     return sorted(set(run.problems["code"].to_pylist()))
@@ -91,6 +106,12 @@ def one_report(first, *others):
         for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
             first.rows.setdefault(table, []).extend(other.rows.get(table, []))
     return first
+
+
+def query(path, statement):
+    """Return the rows that a statement reads from a report."""
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(statement).fetchall()
 
 
 def edit(path, *statements):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
+from tests.build.programs import is_running
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 
 
@@ -120,13 +121,6 @@ def started_export(variables, folder, tmp_path, *arguments):
     return process
 
 
-def runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "sent"), [("convert", signal.SIGTERM), ("analyze", signal.SIGINT)])
 def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent):
@@ -138,7 +132,7 @@ def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, too
     assert (process.returncode, output, errors) == (128 + sent, "", "")
     assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
     assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
-    assert not runs(int(child.read_text()))
+    assert not is_running(int(child.read_text()))
 
 
 @pytest.mark.slow

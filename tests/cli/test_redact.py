@@ -4,14 +4,12 @@ import json
 import os
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 from nsyspipe.errors import OutputError
 from nsyspipe.redact.redact import Place, staged
-from tests.build.tools import edit
+from tests.build.tools import edit, query
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -48,11 +46,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def hosts(path):
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV").fetchall()
-
-
+HOSTS = "SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"
 BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 
 
@@ -60,7 +54,7 @@ def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports,
     text = redacted(reports, tmp_path / "out")
     lines = text.splitlines()
     assert names(tmp_path / "out") == BOTH
-    assert hosts(tmp_path / "out" / "ddp_1.sqlite") == [("Hostname", "host-1")]
+    assert query(tmp_path / "out" / "ddp_1.sqlite", HOSTS) == [("Hostname", "host-1")]
     assert lines[0] == f"2 reports redacted into {tmp_path / 'out'} (2 hosts renamed)"
     removed = lines[lines.index("Removed") + 1 : lines.index("Kept") - 1]
     table = [re.split(r"  +", line.strip()) for line in removed]
@@ -79,7 +73,7 @@ def test_one_report_becomes_one_file_whose_host_is_host_0_whatever_its_name(repo
         text = redacted(report, tmp_path / f"copy of {name}")
     finally:
         os.umask(before)
-    assert hosts(tmp_path / f"copy of {name}") == [("Hostname", "host-0")]
+    assert query(tmp_path / f"copy of {name}", HOSTS) == [("Hostname", "host-0")]
     assert "redact the reports of several hosts in one call" in text
     assert "1 report redacted" in text
     # Copies are readable as other new files are.
@@ -149,7 +143,7 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
     assert not is_copy_there or copy.read_text() == "mine"
     redacted(reports / "ddp_0.sqlite", copy, "--force")
     assert names(copy.parent) == ["copy.sqlite"]
-    assert hosts(copy) == [("Hostname", "host-0")]
+    assert query(copy, HOSTS) == [("Hostname", "host-0")]
 
 
 def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path):

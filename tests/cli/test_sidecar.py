@@ -26,13 +26,10 @@ def capture(folder, **more):
     place = Place(str(folder / "ddp"))
     write_sidecar(place.file(TOPOLOGY_SUFFIX), TOPOLOGY)
     document = sidecar_document(
-        place,
-        command=["torchrun", "train.py", "--api-key", SECRET],
+        place, command=["torchrun", "train.py", "--api-key", SECRET],
         ranks=[CapturedRank(at, pid=1000 + at, report=f"ddp_{at}", status=0) for at in (0, 1)],
-        environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET},
-        surroundings=HOST,
-        world_size=2,
-    )
+        environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET}, surroundings=HOST, world_size=2,
+    )  # fmt: skip
     # The session of `steady_rank` began then.
     write_sidecar(place.file(), document | {"captured_at_utc": "2001-09-09T01:46:40Z"} | more)
     return folder

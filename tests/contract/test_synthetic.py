@@ -1,13 +1,12 @@
 """Generated runs are what the benchmarks take them for: their collectives match and end together."""
 
-import sqlite3
 from collections import Counter, defaultdict
-from contextlib import closing
 from itertools import pairwise
 
 import pytest
 
 from tests.build.synthetic import clock_errors, generate
+from tests.build.tools import query
 
 N_RANKS, N_KERNELS, N_STEPS = 2, 2000, 4
 COLLECTIVES = """
@@ -27,21 +26,16 @@ def paths(tmp_path_factory):
     return [generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS) for rank in range(N_RANKS)]
 
 
-def rows(path, query):
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute(query).fetchall()
-
-
 def collectives(path, error):
     """Return start and end by (step, name, stream) in order, on one clock for all ranks."""
     found = defaultdict(list)
-    for step, name, stream, start, end in rows(path, COLLECTIVES):
+    for step, name, stream, start, end in query(path, COLLECTIVES):
         found[step, name, stream].append((start - error, end - error))
     return found
 
 
 def test_every_rank_has_the_same_collectives_in_each_step(paths):
-    first, second = (Counter(row[:3] for row in sorted(rows(path, COLLECTIVES))) for path in paths)
+    first, second = (Counter(row[:3] for row in sorted(query(path, COLLECTIVES))) for path in paths)
     assert first == second
     assert {step for step, _, _ in first} == {f"step {i}" for i in range(N_STEPS)}
     assert 0.06 < first.total() / N_KERNELS < 0.10
@@ -58,7 +52,7 @@ def test_collectives_end_together_after_the_last_rank_has_arrived(paths):
 
 
 def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(paths):
-    times = rows(
+    times = query(
         paths[1],
         "SELECT r.start, r.end, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k "
         "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) ORDER BY k.rowid",
@@ -67,5 +61,5 @@ def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(
     assert all(before[1] <= after[0] for before, after in pairwise(times))
     assert all(called < returned < start < end for called, returned, start, end in times)
     # A stream runs one kernel at a time.
-    times = rows(paths[0], "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
+    times = query(paths[0], "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
     assert all(before[2] <= after[1] for before, after in pairwise(times) if before[0] == after[0])

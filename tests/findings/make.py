@@ -91,14 +91,12 @@ def traffic(role, collective, *by_rank, comm_id=None, calls=1.0, n_bytes=None):
     """Return the traffic of one use, a row per rank of (exposed, waiting): waiting of a pipeline is its bubble."""
     figures = [
         {
-            "exposed_ns_per_step": exposed,
-            "comm_ns_per_step": exposed,
-            "wait_ns_per_step": wait,
+            "exposed_ns_per_step": exposed, "comm_ns_per_step": exposed, "wait_ns_per_step": wait,
             "bubble_ns_per_step": None,
         }
         | ({"wait_ns_per_step": None, "bubble_ns_per_step": wait} if role == "pipeline" else {})
         for exposed, wait in by_rank
-    ]
+    ]  # fmt: skip
     ranks = ",".join(map(str, range(len(by_rank))))
     common = {"communicator": comm_id or f"{collective}/0", "collective": collective, "role": role, "ranks": ranks}
     common |= {"calls_per_step": calls, "bytes_per_step": n_bytes, "n_ranks": len(by_rank)}
@@ -140,19 +138,15 @@ def _evidence(step_rows, collectives, *, phases=(), kernels=(), links=None, worl
     began = [step(row["rank"], 0) | {"start_ns": start, "in_summary": False} for row in step_rows]
     began = [] if any(row["step"] == 0 for row in step_rows) else began
     return Evidence(
-        n_ranks=len(ranks),
-        world_size=len(ranks) if world_size == 0 else world_size,
-        summary=summary(table, met).to_pylist()[0],
-        steps=table.filter(table["in_summary"]),
+        n_ranks=len(ranks), world_size=len(ranks) if world_size == 0 else world_size,
+        summary=summary(table, met).to_pylist()[0], steps=table.filter(table["in_summary"]),
         all_steps=pa.concat_tables([schema.STEPS.from_rows(began), table]),
-        phases=schema.PHASES.from_rows(list(phases)),
-        all_collectives=met.append_column("micro_batch", micro_batch),
+        phases=schema.PHASES.from_rows(list(phases)), all_collectives=met.append_column("micro_batch", micro_batch),
         traffic=schema.TRAFFIC.from_rows(served(collectives) if traffic is None else traffic),
         stragglers=stragglers_table(met, table, ranks, is_capture=False),
         kernels=schema.KERNEL_COSTS.from_rows(list(kernels)),
-        links=None if links is None else schema.LINKS.from_rows(list(links)),
-        **more,
-    )
+        links=None if links is None else schema.LINKS.from_rows(list(links)), **more,
+    )  # fmt: skip
 
 
 # --- answers --------------------------------------------------------------------------------------

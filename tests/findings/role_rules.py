@@ -1,23 +1,8 @@
 """Rules about one kind of parallelism: what each says of a few plain rows, and that it is silent of all others. Times are ns."""
 
+from nsyspipe.findings import gradients, parallelism
 from nsyspipe.findings.communication import comm_bound
-from nsyspipe.findings.gradients import (
-    compress_gradients,
-    flat_all_reduce,
-    grad_copy,
-    no_sync,
-    single_bucket,
-    too_many_buckets,
-)
 from nsyspipe.findings.host import launch_bound
-from nsyspipe.findings.parallelism import (
-    expert_comm,
-    pipeline_bubble,
-    shard_prefetch,
-    shard_regather,
-    small_shards,
-    tensor_comm,
-)
 from nsyspipe.findings.slow_link import slow_link
 from nsyspipe.findings.straggler import straggler
 from tests.findings.make import case, collective, evidence, link, of, step, steps, threshold, traffic
@@ -65,7 +50,7 @@ def silent(*roles):
 # 50 of 1000 are 5 %. Rank 0 waits 150 of its 200 for rank 1, whose 50 are all transfer: 50 on either.
 WAITING = (200, 150), (50, 0)
 TENSOR_COMM = of(
-    tensor_comm,
+    parallelism.tensor_comm,
     case("all that is exposed", using("tensor", "all_reduce"), saving=200, action="sequence parallelism and async...",
         advice="SequenceParallel of...--sequence-parallel..._micro_pipeline_tp = True...--tp-comm-overlap...",
         exposed_ns_per_step=200, calls_per_step=1),
@@ -83,7 +68,7 @@ TENSOR_COMM = of(
 
 GATHER, SCATTER = ("sharded", "all_gather"), ("sharded", "reduce_scatter")
 SHARD_PREFETCH = of(
-    shard_prefetch,
+    parallelism.shard_prefetch,
     case("what is exposed", using(*GATHER), saving=200, advice="...set_modules_to_forward_prefetch()..."),
     *threshold("5 % of step time", *(using(*GATHER, (own, 0), (own, 0)) for own in (50, 49))),
     case("waiting for a late rank", using(*GATHER, (200, 160), (40, 0))),
@@ -105,7 +90,7 @@ def gathered(*micro_batches, lasting=100):
 
 
 SHARD_REGATHER = of(
-    shard_regather,
+    parallelism.shard_regather,
     # Two of three again in backward, as fully_shard does it: the last unit's stay.
     case("again in backward", gathered(None, None, None, 0, 0), saving=200, backward_calls_per_step=2),
     case("in each micro-batch", gathered(None, None, 0, None, None, 1), saving=200),
@@ -129,7 +114,7 @@ def shards(n, n_bytes=MB, *, role="sharded"):
 
 
 SMALL_SHARDS = of(
-    small_shards,
+    parallelism.small_shards,
     # 20 of 100 us.
     case("their latency", shards(20), saving=2 * MB, calls_per_step=20, median_message_bytes=MB),
     case("19 of them", shards(19)),
@@ -151,7 +136,7 @@ UNKNOWN_SENDS = case(
     "sends of ranks that do alike", using("other", "send_recv"), "sends and receives of ranks that do alike"
 )
 PIPELINE_BUBBLE = of(
-    pipeline_bubble,
+    parallelism.pipeline_bubble,
     # Rank 1 works 800 of 1000, rank 0 700: no step can be shorter than 800.
     case("the stage with most work sets the pace", stages(300, 200), saving=200, bubble_ns_per_step=250, bubble_share=0.25),
     case("idle time may stand in it", stages(300, 200, idle=100), saving=300),
@@ -170,7 +155,7 @@ PIPELINE_BUBBLE = of(
 )  # fmt: skip
 
 EXPERT_COMM = of(
-    expert_comm,
+    parallelism.expert_comm,
     case("what is exposed", using("expert", "all_to_all"), saving=200, advice="...--moe-expert-capacity-factor..."),
     *threshold("5 % of step time", *(using("expert", "all_to_all", (own, 0), (own, 0)) for own in (50, 49))),
     UNKNOWN_SENDS,
@@ -195,7 +180,7 @@ def passes(*sizes, kind="all_reduce", role="data", n_steps=3, length=100):
 
 
 NO_SYNC = of(
-    no_sync,
+    gradients.no_sync,
     # Two of 100 in each of three passes: those of the first two could go.
     case("in every pass", passes((25, 5), (25, 5), (25, 5)), saving=400, n_backward_passes=3, messages_per_step=6,
         bytes_per_step=90 * MB, action="no_sync() in all micro-batches but the last", advice="where they are accumulated..."),
@@ -227,14 +212,9 @@ def across(hosts, own=100, *, role="data", kind="all_reduce"):
 
 
 FLAT_ALL_REDUCE = of(
-    flat_all_reduce,
+    gradients.flat_all_reduce,
     case(
-        "two hosts of two",
-        across("aabb"),
-        saving=100,
-        n_hosts=2,
-        n_ranks=4,
-        title="gradients of 4 ranks on 2 hosts go...",
+        "two hosts of two", across("aabb"), saving=100, n_hosts=2, n_ranks=4, title="gradients of 4 ranks on 2 hosts..."
     ),
     *threshold("5 % of step time", across("aabb", 50), across("aabb", 49)),
     case("one host", across("aaaa")),
@@ -297,9 +277,9 @@ ROLES_OF_OTHERS = [
         case("of the stage that waits least", WAITS_LEAST, saving=None, rank=1, judged_idle_launch_ns_per_step=300,
             title="...late on rank 1, perhaps in the pipeline's bubble"),
     ),
-    *of(single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, "what all-reduces serve")),
+    *of(gradients.single_bucket, case("layers'", OF_TENSOR), case("whose is not known", UNKNOWN, "what all-reduces serve")),
     *of(
-        too_many_buckets,
+        gradients.too_many_buckets,
         *(case(f"{role}'s", evidence(
             steps(2, wall=10 * MB, exposed=3 * MB),
             [row for at in range(20) for row in collective(1, (at, at), at + 50_000, seq=at)],
@@ -307,14 +287,14 @@ ROLES_OF_OTHERS = [
         ), expected) for role, expected in [("tensor", None), ("other", "what all-reduces serve is not known")]),
     ),
     *of(
-        compress_gradients,
+        gradients.compress_gradients,
         case("layers'", using("tensor", "all_reduce", links=SHM)),
         case("whose is not known", using("other", "all_reduce", links=SHM), "what all-reduces serve is not known"),
         case("a small one", evidence(steps(2, exposed=300), collective(1, (0, 0), 300), links=SHM,
             traffic=traffic("other", "all_reduce", (300, 0), (300, 0), n_bytes=4))),
     ),
     *of(
-        grad_copy,
+        gradients.grad_copy,
         *(case(f"{role}'s", evidence(
             [step(rank, exposed_grad_copy_ns=50, grad_copy_bytes=16 * MB) for rank in range(2)],
             collective(1, (0, 0), 9), traffic=traffic(role, "all_reduce", (9, 0), (9, 0)),

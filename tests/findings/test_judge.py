@@ -232,17 +232,12 @@ def runs(draw):
         for row in traffic(draw(st.sampled_from(ROLES)), kind, *(draw(cost) for _ in range(n_ranks)), comm_id=comm_id)
     ]
     return evidence(
-        rows,
-        met,
-        phases=phases,
-        kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
-        links=draw(st.sampled_from(_LINKS)),
-        traffic=carried,
+        rows, met, phases=phases, kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
+        links=draw(st.sampled_from(_LINKS)), traffic=carried,
         hosts=dict(enumerate(draw(st.sampled_from(["", "aab", "abc"])))),
-        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])),
-        n_hosts=draw(st.integers(1, 2)),
+        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])), n_hosts=draw(st.integers(1, 2)),
         blocked_ns_by_call={"cudaMalloc": 7},
-    )
+    )  # fmt: skip
 
 
 def least_that_stays(run):

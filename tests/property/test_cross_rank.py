@@ -10,6 +10,7 @@ from hypothesis import assume, given, strategies as st
 import nsyspipe
 from nsyspipe.analysis import breakdown
 from nsyspipe.model.schema import KERNEL_COSTS, PHASES
+from tests.build.tools import rows_of
 from tests.conftest import examples
 from tests.property import cross_oracle, oracle, oracle_costs
 from tests.property.strategies import PROCESSES, load_run, runs, trains, write
@@ -170,10 +171,6 @@ def loaded(found):
     assert run.step_family == family
     assert run.ranks["rank"].to_pylist() == list(range(len(found)))
     return run, family
-
-
-def rows_of(table, rank):
-    return [row for row in table.to_pylist() if row["rank"] == rank]
 
 
 def by_key(table, rank, *keys):

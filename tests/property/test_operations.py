@@ -14,6 +14,7 @@ from nsyspipe.model import schema
 from nsyspipe.model.table import TableSchema
 from nsyspipe.reader import report
 from nsyspipe.run.operations import run_operations
+from tests.build.tools import rows
 from tests.conftest import examples
 from tests.property import cross_oracle, oracle, oracle_costs, timeline_oracle
 from tests.property.strategies import PROCESSES, build, load_run, runs, write
@@ -35,10 +36,6 @@ def tables(run, steps=None):
     for _, events, ranges in found:
         assert (events.schema, ranges.schema) == (schema.EVENTS.arrow, schema.PHASE_RANGES.arrow)
     return {rank: (events, ranges) for rank, events, ranges in found}
-
-
-def rows(table, *names):
-    return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
 def shifted(time, shift):

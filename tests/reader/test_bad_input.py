@@ -16,8 +16,8 @@ from nsyspipe.errors import (
     OptionError,
     ReportNotFoundError,
 )
-from nsyspipe.nsys.programs import find_nsys
 from nsyspipe.report.export import document, dumps
+from tests.build.fake_nsys import take_nsys_away
 from tests.build.tools import STEADY, edit, figures, refuse
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
@@ -65,14 +65,8 @@ def test_a_database_that_nsys_did_not_write_is_refused_with_what_it_holds(tmp_pa
     assert "(none)" in refuse(NotAReportError, edit(path, "DROP TABLE customers", "DROP TABLE orders")).found
 
 
-@pytest.fixture
-def without_nsys(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    if find_nsys() is not None:
-        pytest.skip("this machine has nsys in one of the usual places")
-
-
-def test_a_raw_report_is_refused_with_the_command_that_exports_it(tmp_path, without_nsys):
+def test_a_raw_report_is_refused_with_the_command_that_exports_it(tmp_path, monkeypatch):
+    take_nsys_away(monkeypatch)
     path = tmp_path / "a.nsys-rep"
     path.write_bytes(b"NSYS" * 100)
     assert refuse(NotAReportError, path).fix.startswith(f"nsyspipe convert {path} where nsys is, which needs no GPU: ")
@@ -90,7 +84,8 @@ def test_a_file_that_is_no_report_is_refused_with_what_to_pass_instead(tmp_path)
         assert refuse(NotAReportError, tmp_path / name).fix.startswith(fix)
 
 
-def test_a_raw_report_beside_its_export_is_passed_over(report, tmp_path, without_nsys):
+def test_a_raw_report_beside_its_export_is_passed_over(report, tmp_path, monkeypatch):
+    take_nsys_away(monkeypatch)
     (tmp_path / "a_0.nsys-rep").write_bytes(b"NSYS")
     assert figures(nsyspipe.load(tmp_path)) == STEADY
     (tmp_path / "a_1.nsys-rep").write_bytes(b"NSYS")

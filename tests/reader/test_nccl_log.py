@@ -81,9 +81,7 @@ FORMS = {
     "mixed": [list(chain.from_iterable(zip(ZERO, [*ONE, *["a step"] * 4], strict=True)))],
     "a file per rank": [ZERO, ONE],
     "in another order and twice": [ONE, ZERO, ONE],
-    "launchers, colours, line ends of Windows": [
-        [PREFIXES[at % 4] + line + "\r" for at, line in enumerate(ZERO + ONE)]
-    ],
+    "colours, line ends of Windows": [[PREFIXES[at % 4] + line + "\r" for at, line in enumerate(ZERO + ONE)]],
     "long progress bars": [[BAR + line for line in [*ZERO, *ONE]]],
     "garbage": [b"".join(line.encode() + b"\n" + GARBAGE for line in [*ZERO, *ONE])],
 }

@@ -19,7 +19,7 @@ from nsyspipe.redact.copy import Amount, Removed
 from nsyspipe.redact.redact import redact
 from nsyspipe.redact.values import MARK, packed
 from tests.build.planted import found_in, plant, planted_rank
-from tests.build.tools import edit
+from tests.build.tools import edit, query
 from tests.build.trace import KERNEL, NVTX, STRINGS, schemas, steady_rank
 from tests.conftest import examples
 
@@ -45,11 +45,6 @@ def redacted(path, **options):
     return copy
 
 
-def rows(path, statement):
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute(statement).fetchall()
-
-
 def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted):
     """Among all bytes of the file; no free page, no log, and nothing but plain tables."""
     path, secrets = planted
@@ -59,16 +54,16 @@ def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted)
     assert found_in(copy.read_bytes(), secrets) == []
     said = {"PRAGMA freelist_count": 0, "PRAGMA user_version": 0, "PRAGMA integrity_check": "ok"}
     for statement, answer in {**said, "SELECT DISTINCT type FROM sqlite_master": "table"}.items():
-        assert rows(copy, statement) == [(answer,)]
+        assert query(copy, statement) == [(answer,)]
     header = copy.read_bytes()[:100]
     assert header[18:20] == b"\x01\x01"  # no log
     page_size = int.from_bytes(header[16:18], "big")
-    assert copy.stat().st_size == page_size * rows(copy, "PRAGMA page_count")[0][0]
+    assert copy.stat().st_size == page_size * query(copy, "PRAGMA page_count")[0][0]
     assert sorted(one.name for one in path.parent.iterdir()) == [copy.name, path.name]
     # What names kernels, ranges, phases and calls stays.
     names = {"gemm", "gemm(float*)", "forward", "backward", "step 0", "step 3", "ncclAllReduce"}
     names |= {"cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020"}
-    assert names < {value for (value,) in rows(copy, f"SELECT value FROM {STRINGS}")}
+    assert names < {value for (value,) in query(copy, f"SELECT value FROM {STRINGS}")}
 
 
 @pytest.mark.parametrize("encoding", [pytest.param("UTF-16le", marks=pytest.mark.slow), "UTF-16be"])
@@ -85,8 +80,8 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
     assert found_in(other.read_bytes(), {"one": secrets["environment"]}) == ["one"]
     copy = redacted(other)
     assert found_in(copy.read_bytes(), secrets) == []
-    assert rows(copy, "PRAGMA encoding") == [(encoding,)]
-    (names,) = rows(copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'")
+    assert query(copy, "PRAGMA encoding") == [(encoding,)]
+    (names,) = query(copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'")
     assert names == (2,)
 
 
@@ -135,7 +130,7 @@ def test_a_text_in_a_column_of_numbers_becomes_unknown(tmp_path):
     path = steady_rank(0).write(tmp_path / "a.sqlite")
     contexts = f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"
     copy = redacted(edit(path, contexts))
-    assert rows(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]
+    assert query(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]
 
 
 @pytest.mark.parametrize("version", sorted(schemas()))

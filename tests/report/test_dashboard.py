@@ -68,11 +68,8 @@ def test_runs_that_no_label_joins_are_joined_only_where_their_steps_may_do_the_s
     assert names(("s #", None), ("s #", 0.2), ("s #", None)) == [", compute not known", short, ", compute not known"]
     # Steps of other names are of another program, whatever they compute.
     assert names(("a #", 0.2), ("b #", 0.2), (None, 0.2), ("b #", 0.9)) == [
-        ", a #",
-        f", b #{short}",
-        ", no named steps",
-        ", b #, compute from 90.00 ms",
-    ]
+        ", a #", f", b #{short}", ", no named steps", ", b #, compute from 90.00 ms",
+    ]  # fmt: skip
 
 
 def test_facets_hold_the_values_in_their_own_order():

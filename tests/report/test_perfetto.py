@@ -11,6 +11,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.report.export import write
 from nsyspipe.report.perfetto import large_trace, left_out, perfetto, traced_ranks
 from tests.build.across import every_step, load, reports
+from tests.build.tools import rows_of
 from tests.perfetto_reading import ReadTrace
 
 
@@ -18,10 +19,6 @@ def trace_of(run, steps=None):
     file = io.BytesIO()
     perfetto(run, file, steps=steps)
     return ReadTrace(file.getvalue())
-
-
-def rows_of(table, rank):
-    return [row for row in table.to_pylist() if row["rank"] == rank]
 
 
 def check(run, steps=None):
@@ -53,15 +50,12 @@ def check_operations(track, events, shift):
     kinds = {"graph": "compute"}
     drawn = Counter(
         (
-            one.notes["start_ns"],
-            one.end - shift,
-            one.name,
-            kinds.get(one.category, one.category),
+            one.notes["start_ns"], one.end - shift, one.name, kinds.get(one.category, one.category),
             thread.name.split(" (")[0],
         )
         for thread in track.threads
         for one in thread.slices
-    )
+    )  # fmt: skip
     names = ("start_ns", "end_ns", "name", "category")
     streams = [f"device {row['device_id']} stream {row['stream_id']}" for row in events]
     assert drawn == Counter((*map(row.get, names), stream) for row, stream in zip(events, streams, strict=True))

@@ -14,7 +14,7 @@ from nsyspipe.reader import metadata, report
 from nsyspipe.reader.report import open_report
 from nsyspipe.run.operations import run_operations
 from nsyspipe.run.workers import SerialExecutor, jobs_for, readers_for
-from tests.build.tools import bare, blank, codes, edit, one_report, run_of
+from tests.build.tools import bare, blank, codes, edit, one_report, rows, run_of
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -23,10 +23,6 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 def read(run, steps=None, **options):
     """Return EVENTS and PHASE_RANGES by rank, in the order in which they came."""
     return {rank: tables for rank, *tables in run_operations(run._tables, run.reading, steps=steps, **options)}
-
-
-def rows(table, *names):
-    return [tuple(row[name] for name in names) for row in table.to_pylist()]
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,11 @@ import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.run.ranks import stem_rank
-from tests.build.tools import STEADY, bare as nameless, codes, figures, problem_of
+from tests.build.tools import STEADY, bare as nameless, codes, figures, numbered, problem_of
 from tests.build.trace import TraceBuilder, steady_rank
 
 bare = functools.partial(nameless, version="3.25.0 2026.2.1 mfu")
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
-
-
-def numbers(run):
-    """Return rank by report, and the source."""
-    (source,) = set(run.ranks["rank_source"].to_pylist())
-    return dict(zip(run.ranks["report"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
 
 
 def write(tmp_path, **builders):
@@ -34,7 +28,7 @@ def test_a_rank_map_goes_before_everything_and_may_name_a_report_by_name_stem_or
     forms = [",".join(pairs), " , ".join(pairs), ",\n".join(pairs), "\n# a comment\n".join(pairs)]
     for form in (*forms, by_stem_and_path, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}):
         run = nsyspipe.load(tmp_path, rank_map=form)
-        assert numbers(run) == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
+        assert numbered(run, "report") == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
         said = "--rank-map gives rank 7 to x_0.sqlite, which was captured as rank 0 (and 1 more): "
         assert problem_of(run, "rank-map-differs")["message"].startswith(said)
     as_captured = nsyspipe.load(tmp_path, rank_map={"x_0": 0, "x_1": 1})
@@ -83,7 +77,10 @@ SOURCES = [
 def test_the_first_source_that_names_every_rank_numbers_them(tmp_path, stems, ranks, build, source):
     write(tmp_path, **dict(zip(stems, build(), strict=True)))
     run = nsyspipe.load(tmp_path)
-    assert numbers(run) == ({f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}, source)
+    assert numbered(run, "report") == (
+        {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)},
+        source,
+    )
     assert set(run.ranks["local_rank"].to_pylist()) == {None}
     assert figures(run, rank=ranks[0]) == STEADY
     assert "undecoded-payload" not in codes(run)
@@ -185,7 +182,7 @@ def test_ranks_that_are_asked_for_are_read_alone(tmp_path, asked, names, options
 
 def test_ranks_are_chosen_by_what_was_captured_where_names_do_not_number_all(tmp_path):
     write(tmp_path, **{name: bare(at, RANK=7 - at) for at, name in enumerate("abcd")})
-    found = numbers(nsyspipe.load(tmp_path, ranks="4,6-7"))
+    found = numbered(nsyspipe.load(tmp_path, ranks="4,6-7"), "report")
     assert found == ({"a.sqlite": 7, "b.sqlite": 6, "d.sqlite": 4}, "env:RANK")
 
 

@@ -2,14 +2,13 @@
 
 import collections
 import functools
-import sqlite3
-from contextlib import closing
 from itertools import pairwise
 
 import pytest
 
 import nsyspipe
 from nsyspipe.report.export import document, dumps
+from tests.build.tools import query
 from tests.pairs import reports
 
 # Capture -> ranks, collectives of each kind, DtoD copies and bytes per step: no step differs on any rank.
@@ -46,11 +45,6 @@ QUICK = {
 
 def each(names):
     return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-def query(path, statement):
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        return database.execute(statement).fetchall()
 
 
 def test_every_real_report_is_in_one_of_the_groups(real):

@@ -10,7 +10,7 @@ from nsyspipe.nsys.find_reports import SOURCES
 from nsyspipe.report.export import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY
-from tests.build.tools import STEADY, bare, codes, figures, one_report, problem_of
+from tests.build.tools import STEADY, bare, codes, figures, numbered, one_report, problem_of
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.conftest import REAL
 
@@ -44,24 +44,18 @@ def messages(run, code):
     return [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == code]
 
 
-def numbered(run):
-    """Return rank by pid, and the source."""
-    (source,) = set(run.ranks["rank_source"].to_pylist())
-    return dict(zip(run.ranks["pid"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
-
-
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
 
 
 def test_ranks_of_one_report_are_numbered_by_their_processes_if_the_sidecar_knows_them_all(tmp_path):
     one_report(*(bare(number) for number in range(3))).write(tmp_path / "ddp_node0.sqlite")
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1, 1002: 2}, "order")
+    assert numbered(nsyspipe.load(tmp_path), "pid") == ({1000: 0, 1001: 1, 1002: 2}, "order")
     ranks = [rank(at, "ddp_node0", pid, local_rank=at - 4) for at, pid in ((5, 1001), (4, 1002), (6, 1000))]
     sidecar(tmp_path, *ranks[:2])
-    assert numbered(nsyspipe.load(tmp_path))[1] == "order"
+    assert numbered(nsyspipe.load(tmp_path), "pid")[1] == "order"
     sidecar(tmp_path, *ranks, world_size=8)
     run = nsyspipe.load(tmp_path)
-    assert numbered(run) == ({1002: 4, 1001: 5, 1000: 6}, "sidecar")
+    assert numbered(run, "pid") == ({1002: 4, 1001: 5, 1000: 6}, "sidecar")
     assert (run.ranks["local_rank"].to_pylist(), run.header.world_size) == ([0, 1, 2], 8)
     assert "rank-by-order" not in codes(run)
 
@@ -84,7 +78,7 @@ IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
 def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, options, numbers, source):
     write(tmp_path, build(0), build(1))
     sidecar(tmp_path, *ranks)
-    assert numbered(nsyspipe.load(tmp_path, **options)) == (numbers, source)
+    assert numbered(nsyspipe.load(tmp_path, **options), "pid") == (numbers, source)
 
 
 def test_host_gpu_and_local_rank_fill_what_reports_lack_and_replace_nothing(tmp_path):
@@ -167,7 +161,7 @@ def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, rea
     two(tmp_path)
     sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)
     run = nsyspipe.load(tmp_path)
-    assert numbered(run) == ((IN_ORDER, "file_name") if reason else (REVERSED, "sidecar"))
+    assert numbered(run, "pid") == ((IN_ORDER, "file_name") if reason else (REVERSED, "sidecar"))
     assert (run.header.capture is None) == bool(reason)
     told = f"ddp.capture.json is of another capture of that name ({reason}): not used"
     assert [message for _, message in messages(run, "stale-sidecar")] == ([told] if reason else [])
@@ -178,11 +172,11 @@ def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts
     two(tmp_path)
     shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
-    assert (numbered(run)[1], messages(run, "conflicting-sidecars")) == ("sidecar", [])
+    assert (numbered(run, "pid")[1], messages(run, "conflicting-sidecars")) == ("sidecar", [])
     sidecar(tmp_path, rank(0, "ddp_0", 1000), file="ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
     told = "ddp.capture.json, ddp.node0.capture.json say different things of ddp_0: none of them is used"
-    assert (numbered(run)[1], problem_of(run, "conflicting-sidecars")["message"]) == ("file_name", told)
+    assert (numbered(run, "pid")[1], problem_of(run, "conflicting-sidecars")["message"]) == ("file_name", told)
 
 
 def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
@@ -306,7 +300,7 @@ def test_several_nodes_are_joined(tmp_path):
         own = rank(1 - at, f"ddp_{at}", 1000 + at)
         sidecar(tmp_path, own, file=f"ddp.node{at}.capture.json", environment=variables, world_size=2, **facts)
     run = nsyspipe.load(tmp_path)
-    assert numbered(run) == (REVERSED, "sidecar")
+    assert numbered(run, "pid") == (REVERSED, "sidecar")
     capture = run.header.capture
     assert (capture.torch_version, capture.driver_version) == ("2.9.0", "580.0, 580.1")
     assert capture.environment == {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0 | eth1"}
@@ -318,11 +312,11 @@ def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay
     (runs := tmp_path / "runs").mkdir()
     two(cache)
     sidecar(runs, *SWAPPED)
-    assert numbered(nsyspipe.load(cache))[1] == "file_name"
+    assert numbered(nsyspipe.load(cache), "pid")[1] == "file_name"
     for at in (0, 1):
         SOURCES[cache / f"ddp_{at}.sqlite"] = runs / f"ddp_{at}.nsys-rep"
     run = nsyspipe.load(cache)
-    assert numbered(run) == ({1000: 1, 1001: 0}, "sidecar")
+    assert numbered(run, "pid") == ({1000: 1, 1001: 0}, "sidecar")
     assert runs / "ddp.capture.json" in run.inputs
 
 
