@@ -4,12 +4,10 @@ import contextlib
 import itertools
 import os
 import signal
-import sqlite3
 import struct
 import subprocess
 import sys
 import time
-from contextlib import closing
 
 import pytest
 
@@ -17,6 +15,7 @@ from nsyspipe.errors import DamagedReportError, InputError, NotAReportError
 from nsyspipe.reader.metadata import read_capture, read_counts
 from nsyspipe.reader.report import open_report
 from nsyspipe.redact.copy import look_at
+from tests.build.tools import edit, query
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
 from tests.cli.tools import nsyspipe_here
 
@@ -34,12 +33,7 @@ def report(tmp_path):
 
     def made(*edits, is_tampered=False):
         path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(tmp_path / "r.sqlite", lazy=False)
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            if is_tampered:
-                database.execute("PRAGMA writable_schema = ON")
-            for edit in edits:
-                database.execute(edit)
-        return path
+        return edit(path, *["PRAGMA writable_schema = ON"] * is_tampered, *edits)
 
     return made
 
@@ -55,8 +49,7 @@ def endless(report):
     """Return a function that makes a report with a view that never ends in place of a table."""
 
     def made(table):
-        with closing(sqlite3.connect(report())) as database:
-            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        names = [row[1] for row in query(report(), f"PRAGMA table_info({table})")]
         shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
         return report(f"DROP TABLE {table}", f"CREATE VIEW {table} AS {shown}")
 
@@ -128,8 +121,8 @@ def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_a
     columns = [(RUNTIME, "start"), (RUNTIME, "correlationId"), (NVTX, "domainId")]
     columns += [(KERNEL, name) for name in ("start", "globalPid", "shortName")]
     edits = [f'UPDATE {table} SET "{column}" = {value}' for table, column in columns] if value else [COLLATION]
-    for edit in edits:
-        path = report(edit, is_tampered=value is None)
+    for change in edits:
+        path = report(change, is_tampered=value is None)
         for reader in READERS:
             with contextlib.suppress(InputError):
                 reader(path)
@@ -137,8 +130,7 @@ def test_values_of_another_type_and_an_unknown_collation_end_in_an_error_or_an_a
 
 def tree_that_meets_itself(path, table, depth):
     """Let a table's pages lead to each other: `depth` levels of interior pages, all of whose cells lead to the next."""
-    with closing(sqlite3.connect(path)) as database:
-        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    ((root,),) = query(path, f"SELECT rootpage FROM sqlite_master WHERE name = '{table}'")
     data = bytearray(path.read_bytes())
     size = int.from_bytes(data[16:18], "big")
     n_pages = len(data) // size

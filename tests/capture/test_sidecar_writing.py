@@ -92,16 +92,11 @@ def test_the_programs_directory_is_that_of_the_first_python_file(tmp_path):
     assert sidecar.program_directory(["torchrun", "-m", "train"]) is None
 
 
-@pytest.fixture
-def status(tmp_path):
-
-    def say(**by_rank):
-        for rank, content in by_rank.items():
-            text = content if isinstance(content, str) else json.dumps(content)
-            put(tmp_path, f"status/ranges_{rank.removeprefix('r')}.json", text)
-        return read_programs(tmp_path / "status")
-
-    return say
+def status(folder, **by_rank):
+    for rank, content in by_rank.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        put(folder, f"status/ranges_{rank.removeprefix('r')}.json", text)
+    return read_programs(folder / "status")
 
 
 def document(name, node_rank=0, n_nodes=1, **more):
@@ -110,8 +105,9 @@ def document(name, node_rank=0, n_nodes=1, **more):
     return sidecar.sidecar_document(place, **given)
 
 
-def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path, status):
+def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
     programs = status(
+        tmp_path,
         r0={"rank": 0, "pid": 51, "gpu_name": "NVIDIA H200"},
         r1={"rank": 1, "local_rank": 1, "pid": 61},
         r2={"pid": True, "local_rank": "0", "gpu_name": 7},
@@ -129,20 +125,20 @@ def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path, status):
     ]
 
 
-def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path, status):
+def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
     said = {"torch_version": "2.9.0", "nccl_version": None, "step_pattern": "^step [0-9]+$"}
     # What the program names its phases and steps besides stays in the report.
     first, second = said | {"phase_names": ["data", SECRET, "forward"]}, said | {"phase_names": ["forward", "eval"]}
     installed = Surroundings("node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None)
-    found = document(tmp_path / "ddp", programs=status(r0=first, r1=second), surroundings=installed)
+    found = document(tmp_path / "ddp", programs=status(tmp_path, r0=first, r1=second), surroundings=installed)
     names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
     assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]
     assert found["step_pattern"] == "^step [0-9]+$"
     assert found["phase_names"] == ["data", "forward", "eval"]
-    programs = status(r1=said | {"step_pattern": "^batch [0-9]+$"})
+    programs = status(tmp_path, r1=said | {"step_pattern": "^batch [0-9]+$"})
     assert document(tmp_path / "ddp", programs=programs)["step_pattern"] is None
     own = said | {"step_pattern": f"^{SECRET} [0-9]+$"}
-    assert document(tmp_path / "ddp", programs=status(r0=own, r1=own))["step_pattern"] is None
+    assert document(tmp_path / "ddp", programs=status(tmp_path, r0=own, r1=own))["step_pattern"] is None
 
 
 def test_without_status_files_there_is_what_the_caller_says(tmp_path):

@@ -14,10 +14,7 @@ from tests.report.conftest import pinned as pinned_report  # noqa: F401 - a fixt
 
 @pytest.fixture
 def call():
-    def run(*arguments):
-        return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
-
-    return run
+    return lambda *arguments: CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=True)
 
 
 @pytest.fixture

@@ -8,14 +8,7 @@ import subprocess
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import (
-    DamagedReportError,
-    InputError,
-    NotAReportError,
-    NsyspipeError,
-    OptionError,
-    ReportNotFoundError,
-)
+from nsyspipe.errors import DamagedReportError, InputError, NotAReportError, OptionError, ReportNotFoundError
 from nsyspipe.report.export import document, dumps
 from tests.build.fake_nsys import take_nsys_away
 from tests.build.tools import STEADY, edit, figures, refuse
@@ -153,7 +146,7 @@ def is_answered(path):
     """Analyse a report that may be damaged: True for an answer, False for an error that names it."""
     try:
         dumps(document(nsyspipe.load(path)))
-    except NsyspipeError as error:
+    except nsyspipe.NsyspipeError as error:
         assert str(path) in error.lines()[0]  # noqa: PT017 - or there is an answer
         return False
     return True

@@ -10,7 +10,7 @@ from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
 from nsyspipe.reader.metadata import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
-from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, shift
+from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, refuse, run_of, shift
 from tests.build.trace import DEFAULT, KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -228,20 +228,15 @@ def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
     ]  # fmt: skip
 
 
-def load(builder, tmp_path):
-    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-
-
 @pytest.mark.parametrize("base", [1 << 48, 1 << 56, (1 << 62) + (3 << 48), -(1 << 62), -(1 << 63)])
 def test_thread_ids_of_any_sign_stay_apart_and_keep_the_pid(tmp_path, base):
     builder = TraceBuilder(base=base)
     for step in range(4):
         at = 1000 * step
         # The threads' ids differ by one: as one thread they would have the steps 10, 11, ...
-        builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd")
-        builder.range(at, at + 900, f"step {step}")
+        builder.range(at - 100, at + 300, f"step {step + 10}", thread="autograd").range(at, at + 900, f"step {step}")
         builder.kernel(at + 100, at + 200, launch=at + 310)
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
     assert run.ranks["pid"].to_pylist() == [1000]
 
@@ -254,7 +249,7 @@ def test_correlation_ids_join_exactly_beside_a_null_one(tmp_path, first):
             row["correlationId"] += first
     builder.kernel(2700, 2720)
     builder.rows[KERNEL][-1]["correlationId"] = None
-    run = load(nullable(builder), tmp_path)
+    run = run_of(tmp_path, nullable(builder))
     assert figures(run) == STEADY
     # The kernel without a launch lies in step 2's window.
     assert figures(run, step=2) == STEADY | {"compute_ns": 220, "idle_ns": 740}
@@ -264,7 +259,7 @@ def test_correlation_ids_join_exactly_beside_a_null_one(tmp_path, first):
 @pytest.mark.parametrize("by", [2**60 + 1, -(2**60) - 1])
 def test_times_stay_exact_when_a_null_end_is_among_them(tmp_path, by):
     builder = shift(steady_rank(0).range(2990, None, "mark", kind=34), by)
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert figures(run) == STEADY
     assert run.steps()["start_ns"].to_pylist() == [at + by for at in (100, 1100, 2100, 3100)]
 
@@ -276,7 +271,7 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
         for table in (RUNTIME, NVTX):
             for row in builder.rows[table]:
                 row["globalTid"] -= 1 << 63
-    run = load(blank(builder, "globalPid", KERNEL, MEMCPY), tmp_path)
+    run = run_of(tmp_path, blank(builder, "globalPid", KERNEL, MEMCPY))
     assert figures(run) == STEADY
     assert run.ranks["pid"].to_pylist() == [1000]
 
@@ -286,7 +281,7 @@ def test_columns_without_any_value_change_nothing_and_devices_that_were_not_reco
     builder = steady_rank(0)
     for column in [*columns, "deviceId"]:
         blank(builder, column, KERNEL, MEMCPY)
-    run = load(builder, tmp_path)
+    run = run_of(tmp_path, builder)
     assert figures(run) == STEADY
     assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": None, "device_ids": ""}]
 
@@ -311,7 +306,7 @@ def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, star
     for row in (builder.rows[table][-1] for table in builder.rows if table.startswith("CUPTI")):
         if "nameId" not in row:
             row["start"], row["end"] = start, end
-    run = load(nullable(builder), tmp_path)
+    run = run_of(tmp_path, nullable(builder))
     assert figures(run) == STEADY
     assert problem_of(run, "dropped-operations")["message"].startswith("3 device operations")
     assert run.ranks["n_kernels"].to_pylist() == [12]

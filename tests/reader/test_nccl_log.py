@@ -50,17 +50,12 @@ TWO_RANKS = NcclLog(
 )  # fmt: skip
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that writes files, each from lines or bytes, and reads them together."""
-
-    def write_and_read(*files):
-        paths = [tmp_path / f"{number}.log" for number, _ in enumerate(files)]
-        for path, lines in zip(paths, files, strict=True):
-            path.write_bytes(lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode())
-        return read_nccl_logs(paths)
-
-    return write_and_read
+def read(folder, *files):
+    """Write files, each from lines or bytes, and read them together."""
+    paths = [folder / f"{number}.log" for number, _ in enumerate(files)]
+    for path, lines in zip(paths, files, strict=True):
+        path.write_bytes(lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode())
+    return read_nccl_logs(paths)
 
 
 def only(log):
@@ -88,8 +83,8 @@ FORMS = {
 
 
 @pytest.mark.parametrize("files", FORMS.values(), ids=FORMS)
-def test_lines_of_two_ranks_say_the_same_however_they_are_written_down(read, files):
-    assert read(*files) == TWO_RANKS
+def test_lines_of_two_ranks_say_the_same_however_they_are_written_down(tmp_path, files):
+    assert read(tmp_path, *files) == TWO_RANKS
 
 
 @given(st.data())
@@ -119,8 +114,8 @@ def world_and_pairs(rank):
     return [*bodies, in_pair, via(rank, after, "P2P/IPC")]
 
 
-def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(read):
-    log = read([said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
+def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(tmp_path):
+    log = read(tmp_path, [said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
     world, first, second = log.communicators
     assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [(WORLD, 4), ("0x2220", 2), ("0x2221", 2)]
     # Rank 0's line to 1 fits both; the younger has its own by then.
@@ -130,7 +125,7 @@ def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(
     assert (world.rings, second.rings) == ({0: (0, 1, 2, 3)}, {0: (0, 1)})
 
 
-def test_a_split_is_named_by_its_parent_and_colour(read):
+def test_a_split_is_named_by_its_parent_and_colour(tmp_path):
     def rank(number):
         tail = f"parent 0xa{number} splitCount 1 color {number % 2} key {number}"
         ids = {"pointer": f"0xc{number}", "gpu": number, "tail": tail}
@@ -140,45 +135,45 @@ def test_a_split_is_named_by_its_parent_and_colour(read):
         bodies[2] = bodies[2].replace(" - Init", "- Init")
         return [said(body, pid=30 + number, gpu=number) for body in bodies]
 
-    log = read(*(rank(number) for number in range(4)))
+    log = read(tmp_path, *(rank(number) for number in range(4)))
     assert [comm.comm_id for comm in log.communicators] == [WORLD, f"{WORLD}/1.0", f"{WORLD}/1.1"]
     assert [member.pid for member in log.communicators[2].members] == [31, 33]
 
 
-def test_an_appended_log_has_both_runs(read):
+def test_an_appended_log_has_both_runs(tmp_path):
     text = "\n".join([*ZERO, *ONE])
     second = text.replace(":10:10", ":50:50").replace(":11:11", ":51:51").replace(WORLD, "0x3333")
-    log = read(f"{text}\n{second}\n".encode())
+    log = read(tmp_path, f"{text}\n{second}\n".encode())
     assert [comm.comm_id for comm in log.communicators] == [WORLD, "0x3333"]
     assert [len(comm.edges) for comm in log.communicators] == [2, 2]
 
 
-def test_a_pointer_that_is_used_again_is_another_communicator(read):
+def test_a_pointer_that_is_used_again_is_another_communicator(tmp_path):
     bodies = [init(0, 2, "START"), init(0, 2, "COMPLETE")]
     bodies += ["comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE"]
     bodies += [init(0, 2, what, comm_id="0x9999") for what in ("START", "COMPLETE")] + [via(0, 1, "P2P/CUMEM")]
-    first, second = read([said(body) for body in bodies]).communicators
+    first, second = read(tmp_path, [said(body) for body in bodies]).communicators
     assert (first.comm_id, first.edges) == (WORLD, None)
     assert (second.comm_id, edges(second)) == ("0x9999", {(0, 1): "P2P/CUMEM"})
 
 
-def test_one_process_with_a_thread_per_gpu(read):
+def test_one_process_with_a_thread_per_gpu(tmp_path):
     lines = [
         said(body, thread=100 + rank, gpu=rank)
         for rank in range(2)
         for body in (init(rank, 2, "START"), via(rank, 1 - rank, "P2P/direct pointer"), init(rank, 2, "COMPLETE"))
     ]
-    comm = only(read(lines))
+    comm = only(read(tmp_path, lines))
     assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [(0, 10, 0), (1, 10, 1)]
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
-def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_known(read):
+def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_known(tmp_path):
     """NCCL 2.10 logs neither ids nor begins; GPUs are PCI addresses."""
     bodies = ["NCCL version 2.10.3+cuda11.3", "NCCL_P2P_LEVEL set by environment to NVL"]
     bodies += ["Channel 00/02 :    0   1", "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read"]
     bodies += ["comm 0x7f5 rank 0 nranks 2 cudaDev 0 busId 1a000 - Init COMPLETE"]
-    log = read([said(body) for body in bodies])
+    log = read(tmp_path, [said(body) for body in bodies])
     assert log == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
 
 
@@ -203,7 +198,7 @@ def test_connections_as_releases_write_them():
         assert (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport) == expected
 
 
-def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
+def test_edges_between_hosts_have_the_senders_words_else_the_receivers(tmp_path):
     def rank(number, *bodies):
         host = "ab"[number]
         both = [init(number, 2, "START", gpu=0), init(number, 2, "COMPLETE", gpu=0), *bodies]
@@ -213,15 +208,15 @@ def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
     to_zero = "Channel {:02d}/0 : 1[0] -> 0[0] [{}] via NET/Socket/0"
     zero = [to_one.format(0, "send", 0), to_one.format(1, "send", 1), to_zero.format(0, "receive")]
     one = [to_one.format(0, "receive", 5), to_one.format(1, "receive", 5)]
-    comm = only(read(rank(0, *zero), rank(1, *one)))
+    comm = only(read(tmp_path, rank(0, *zero), rank(1, *one)))
     assert [member.host for member in comm.members] == ["a", "b"]
     assert comm.edges == (Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2), Edge(1, 0, ("NET/Socket/0",), 1))
 
 
-def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(read):
+def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(tmp_path):
     bodies = [init(0, 3, "START"), init(0, 3, "COMPLETE"), via(0, 1, "P2P/CUMEM")]
     bodies += [f"Channel {c:02d}/1 : 0[0] -> {to}[{to}] via SHM" for to in (1, 2) for c in (5, 6)]
-    comm = only(read([said(body) for body in bodies]))
+    comm = only(read(tmp_path, [said(body) for body in bodies]))
     assert comm.edges == (Edge(0, 1, ("P2P/CUMEM",), 1), Edge(0, 2, ("SHM",), 2))
 
 
@@ -235,40 +230,41 @@ NVLINK_SHARP = {
 }
 
 
-def test_nvlink_sharp_is_on_when_it_has_channels(read):
+def test_nvlink_sharp_is_on_when_it_has_channels(tmp_path):
     for body, is_on in NVLINK_SHARP.items():
         bodies = [init(0, 2, "START"), body, init(0, 2, "COMPLETE")]
-        assert only(read([said(one) for one in bodies])).is_nvls_on is is_on, body
+        assert only(read(tmp_path, [said(one) for one in bodies])).is_nvls_on is is_on, body
 
 
-def test_a_log_holds_no_more_than_was_logged(read):
-    assert read(["NCCL version 2.21.5+cuda12.4", "epoch 1"]) == NcclLog("2.21.5+cuda12.4")
-    assert read(["node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"]) == NcclLog()
-    comm = only(read([said(init(0, 2, "START"))]))
+def test_a_log_holds_no_more_than_was_logged(tmp_path):
+    assert read(tmp_path, ["NCCL version 2.21.5+cuda12.4", "epoch 1"]) == NcclLog("2.21.5+cuda12.4")
+    warned = "node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"
+    assert read(tmp_path, [warned]) == NcclLog()
+    comm = only(read(tmp_path, [said(init(0, 2, "START"))]))
     assert comm == Communicator(WORLD, 2, (CommMember(0, "node0", 10, 0, 0, "60"),))
 
 
-def test_settings_are_nccls_only_and_all_their_values(read):
+def test_settings_are_nccls_only_and_all_their_values(tmp_path):
     names = "NCCL_IB_HCA set by environment to {}", "OTHER set by environment to secret"
     lines = [said(names[0].format("mlx5_1")), said(names[0].format("mlx5_0."), pid=11)]
-    log = read([*lines, said(names[1]), said("NCCL_ALGO set by environment to ring,tree")])
+    log = read(tmp_path, [*lines, said(names[1]), said("NCCL_ALGO set by environment to ring,tree")])
     assert log.settings == {"NCCL_ALGO": "ring,tree", "NCCL_IB_HCA": "mlx5_0 | mlx5_1"}
 
 
-def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(read):
+def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(tmp_path):
     text = "\n".join([*ZERO, *ONE])
-    assert edges(only(read(text.encode()))) == {(0, 1): "P2P/CUMEM"}
-    assert edges(only(read(text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
+    assert edges(only(read(tmp_path, text.encode()))) == {(0, 1): "P2P/CUMEM"}
+    assert edges(only(read(tmp_path, text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
     glued = [*ZERO[:-1], ZERO[-1].removesuffix("EM") + ONE[-1], *ONE[:-1]]
-    assert only(read(glued)).edges is None
+    assert only(read(tmp_path, glued)).edges is None
 
 
-def test_cut_rings_and_impossible_ranks_are_left_out(read):
+def test_cut_rings_and_impossible_ranks_are_left_out(tmp_path):
     bodies = ["Channel 00/03 : 0 1 2 3", "Channel 01/03 : 0 1", "Channel 02/03 : 0 1 2 2"]
     bodies = [init(0, 4, "START"), *bodies, init(0, 4, "COMPLETE")]
     bodies += [via(0, 9, "SHM"), via(0, 0, "SHM"), via(2, 1, "SHM"), init(7, 4, "START")]
     bodies += [f"Channel 00/0 : {10**30}[0] -> 1[1] via SHM", "Channel 00/0 : 0[0] -> 1[1] via"]
-    comm = only(read([said(body) for body in bodies]))
+    comm = only(read(tmp_path, [said(body) for body in bodies]))
     assert (comm.rings, comm.edges) == ({0: (0, 1, 2, 3)}, None)
 
 

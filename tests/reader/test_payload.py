@@ -71,12 +71,9 @@ def test_an_entry_without_an_offset_follows_at_its_natural_alignment_or_that_of_
         assert list(placed(*A_TO_D, pack=pack).values()) == places
 
 
-def test_what_is_no_single_number_is_skipped_but_takes_its_room():
+def test_what_is_no_single_number_is_skipped_but_takes_its_room_and_behind_an_unknown_size_only_stated_offsets_count():
     for skipped, end in ROOMS:
         assert placed(implicit("a", INT), skipped, implicit("b", CHAR)) == {"a": 0, "b": end}
-
-
-def test_behind_an_unknown_size_only_stated_offsets_count():
     for skipped in OF_UNKNOWN_SIZE:
         behind = implicit("b", INT), Entry("c", INT, 40), implicit("d", INT)
         assert placed(implicit("a", INT), skipped, *behind) == {"a": 0, "c": 40, "d": 44}

@@ -32,30 +32,25 @@ def reduced(at, size, *, comm=5, builder_=None, **more):
     return (builder_ or builder()).nccl_payload(at, "ncclAllReduce", fields, nccl.NCCL_2_21, **more)
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Return a function that writes a report, edits it in SQL, and reads its payloads."""
-
-    def read_back(built, *statements, **options):
-        path = built.write(tmp_path / "r.sqlite", **options)
-        with open_report(edit(path, *statements) if statements else path) as report:
-            return read_payloads(report, read_strings(report))
-
-    return read_back
+def read(folder, built, *statements, **options):
+    """Write a report, edit it in SQL, and read its payloads."""
+    path = built.write(folder / "r.sqlite", **options)
+    with open_report(edit(path, *statements) if statements else path) as report:
+        return read_payloads(report, read_strings(report))
 
 
 def rows(payloads, *names):
     return [tuple(row.values()) for row in payloads.table.select(names or NAMES).to_pylist()]
 
 
-def test_all_releases_side_by_side_become_one_table(read):
+def test_all_releases_side_by_side_become_one_table(tmp_path):
     built = builder().nccl_payload(50, "ncclAllReduce", {BYTES: 4096}, nccl.NCCL_2_19)
     built.nccl_payload(40, "ncclAllGather", {COMM: 2**63 + 5, BYTES: 2**40 + 1}, nccl.NCCL_2_21, end=48)
     fields = {"commHash": 9, "dataType": 9, "count": 10, "seqNumber": 3, "commRank": 0, "nRanks": 2}
     built.nccl_payload(30, "ncclReduceScatter", fields, nccl.NCCL_2_28, inline=True)
     fields = {"my-rank": 1, "NCCL Communicator Id": 8, "n_ranks": 2, "message size (bytes)": 7}
     built.nccl_payload(20, "ncclBroadcast", fields, nccl.IMPLICIT, thread="autograd")
-    found = read(created(built, 10, 8, 2, 1))
+    found = read(tmp_path, created(built, 10, 8, 2, 1))
     assert found.table.schema.equals(PAYLOADS.arrow)
     assert rows(found) == [
         (10, "ncclCommInitRank", 8, None, None, 2, 1),
@@ -69,43 +64,43 @@ def test_all_releases_side_by_side_become_one_table(read):
     assert (set(rows(found, "process_id")), found.n_undecoded) == ({(built.global_pid(),)}, 0)
 
 
-def test_texts_and_ends_may_be_missing_and_a_blob_may_be_stored_as_text(read):
+def test_texts_and_ends_may_be_missing_and_a_blob_may_be_stored_as_text(tmp_path):
     built = reduced(10, 1).nccl_payload(20, None, {COMM: 5, BYTES: 2}, nccl.NCCL_2_21)
-    assert rows(read(built), "call", "message_bytes") == [("ncclAllReduce", 1), (None, 2)]
-    assert rows(read(built, "DELETE FROM StringIds"), "call", "message_bytes") == [(None, 1), (None, 2)]
+    assert rows(read(tmp_path, built), "call", "message_bytes") == [("ncclAllReduce", 1), (None, 2)]
+    assert rows(read(tmp_path, built, "DELETE FROM StringIds"), "call", "message_bytes") == [(None, 1), (None, 2)]
     built.rows[NVTX][-1]["end"], built.rows[NVTX][-2]["end"] = None, 9
-    assert rows(read(built), "start_ns", "end_ns") == [(10, None), (20, None)]
+    assert rows(read(tmp_path, built), "start_ns", "end_ns") == [(10, None), (20, None)]
     as_text = f"UPDATE {NVTX} SET binaryData = CAST(binaryData AS TEXT)"
-    found = read(reduced(10, 2**63 - 2, comm=2**64 - 1), as_text)
+    found = read(tmp_path, reduced(10, 2**63 - 2, comm=2**64 - 1), as_text)
     assert rows(found, "comm_id", "message_bytes") == [(-1, 2**63 - 2)]
 
 
-def test_more_rows_than_one_batch_are_read(read):
+def test_more_rows_than_one_batch_are_read(tmp_path):
     built = reduced(0, 64).nccl_payload(-10, "ncclAllGather", {BYTES: 1}, nccl.NCCL_2_19)
     names = ", ".join(f'"{name}"' for name in built.schema[NVTX])
     copied = names.replace('"start"', '"start" + n').replace('"end"', '"end" + n')
     numbers = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 70000) SELECT n FROM r"
     more = f"INSERT INTO {NVTX} ({names}) SELECT {copied} FROM {NVTX}, numbers WHERE start = 0"
-    found = read(built, f"CREATE TEMP TABLE numbers AS {numbers}", more)
+    found = read(tmp_path, built, f"CREATE TEMP TABLE numbers AS {numbers}", more)
     assert found.table["start_ns"].to_pylist() == [-10, *range(70_001)]
     assert found.table["message_bytes"].to_pylist() == [1] + [64] * 70_001
     assert found.table["call"].to_pylist() == ["ncclAllGather"] + ["ncclAllReduce"] * 70_001
 
 
-def test_payloads_of_other_libraries_are_left_alone(read):
+def test_payloads_of_other_libraries_are_left_alone(tmp_path):
     theirs = PayloadLayout(2**24 + 5, 16, (Entry("Rank", INT, 0), Entry("bytes", SIZE, 8)))
     built = reduced(10, 1).domain("mine", 2).domain("NCCL", 2, pid=77)
     built.nccl_payload(20, "exchange", {"Rank": 1, "bytes": 2}, theirs, domain=2)
     built.nccl_payload(30, None, {"Rank": 1, "bytes": 2}, theirs, domain=2)
     built.nccl_payload(40, "exchange", {"Rank": 3, "bytes": 4}, theirs, domain=2, pid=77)
-    assert rows(read(built), "start_ns", "message_bytes") == [(40, 4), (10, 1)]  # by process
+    assert rows(read(tmp_path, built), "start_ns", "message_bytes") == [(40, 4), (10, 1)]  # by process
 
 
-def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_be_of_the_table(read):
+def test_nccl_is_known_by_its_text_where_no_row_names_its_domain_whose_name_may_be_of_the_table(tmp_path):
     built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(20, "other", {BYTES: 2}, nccl.NCCL_2_19)
-    assert rows(read(built), "call") == [("ncclAllReduce",)]
+    assert rows(read(tmp_path, built), "call") == [("ncclAllReduce",)]
     built = TraceBuilder(NEW).range(-500, None, "NCCL", domain=1, kind=75)
-    assert rows(read(built.nccl_payload(20, "SIMPLE", {BYTES: 2}, nccl.NCCL_2_19)), "call") == [("SIMPLE",)]
+    assert rows(read(tmp_path, built.nccl_payload(20, "SIMPLE", {BYTES: 2}, nccl.NCCL_2_19)), "call") == [("SIMPLE",)]
 
 
 def created(built, at, comm, n_ranks, rank, **more):
@@ -113,22 +108,22 @@ def created(built, at, comm, n_ranks, rank, **more):
     return built.nccl_payload(at, "ncclCommInitRank", fields, nccl.COMM_INIT, **more)
 
 
-def test_communicators_have_sizes_by_process(read):
+def test_communicators_have_sizes_by_process(tmp_path):
     built, here, there = builder(), builder().global_pid(), builder().global_pid(77)
     made = [(8, 4, 3, 1000), (9, 2, 1, 1000), (8, 4, 2, 77), (9, 2, 1, 1000), (0, 8, 7, 1000), (6, 0, 0, 1000)]
     for at, (comm, size, rank, pid) in enumerate(made):
         created(built, at, comm, size, rank, pid=pid)
-    found = read(built)
+    found = read(tmp_path, built)
     assert found.comm_sizes.schema.equals(COMM_SIZES.arrow)
     assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [(there, 8, 4), (here, 8, 4), (here, 9, 2)]
     assert found.comm_ranks == {here: CommRank(7, 8), there: CommRank(2, 4)}
 
 
-def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewhere(read):
-    found = read(created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
+def test_a_communicator_of_two_sizes_has_none_and_another_release_says_it_elsewhere(tmp_path):
+    found = read(tmp_path, created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
     assert found.comm_sizes.num_rows == 0
     assert found.comm_ranks == {builder().global_pid(): CommRank(3, 4)}
-    found = read(steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3, swap=True))
+    found = read(tmp_path, steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3, swap=True))
     assert (found.comm_ranks, found.n_undecoded) == ({builder().global_pid(): CommRank(3, 4)}, 0)
 
 
@@ -137,15 +132,15 @@ KINDS = {("binaryData" in one[NVTX], ENTRIES in one): version for version, one i
 
 
 @pytest.mark.parametrize("version", KINDS.values())
-def test_no_export_without_blobs_or_their_description_or_a_table_has_payloads(read, version):
+def test_no_export_without_blobs_or_their_description_or_a_table_has_payloads(tmp_path, version):
     built = reduced(10, 1, builder_=builder(version))
     if ENTRIES in built.schema:
         built.rows[NVTX][-1]["binaryData"] = None
-    found = read(built)
+    found = read(tmp_path, built)
     assert (found.table.num_rows, found.comm_sizes.num_rows) == (0, 0)
     assert (found.comm_ranks, found.n_undecoded) == ({}, 0)
     for without in (NVTX, ENTRIES, "NVTX_PAYLOAD_SCHEMAS") if ENTRIES in built.schema else ():
-        found = read(reduced(10, 1), without=(without,))
+        found = read(tmp_path, reduced(10, 1), without=(without,))
         assert (found.table.num_rows, found.n_undecoded) == (0, 0)
 
 
@@ -164,41 +159,41 @@ OF_2_21 = " WHERE schemaId = 16777222"
     ("INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)", False),
     ("INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)", False),
 ])  # fmt: skip
-def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(read, change, is_described):
+def test_blobs_that_do_not_fit_and_those_of_a_bad_description_are_counted_and_ignored(tmp_path, change, is_described):
     built = builder().nccl_payload(10, "ncclAllGather", {BYTES: 9}, nccl.NCCL_2_19)
     built = reduced(30, 3, builder_=built) if is_described else built
-    found = read(reduced(20, 1, builder_=built), change.format(**OTHERS))
+    found = read(tmp_path, reduced(20, 1, builder_=built), change.format(**OTHERS))
     assert rows(found, "message_bytes") == ([(9,), (3,)] if is_described else [(9,)])
     assert found.n_undecoded == 1
 
 
-def test_each_process_may_repeat_the_description(read):
+def test_each_process_may_repeat_the_description(tmp_path):
     built = reduced(10, 1)
     for table in ("NVTX_PAYLOAD_SCHEMAS", ENTRIES):
         built.rows[table] = [dict(row) for row in built.rows[table] * 4]
-    assert rows(read(built), "message_bytes") == [(1,)]
+    assert rows(read(tmp_path, built), "message_bytes") == [(1,)]
 
 
-def test_a_field_that_sticks_out_of_the_payload_or_is_of_another_type_is_left_out(read):
+def test_a_field_that_sticks_out_of_the_payload_or_is_of_another_type_is_left_out(tmp_path):
     layout = replace(nccl.NCCL_2_21, size=16, entries=FIELDS)
     built = builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2}, layout)
-    found = read(built, f"UPDATE {ENTRIES} SET offset = 9 WHERE idx = 1")
+    found = read(tmp_path, built, f"UPDATE {ENTRIES} SET offset = 9 WHERE idx = 1")
     assert (rows(found, "comm_id", "message_bytes"), found.n_undecoded) == ([(1, None)], 0)
     layout = replace(nccl.NCCL_2_21, entries=(FIELDS[0], FIELDS[1]._replace(kind=20)))
-    found = read(builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2.5}, layout))
+    found = read(tmp_path, builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2.5}, layout))
     assert rows(found, "comm_id", "message_bytes") == [(1, None)]
 
 
-def test_an_enum_takes_the_room_that_its_table_says(read):
+def test_an_enum_takes_the_room_that_its_table_says(tmp_path):
     follow = [("Reduction operation", nccl.REDUCTION, 0), ("Root", INT, 4), (BYTES, SIZE, 8)]
     entries = tuple(Entry(*one, is_stated=False) for one in follow)
     built = builder().nccl_payload(10, "ncclReduce", {BYTES: 6}, PayloadLayout(9, 16, entries))
-    assert rows(read(built)) == []
+    assert rows(read(tmp_path, built)) == []
     built.schema = built.schema | {ENUMS: dict.fromkeys(("domainId", "schemaId", "size"), "INTEGER")}
     built.add(ENUMS, domainId=2, schemaId=nccl.REDUCTION, size=8)
-    assert rows(read(built)) == []
+    assert rows(read(tmp_path, built)) == []
     built.add(ENUMS, domainId=1, schemaId=nccl.REDUCTION, size=4)
-    assert rows(read(built), "message_bytes") == [(6,)]
+    assert rows(read(tmp_path, built), "message_bytes") == [(6,)]
 
 
 # Parameters of the GPT, f32; its all-gathers move bf16.

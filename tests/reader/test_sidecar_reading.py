@@ -295,25 +295,18 @@ PATHS = {
 TWO_NICS = Topology(gpus=(0, 1), paths=PATHS | {(other, one): path for (one, other), path in PATHS.items()})
 
 
-@pytest.fixture
-def read(tmp_path):
-    def write_and_read(text):
-        path = tmp_path / "topo.txt"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_topology(path)
-
-    return write_and_read
+def read(folder, text):
+    path = folder / "topo.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_topology(path)
 
 
-def test_gpus_and_nics_between_affinities_and_legends_under_an_underlined_header(read):
-    assert read(WITH_NICS) == TWO_NICS
+def test_gpus_and_nics_are_read_between_affinities_legends_other_output_and_line_ends_of_windows(tmp_path):
+    assert read(tmp_path, WITH_NICS) == TWO_NICS
     assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
     assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
-
-
-def test_line_ends_of_windows_spaces_and_other_output_around_do_not_matter(read):
     text = "Fri Nov 20\n| GPU  Name |\n\n" + WITH_NICS + "\ndone GPU0 GPU1\n"
-    assert read(text.replace("\n", "\r\n")) == TWO_NICS == read(WITH_NICS.expandtabs(9))
+    assert read(tmp_path, text.replace("\n", "\r\n")) == TWO_NICS == read(tmp_path, WITH_NICS.expandtabs(9))
 
 
 @pytest.mark.parametrize(("text", "gpus", "paths"), [
@@ -330,8 +323,8 @@ def test_line_ends_of_windows_spaces_and_other_output_around_do_not_matter(read)
     ("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n",
      (0, 1, 2), {"GPU0 GPU1": "PIX", "GPU0 GPU2": None, "GPU2 GPU1": "PHB", "GPU1 GPU2": "PHB"}),
 ])  # fmt: skip
-def test_other_matrices_say_what_they_can(read, text, gpus, paths):
-    found = read(text)
+def test_other_matrices_say_what_they_can(tmp_path, text, gpus, paths):
+    found = read(tmp_path, text)
     assert (found.gpus, {pair: found.paths.get(tuple(pair.split())) for pair in paths}) == (gpus, paths)
     assert bool(found.paths) == bool(paths)
 
@@ -342,10 +335,10 @@ OTHERS = (
 )  # fmt: skip
 
 
-def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(read, tmp_path):
+def test_other_files_and_what_is_no_file_are_refused_with_a_way_out(tmp_path):
     for text in OTHERS:
         with pytest.raises(InputError, match=r"topo\.txt: .*matrix") as refused:
-            read(text)
+            read(tmp_path, text)
         assert "nvidia-smi topo -m" in refused.value.fix
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NsyspipeError):

@@ -1,9 +1,12 @@
 """Runs of which every time is known, written once for the tests of a file, and asked."""
 
+import functools
+
 import pytest
 
 import nsyspipe
 from nsyspipe.replay.answer import whatif
+from tests.build.tools import run_of
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +30,4 @@ def ask(loaded):
 @pytest.fixture
 def written(tmp_path):
     """Return a function that writes a report per builder and loads them."""
-
-    def load(*builders):
-        for rank, builder in enumerate(builders):
-            builder.write(tmp_path / f"built_{rank}.sqlite")
-        return nsyspipe.load(str(tmp_path / "built_*.sqlite"), jobs=1)
-
-    return load
+    return functools.partial(run_of, tmp_path, jobs=1)

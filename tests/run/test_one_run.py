@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tracemalloc
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -30,23 +31,16 @@ def conflict(first, second, **options):
     return caught.value.lines()[0]
 
 
-def copied_by(copy):
-    def make(folder):
-        copy(bare(0).write(folder / "a.sqlite"), folder / "b.sqlite")
-        return "same report twice"
-
-    return make
+# Each writes the two reports of a case, and returns what the error says.
+def copied_by(copy, folder):
+    copy(bare(0).write(folder / "a.sqlite"), folder / "b.sqlite")
+    return "same report twice"
 
 
-def two(says, first, second):
-    """Return a case of two reports; `says` is in the error."""
-
-    def make(folder):
-        for name, build in zip("ab", (first, second), strict=True):
-            build().write(folder / f"{name}.sqlite")
-        return says
-
-    return make
+def two(says, first, second, folder):
+    for name, build in zip("ab", (first, second), strict=True):
+        build().write(folder / f"{name}.sqlite")
+    return says
 
 
 def two_hours_later():
@@ -55,42 +49,40 @@ def two_hours_later():
     return builder
 
 
-def job(variable, *values):
-    """Return a case whose ranks captured these values of a variable."""
-    builders = (lambda at=at: steady_rank(at).env(**{variable: values[at]}) for at in (0, 1))
-    return two(f"captured {variable} differs", *builders)
+def job(variable, first, second, folder):
+    """Write ranks that captured these values of a variable."""
+    builders = (
+        lambda rank=rank: steady_rank(rank[0]).env(**{variable: rank[1]}) for rank in enumerate((first, second))
+    )
+    return two(f"captured {variable} differs", *builders, folder)
 
 
-def captures(says, first, second):
-    """Return a case of two reports, each with a sidecar of its own; `says` is in the error."""
-
-    def make(folder):
-        for name, rank, (own, content) in zip("ab", range(2), (first, second), strict=True):
-            bare(rank).write(folder / f"{name}.sqlite")
-            ranks = [{"rank": at, "report": name if at == rank else f"x_{at}"} for at in own]
-            document = {"name": "ddp", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
-            (folder / f"{name}.capture.json").write_text(json.dumps(document | content))
-        return says
-
-    return make
+def captures(says, first, second, folder):
+    """Write two reports, each with a sidecar of its own."""
+    for name, rank, (own, content) in zip("ab", range(2), (first, second), strict=True):
+        bare(rank).write(folder / f"{name}.sqlite")
+        ranks = [{"rank": at, "report": name if at == rank else f"x_{at}"} for at in own]
+        document = {"name": "ddp", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
+        (folder / f"{name}.capture.json").write_text(json.dumps(document | content))
+    return says
 
 
 LATER = {"captured_at_utc": "2001-09-09T02:46:40Z"}
 
 # The same capture by two versions of nsys: other tables, other names, the same process and start.
 EXPORTERS = [name for name in schemas() if name.startswith(("2.9.1", "3.24.7"))][::2]
-HARD_LINK, HOURS_APART = copied_by(os.link), two("apart", lambda: steady_rank(0), two_hours_later)
+HARD_LINK, HOURS_APART = partial(copied_by, os.link), partial(two, "apart", lambda: steady_rank(0), two_hours_later)
 CONFLICTS = [
-    job("TORCHELASTIC_RUN_ID", "84b05915", "7f3a0c11"),
-    job("SLURM_JOB_ID", "100", "101"),
-    job("MASTER_PORT", "29500", "33433"),
-    captures("sidecars name two captures", ([0], {"name": "before"}), ([1], {"name": "after"})),
-    captures("sidecars say two world sizes", ([0], {"world_size": 1}), ([1], {"world_size": 2})),
-    captures("two captures, each with a rank 1", ([0, 1], {}), ([1], LATER)),
-    HARD_LINK, copied_by(os.symlink), copied_by(shutil.copy),
-    two("same report twice", *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
-    two("captured RANK", *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))),
-    two("WORLD_SIZE", *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
+    partial(job, "TORCHELASTIC_RUN_ID", "84b05915", "7f3a0c11"),
+    partial(job, "SLURM_JOB_ID", "100", "101"),
+    partial(job, "MASTER_PORT", "29500", "33433"),
+    partial(captures, "sidecars name two captures", ([0], {"name": "before"}), ([1], {"name": "after"})),
+    partial(captures, "sidecars say two world sizes", ([0], {"world_size": 1}), ([1], {"world_size": 2})),
+    partial(captures, "two captures, each with a rank 1", ([0, 1], {}), ([1], LATER)),
+    HARD_LINK, partial(copied_by, os.symlink), partial(copied_by, shutil.copy),
+    partial(two, "same report twice", *(lambda name=name: steady_rank(0, version=name) for name in EXPORTERS)),
+    partial(two, "captured RANK", *(lambda at=at: bare(at).env(RANK=0, OMPI_COMM_WORLD_RANK=at) for at in (0, 1))),
+    partial(two, "WORLD_SIZE", *(lambda at=at: steady_rank(at, world_size=2 + 2 * at) for at in (0, 1))),
     HOURS_APART,
 ]  # fmt: skip
 # Which the user may decide: a rank map makes one run of them.
@@ -112,7 +104,7 @@ def test_reports_that_cannot_be_one_run_are_refused_and_both_named_but_for_a_ran
 
 def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
     # Nodes begin at different times and list their own ranks; a copy may lie beside the other report.
-    captures("", ([0], {"world_size": 2}), ([1], {"world_size": 2} | LATER))(tmp_path)
+    captures("", ([0], {"world_size": 2}), ([1], {"world_size": 2} | LATER), tmp_path)
     assert nsyspipe.load(tmp_path).ranks.num_rows == 2
     for folder, rank in ((tmp_path / "here", 0), (tmp_path / "there", 1)):
         folder.mkdir()
