@@ -23,38 +23,22 @@ __all__ = [
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
-# Bytes of the gradients: of the ViT as its captures without bucket view copy them, of the GPT by NCCL's payload.
-VIT_BYTES, GPT_BYTES = 1_226_141_600, 665_231_360
+# Bytes of the gradients of the ViT, as its captures without bucket view copy them.
+VIT_BYTES = 1_226_141_600
 _ONE_BUCKET = 5000
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two captures, and what is different in the second.
-
-    Attributes
-    ----------
-    before, after
-        Names for `reports`.
-    change
-        In words.
-    knobs
-        Arguments of `whatif` that make the change; None where it has none for it.
-    finding
-        The rule whose advice the change follows; None where no rule advises it.
-    model
-        Of the captured program.
-    is_exact
-        Whether the change makes the other capture's settings altogether; otherwise a little is left (the copies of
-        gradients that a run without bucket view has and one with it has not).
-    """
+    """Two captures, by their names for `reports`, and what is different in the second."""
 
     before: str
     after: str
-    change: str
-    knobs: Mapping[str, Any] | None
-    finding: str | None = None
+    change: str  # in words
+    knobs: Mapping[str, Any] | None  # arguments of `whatif` that make the change; None where it has none for it
+    finding: str | None = None  # the rule whose advice the change follows
     model: str = field(default="ViT")
+    # Whether the change makes the other capture's settings altogether: the copies of gradients may be left.
     is_exact: bool = True
 
     @property
@@ -115,28 +99,14 @@ SAMPLES_BY_NAME = {"ddp-4gpu-big-shm": "ddp-4gpu-before", "ddp-4gpu-big-shm-buck
 
 
 def reports(name: str, real: Path) -> list[Path]:
-    """Return the reports of a capture.
-
-    Parameters
-    ----------
-    name
-        As in `PAIRS`, or of a sample.
-    real
-        What the fixture of that name gives.
-    """
+    """Return the reports of a capture, named as in `PAIRS`, or of a sample; `real` is what the fixture gives."""
     stem = SAMPLES_BY_NAME.get(name, name)
     found = [one for folder in (real, SAMPLES) for one in folder.glob(f"{stem}_[0-9].sqlite")]
     return sorted(found) or [real / f"{stem}.sqlite"]
 
 
 class Captures:
-    """The captures of `PAIRS` and others among the real reports, each read once, and made ready to be replayed once.
-
-    Parameters
-    ----------
-    real
-        What the fixture of that name gives.
-    """
+    """The captures of `PAIRS` and others among the real reports, each read once, and made ready to be replayed once."""
 
     def __init__(self, real: Path) -> None:
         self.run: Callable[..., Run] = functools.cache(

@@ -13,8 +13,8 @@ from nsyspipe.report.scoreboard import scoreboard_page
 from nsyspipe.store.index import INDEX, StoredRuns, stored_runs
 from tests.build.ddp_run import Ddp
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run
-from tests.build.plain_steps import plain_run, scoreboard_runs
-from tests.build.trace import TraceBuilder, steady_rank
+from tests.build.plain_steps import host_run, plain_run, scoreboard_runs, steps
+from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.dashboard_store import add_run, add_series, days, finding_row, run_row, series_day
 
@@ -29,16 +29,12 @@ BOARDS = {
 }  # fmt: skip
 
 
-def steps(compute, comm):
-    return [((compute + number % 3) * MS, comm * MS, 4 * MS, 6 * MS) for number in range(12)]
-
-
 def steady(folder, _):
     return load([steady_rank(rank, n_steps=20).write(folder / f"steady_{rank}.sqlite") for rank in range(2)])
 
 
 def uneven(folder, _):
-    return plain_run(folder / "uneven", [steps(90, 20)] * 2)
+    return plain_run(folder / "uneven", [steps(90)] * 2)
 
 
 def one_rank(_, real):
@@ -51,8 +47,8 @@ def hostile(folder, _):
 
 
 def faster(folder, _):
-    slow = plain_run(folder / "slow", [steps(90, 20), steps(100, 20)])
-    return diff(slow, plain_run(folder / "fast", [steps(70, 10), steps(60, 10)], kernel="sgemm"))
+    slow = plain_run(folder / "slow", [steps(90), steps(100)])
+    return diff(slow, plain_run(folder / "fast", [steps(70, comm=10), steps(60, comm=10)], kernel="sgemm"))
 
 
 def straggler(_, real):
@@ -64,22 +60,18 @@ def other_world(_, real):
 
 
 def same(folder, _):
-    run = plain_run(folder / "same", [steps(90, 20)])
+    run = plain_run(folder / "same", [steps(90)])
     return diff(run, Side("again", (run,)))
 
 
 def hostile_diff(folder, real):
-    plain = plain_run(folder / "plain", [steps(90, 20)] * 2, kernel=HOSTILE_KERNELS[0])
+    plain = plain_run(folder / "plain", [steps(90)] * 2, kernel=HOSTILE_KERNELS[0])
     return diff(Side(LABEL, (plain,)), Side(LABEL * 4, (hostile(folder, real),)), force=True)
 
 
 def host(folder, _):
     """Compare with a run that has host steps only: neither waterfall nor its timeline."""
-    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
-    for step in range(4):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
-    empty = load(builder.write(folder / "host.sqlite"), jobs=1)
-    return diff(plain_run(folder / "device", [steps(90, 20)]), empty)
+    return diff(plain_run(folder / "device", [steps(90)]), host_run(folder))
 
 
 def board(folder, labels):

@@ -18,12 +18,10 @@ def reports(n_ranks, n_steps=4, world_size=None):
     """
     found = []
     for rank in range(n_ranks):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
-        builder.env(RANK=rank, WORLD_SIZE=world_size or n_ranks)
+        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=world_size or n_ranks)
         for step in range(n_steps):
             at = 1000 * step
-            builder.range(at, at + 900, f"step {step}")
-            builder.kernel(at + 100, at + 200, launch=at + 10)
+            builder.range(at, at + 900, f"step {step}").kernel(at + 100, at + 200, launch=at + 10)
         found.append(builder)
     return found
 

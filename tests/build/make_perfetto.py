@@ -75,8 +75,3 @@ def a_run(header, ranks, operations, family=None, steps=None, collectives=None):
 
 def trace(ops, **tables):
     return ReadTrace(trace_bytes(ops, **tables))
-
-
-def only_rank(ops, **tables):
-    (found,) = trace(ops, **tables).ranks
-    return found

@@ -19,8 +19,7 @@ def plain_rank(rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", 
     for number, (compute, comm, copy, idle) in enumerate([FIRST, *steps, LAST]):
         launch = at - 10
         builder.range(launch - 1, launch + compute + comm + copy + idle - 2, f"{name} {number}")
-        builder.range(launch, launch + 8, "backward")
-        builder.kernel(at, at + compute, kernel, launch=launch + 1)
+        builder.range(launch, launch + 8, "backward").kernel(at, at + compute, kernel, launch=launch + 1)
         at += compute
         if comm:
             builder.nccl(at, at + comm, launch=launch + 2)
@@ -45,6 +44,14 @@ def plain_run(folder, ranks, **options):
     return nsyspipe.load(write_run(folder, ranks, **options), jobs=1)
 
 
+def host_run(folder):
+    """Write a run of host steps only, and open it."""
+    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
+    for step in range(4):
+        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
+    return nsyspipe.load(builder.write(folder / "host.sqlite"), jobs=1)
+
+
 # --- runs for scoreboards: walls of 130, 131, 132 ms and so on around a mean ----------------------
 MS = 10**6
 # Name -> compute of the first step in ms, summary steps, ranks.
@@ -54,9 +61,9 @@ RUNS = {
 }  # fmt: skip
 
 
-def steps(compute, n=12):
+def steps(compute, n=12, comm=20):
     """Return steps of (compute, comm, copy, idle): compute grows by 0, 1, 2 ms in turn, so that there is an interval."""
-    return [((compute + number % 3) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(n)]
+    return [((compute + number % 3) * MS, comm * MS, 4 * MS, 6 * MS) for number in range(n)]
 
 
 def scoreboard_runs(folder, names=tuple(RUNS), **options):

@@ -101,11 +101,9 @@ def _facts(builder: TraceBuilder, secrets: dict[str, str]) -> None:
 
 
 def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
-    builder.domain("NCCL", 1).domain("MPI", 2)
-    builder.range(-7, None, secrets["thread name"], kind=39, inline=True)
+    builder.domain("NCCL", 1).domain("MPI", 2).range(-7, None, secrets["thread name"], kind=39, inline=True)
     builder.range(-6, None, "MPI Rank 0", kind=39, inline=True, pid=5000)
-    builder.range(3, None, secrets["mark"], kind=34, inline=True)
-    builder.domain(secrets["domain"], 9)
+    builder.range(3, None, secrets["mark"], kind=34, inline=True).domain(secrets["domain"], 9)
     builder.rows[NVTX].append({**builder.rows[NVTX][-1], "text": None, "textId": 912, "domainId": 10})
     builder.rows[NVTX].append({**builder.rows[NVTX][-1], "eventType": 33, "textId": 911})
     builder.rows[NVTX][0] |= {"jsonText": secrets["JSON payload"], "jsonTextId": 913}

@@ -140,7 +140,6 @@ def _program(n_kernels: int, n_steps: int) -> Program:
     position -= position[number - place]
     table = np.array([rng.integers(*names, _LAYER.max()) for names in _NAMES_OF_PHASE])
     name = np.where(is_comm, comm_name, table[phase, position % _LAYER[phase]]) + 1
-
     with_copy = (number % 20 == 19) & (left > 0)
     row = np.repeat(number, 1 + with_copy + (left == 0))
     is_kernel = np.diff(row, prepend=-1) > 0
@@ -168,7 +167,6 @@ def _times(run: Program, own: np.random.Generator, copy_length: Int64, begin: in
     place = begin + loading[0] + np.cumsum(length) - length
     until = np.maximum.accumulate(np.where(is_comm, place + transfer, 0))
     is_under = until > place
-
     chunk = np.flatnonzero(np.diff(run.step * 3 + run.phase, prepend=-1))
     since = np.repeat(chunk, np.diff(np.append(chunk, size)))
     called = place[since] - 10_000 + 4000 * (np.arange(size) - since)

@@ -108,6 +108,10 @@ def one_report(first, *others):
     return first
 
 
+def file_names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def query(path, statement):
     """Return the rows that a statement reads from a report."""
     with closing(sqlite3.connect(path)) as database:

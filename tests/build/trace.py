@@ -204,8 +204,7 @@ def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_si
         at = 1000 * step
         builder.range(at, at + 900, f"step {step}")
         builder.range(at + 5, at + 50, "forward").range(at + 60, at + 160, "backward")
-        builder.kernel(at + 100, at + 200, launch=at + 10)
-        builder.kernel(at + 200, at + 300, launch=at + 70, thread="autograd")
+        builder.kernel(at + 100, at + 200, launch=at + 10).kernel(at + 200, at + 300, launch=at + 70, thread="autograd")
         builder.nccl(at + 270, at + 330, launch=at + 80, thread="autograd")
         builder.copy(at + 340, at + 350, n_bytes=64, launch=at + 90, thread="autograd")
     return builder

@@ -12,6 +12,7 @@ import pytest
 
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
 from tests.build.programs import is_running
+from tests.build.tools import file_names
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 
 
@@ -42,10 +43,6 @@ def reports(tmp_path):
     return folder
 
 
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_a_directory_is_converted_once_and_its_exports_are_named(run, reports, tool):
     done = run("convert", reports)
     assert (done.returncode, done.stderr) == (0, "3 exported\n")
@@ -72,15 +69,15 @@ def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
     )
     assert [done.stderr.count(one) for one in ("error: ", newer, fails)] == [2, 1, 1]
     assert done.stderr.splitlines()[-1] == "1 exported, 2 failed"
-    assert names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]
+    assert file_names(reports) == ["run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
 def test_nsys_and_another_directory_may_be_named(run, reports, tmp_path):
     other = fake_nsys(tmp_path / "other")
     assert run("convert", reports, "--nsys", other, "-o", tmp_path / "new" / "out").returncode == 0
     assert len(calls(other)) == 3
-    assert names(tmp_path / "new/out") == ["run_0.sqlite", "run_10.sqlite", "run_2.sqlite"]
-    assert len(names(reports)) == 3
+    assert file_names(tmp_path / "new/out") == ["run_0.sqlite", "run_10.sqlite", "run_2.sqlite"]
+    assert len(file_names(reports)) == 3
     assert_refused(run("convert", reports, "--nsys", tmp_path / "none", "--force"))
 
 
@@ -90,7 +87,7 @@ def test_a_hang_ends_with_the_timeout_and_a_report_that_is_gone_fails(run, repor
     done = run("convert", reports / "run_0.nsys-rep", "--timeout", 1)
     assert done.returncode == 2
     assert "did not end within 1 s" in done.stderr
-    assert len(names(reports)) == 3
+    assert len(file_names(reports)) == 3
     gone = run("convert", reports / "gone.nsys-rep")
     assert (gone.returncode, "gone.nsys-rep: no such file" in gone.stderr) == (2, True)
 
@@ -130,7 +127,7 @@ def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, too
     process.send_signal(sent)
     output, errors = process.communicate(timeout=20)
     assert (process.returncode, output, errors) == (128 + sent, "", "")
-    assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
+    assert file_names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
     assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
     assert not is_running(int(child.read_text()))
 
@@ -153,7 +150,7 @@ def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tm
     process = started_export(variables, reports, tmp_path, "convert")
     process.kill()
     process.communicate(timeout=20)
-    assert [name for name in names(reports) if name.endswith(".sqlite")] == []
+    assert [name for name in file_names(reports) if name.endswith(".sqlite")] == []
     tool()
     assert run("convert", reports).stderr == "3 exported\n"
 
@@ -170,7 +167,7 @@ def test_analyze_takes_raw_reports_which_a_rank_map_may_name(run, reports, form,
     assert ranks == {"run_0.sqlite": 5, "run_2.sqlite": 1, "run_10.sqlite": 3}
     assert document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)] or form == "files"
     assert [row["rank"] for row in json.loads(run("analyze", *given, "--json", "-").stdout)["ranks"]] == [0, 2, 10]
-    assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
+    assert file_names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
 def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):

@@ -8,6 +8,7 @@ import os
 import pytest
 
 import nsyspipe
+from tests.build.tools import file_names
 from tests.build.trace import steady_rank
 from tests.cli.conftest import refused
 from tests.cli.sick_run import LOG
@@ -28,10 +29,6 @@ FILES = {f"--{name}": f"run.{suffix}" for name, suffix in SUFFIXES.items()}
 def results(tmp_path):
     (tmp_path / "results").mkdir()
     return tmp_path / "results"
-
-
-def listed(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -79,7 +76,7 @@ def test_a_file_of_anything_else_stays_and_nothing_else_is_written(made, results
         done = invoke(made / "slow", option, target, "--out", results / "runs")
         refused(done, "exists, and is not of this run", "--force")
         assert target.read_bytes() == content
-        assert listed(results) == ["file"]
+        assert file_names(results) == ["file"]
 
 
 def test_a_document_of_a_machine_or_of_reports_is_replaced_by_force_only(steady, tmp_path, call):
@@ -124,7 +121,7 @@ def test_a_file_is_replaced_as_a_whole(made, results, invoke):
         assert json.load(reader)["run"]["label"] == "run"
     assert json.loads(target.read_text())["run"]["label"] == "again"
     assert target.stat().st_ino != before.st_ino
-    assert listed(results) == ["run.json", "usual"]
+    assert file_names(results) == ["run.json", "usual"]
 
 
 def test_a_dash_prints_that_and_nothing_else(call, beside):
@@ -195,7 +192,7 @@ def test_a_saved_run_gives_the_same_outputs_without_its_reports(steady, results,
     written = ", ".join(f"{results / name}" for name in FILES.values())
     assert (done.exit_code, done.stderr) == (0, f"written: {written}, {results}/runs/ (run {run_id})\n")
     assert done.stdout.startswith("Communication is ")
-    assert listed(results) == [*sorted(FILES.values()), "runs"]
+    assert file_names(results) == [*sorted(FILES.values()), "runs"]
     assert (results / "runs" / "events" / f"run_id={run_id}" / "rank=1" / "part-0.parquet").exists()
     first = {name: (results / name).read_bytes() for name in FILES.values()}
     for report in steady.glob("*.sqlite"):
@@ -216,15 +213,15 @@ def test_a_saved_run_can_be_saved_elsewhere_with_all_that_it_has_and_a_page_in_i
 
 
 def test_a_run_is_not_saved_beside_its_reports_nor_without_operations(steady, results, invoke, call):
-    before = listed(steady)
+    before = file_names(steady)
     refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
-    assert listed(steady) == before
+    assert file_names(steady) == before
     assert invoke(steady, "-o", results / "runs", "-q").exit_code == 0
     said = ("was saved without its operations", "--events")
     for more in ((), ("--html", results / "run.html", "--out", results / "others")):
         refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), *said)
     refused(call("whatif", results / "runs"), "analyze the reports again with --out DIR --events")
-    assert listed(results) == ["runs"]
+    assert file_names(results) == ["runs"]
 
 
 def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothing_is_written(made, results, invoke):
@@ -233,7 +230,7 @@ def test_a_trace_of_some_steps_is_smaller_and_of_steps_that_are_not_there_nothin
     refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
     done = invoke(made / "slow", "--perfetto", results / "x", "--perfetto-ranks", "0,7-9", *others)
     refused(done, "ranks 7-9: are not in this run", "found: ranks 0", "--perfetto-ranks 0")
-    assert listed(results) == []
+    assert file_names(results) == []
     assert invoke(made / "slow", "--perfetto", results / "whole", "-q").exit_code == 0
     for steps in ("2", "1:", ":2"):
         done = invoke(made / "slow", "--perfetto", results / "part", "--perfetto-steps", steps, "-q", "--force")

@@ -9,7 +9,7 @@ import pytest
 
 from nsyspipe.errors import OutputError
 from nsyspipe.redact.redact import Place, staged
-from tests.build.tools import edit, query
+from tests.build.tools import edit, file_names, query
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -42,10 +42,6 @@ def refused(*arguments):
     return done.stderr
 
 
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 HOSTS = "SELECT name, value FROM TARGET_INFO_SYSTEM_ENV"
 BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 
@@ -53,7 +49,7 @@ BOTH = ["ddp_0.sqlite", "ddp_1.sqlite"]
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
     text = redacted(reports, tmp_path / "out")
     lines = text.splitlines()
-    assert names(tmp_path / "out") == BOTH
+    assert file_names(tmp_path / "out") == BOTH
     assert query(tmp_path / "out" / "ddp_1.sqlite", HOSTS) == [("Hostname", "host-1")]
     assert lines[0] == f"2 reports redacted into {tmp_path / 'out'} (2 hosts renamed)"
     removed = lines[lines.index("Removed") + 1 : lines.index("Kept") - 1]
@@ -90,7 +86,7 @@ def test_what_analyze_reads_beside_the_reports_is_named_and_nothing_else(reports
         text = redacted(reports / "ddp_*.sqlite", tmp_path / "made" / name)
         assert [one[one.index(":") :] for one in text.splitlines() if "not copied" in one] == said
         assert "beside the reports name hosts" in text
-        assert names(tmp_path / "made" / name) == BOTH
+        assert file_names(tmp_path / "made" / name) == BOTH
     assert redacted("-q", reports, tmp_path / "quiet") == ""
 
 
@@ -139,10 +135,10 @@ def test_a_copy_and_the_logs_of_an_older_file_are_replaced_only_by_force(reports
         copy.with_name(copy.name + suffix).write_text("hunter2")
     if is_copy_there or n_logs:
         assert re.search("exists(.|\n)*--force", refused(reports / "ddp_0.sqlite", copy))
-    assert len(names(copy.parent)) == n_logs + is_copy_there
+    assert len(file_names(copy.parent)) == n_logs + is_copy_there
     assert not is_copy_there or copy.read_text() == "mine"
     redacted(reports / "ddp_0.sqlite", copy, "--force")
-    assert names(copy.parent) == ["copy.sqlite"]
+    assert file_names(copy.parent) == ["copy.sqlite"]
     assert query(copy, HOSTS) == [("Hostname", "host-0")]
 
 
@@ -151,9 +147,9 @@ def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path
     out.mkdir()
     (out / "other.sqlite").write_text("not redacted")
     assert "is not empty" in refused(reports, out)
-    assert names(out) == ["other.sqlite"]
+    assert file_names(out) == ["other.sqlite"]
     redacted(reports, out, "--force")
-    assert names(out) == [*BOTH, "other.sqlite"]
+    assert file_names(out) == [*BOTH, "other.sqlite"]
 
 
 @pytest.mark.parametrize("how", ["same", "link", "hard link", "other spelling", "named like a log"])
@@ -176,7 +172,7 @@ def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path):
     for out in (reports, linked):
         for which in (reports, reports / "*.sqlite"):
             assert "is the directory of the reports" in refused(which, out, "--force")
-    assert names(reports) == BOTH
+    assert file_names(reports) == BOTH
 
 
 def test_two_reports_of_one_name_and_a_place_that_cannot_take_the_copies_are_refused(reports, tmp_path):
@@ -200,7 +196,7 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     data[2 * 4096 :] = b"\xff" * (len(data) - 2 * 4096)
     path.write_bytes(data)
     refused(reports, tmp_path / "out")
-    assert names(tmp_path) == ["reports"]
+    assert file_names(tmp_path) == ["reports"]
 
 
 def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
@@ -209,4 +205,4 @@ def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
         for file in files:
             file.write_text("a copy")
         places[1].copy.mkdir()
-    assert names(tmp_path / "out") == ["ddp_1.sqlite"]
+    assert file_names(tmp_path / "out") == ["ddp_1.sqlite"]

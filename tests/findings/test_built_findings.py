@@ -1,8 +1,5 @@
 """Findings of small built reports, from the SQLite rows to the saving; every number is worked out by hand."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
 import nsyspipe
@@ -25,23 +22,15 @@ STARTS = (0, 1000, 2000, 3000)
 
 def quiet_rank(number=0, n_ranks=1, *, starts=STARTS, lead=0):
     """Return a rank whose steps hold nothing but their first kernel, [100, 300); their ranges begin `lead` early."""
-    builder = TraceBuilder(pid=1000 + number).session(10**18).gpu()
-    builder.env(RANK=number, WORLD_SIZE=n_ranks)
+    builder = TraceBuilder(pid=1000 + number).session(10**18).gpu().env(RANK=number, WORLD_SIZE=n_ranks)
     for step, at in enumerate(starts):
-        builder.range(at - lead, at + 900 - lead, f"step {step}")
-        builder.kernel(at + 100, at + 300, launch=at + 80)
+        builder.range(at - lead, at + 900 - lead, f"step {step}").kernel(at + 100, at + 300, launch=at + 80)
     return builder
 
 
 def blocking_call(builder, start, end, name):
     ids = {"globalTid": builder.global_tid(), "correlationId": builder.launch(None), "nameId": builder.string(name)}
     return builder.add(RUNTIME, start=start, end=end, **ids)
-
-
-def load(folder, *builders):
-    for number, builder in enumerate(builders):
-        builder.write(folder / f"built_{number}.sqlite")
-    return nsyspipe.load(folder, jobs=1)
 
 
 def savings(run):
@@ -56,7 +45,7 @@ def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     builder = quiet_rank(lead=450)
     for at in STARTS:
         builder.range(at - 440, at + 60, "data")
-    run = load(tmp_path, builder)
+    run = run_of(tmp_path, builder)
     assert savings(run) == {"input-bound": 600, "launch-bound": 200}
     expected = {"": 800, "input_": 600, "between_steps_": 100, "launch_": 200}
     expected |= dict.fromkeys(("blocked_", "dependency_", "unknown_"), 0)
@@ -75,7 +64,7 @@ def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
             builder.range(at + 110, at + 120, "data")
         for start in range(350, 950, 100):
             builder.kernel(at + start, at + start + 50, launch=at + start - 20)
-    found = findings(load(tmp_path, builder))
+    found = findings(run_of(tmp_path, builder))
     assert list(found) == ["launch-bound", "input-bound"]
     assert found["launch-bound"]["saving_ns_per_step"] == 6 * 50 + 100
     assert found["input-bound"]["saving_ns_per_step"] == 100
@@ -91,7 +80,7 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
         blocking_call(builder, at + 105, at + 310, "cudaStreamSynchronize_v3020")
         builder.kernel(at + 420, at + 520, launch=at + 400)
         blocking_call(builder, at + 700, at + 760, "cudaMalloc_v3020")
-    run = load(tmp_path, builder)
+    run = run_of(tmp_path, builder)
     assert savings(run) == {"launch-bound": 420, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
     assert found["action"] == "keep cudaStreamSynchronize out of the step"
@@ -104,12 +93,11 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
     builders = [quiet_rank(number, 2) for number in range(2)]
     for builder in builders:
         for at in STARTS:
-            builder.range(at + 81, at + 90, "backward")
-            builder.kernel(at + 300, at + 500, launch=at + 82)
+            builder.range(at + 81, at + 90, "backward").kernel(at + 300, at + 500, launch=at + 82)
             for start in range(500, 900, 20):
                 end, name = at + start + 15, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
                 builder.nccl(at + start, end, launch=at + 85, name=name)
-    found = findings(load(tmp_path, *builders))
+    found = findings(run_of(tmp_path, *builders))
     assert {"comm-bound", "too-many-buckets"} <= set(found)
     assert "single-bucket" not in found
     assert found["too-many-buckets"]["saving_ns_per_step"] == 300
@@ -120,10 +108,10 @@ def test_many_small_all_reduces_are_too_many_buckets(tmp_path):
 # --- the capture itself ---------------------------------------------------------------------------
 def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
-    load(tmp_path, quiet_rank())
+    run_of(tmp_path, quiet_rank())
     rows = ((1150, 1250), (2090, 2100), (2100, 2150), (150, 900))
     inserts = [f"INSERT INTO PROFILER_OVERHEAD VALUES ({start}, {end}, NULL, 1, 0)" for start, end in rows]
-    edit(tmp_path / "built_0.sqlite", _OVERHEAD, *inserts)
+    edit(tmp_path / "a_0.sqlite", _OVERHEAD, *inserts)
     found = findings(nsyspipe.load(tmp_path, jobs=1))["profiler-overhead"]
     assert found["saving_ns_per_step"] == (100 + 10 + 50) / 2
     assert found["title"] == "the profiler was busy during the steps (2 steps)"
@@ -131,7 +119,7 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
 
 def test_a_first_step_that_the_capture_stretched_is_told(tmp_path):
     # Windows of 2000, 1000, 1000; the last one is cut.
-    run = load(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000)))
+    run = run_of(tmp_path, quiet_rank(starts=(0, 2000, 3000, 4000)))
     found = findings(run)["profiler-overhead"]
     assert found["saving_ns_per_step"] is None
     assert found["severity"] == "low"
@@ -223,9 +211,7 @@ def test_a_deep_queue_is_no_shift_of_the_clock(tmp_path):
     for rank in range(4):
         path = tmp_path / f"deep_{rank}.sqlite"
         path.write_bytes((SAMPLES / f"ddp-4gpu-before_{rank}.sqlite").read_bytes())
-        with closing(sqlite3.connect(path)) as database:
-            database.execute(f"DELETE FROM {MEMCPY}")
-            database.commit()
+        edit(path, f"DELETE FROM {MEMCPY}")
     run = nsyspipe.load(tmp_path / "deep_?.sqlite", jobs=1)
     assert "device-clock-apart" not in run.problems["code"].to_pylist()
 
@@ -251,8 +237,7 @@ def accumulating(rank, syncs):
         builder.range(at, at + 900, f"step {at // 1000}")
         for number in range(3):
             host, device = at + 10 + 30 * number, at + 100 + 300 * number
-            builder.kernel(device, device + 100, launch=host)
-            builder.range(host + 1, host + 28, "backward")
+            builder.kernel(device, device + 100, launch=host).range(host + 1, host + 28, "backward")
             if syncs[number]:
                 call(builder, "ncclAllReduce", host + 5, device + 100, device + 160, 3 * MIB)
                 call(builder, "ncclAllReduce", host + 10, device + 160, device + 200, MIB)
@@ -324,15 +309,17 @@ PAIRS = [
 ]
 
 
+LATE = ("b", (2, 3), "node b (ranks 2 to 3)", [90, 90])
+
+
 def late(rows, hosts=HOSTS, error=0):
     node = late_node(schema.COLLECTIVES.from_rows(rows), hosts, error)
-    return node and (node.host, node.ranks, node.late_ns.tolist())
+    return node and (node.host, node.ranks, node.text, node.late_ns.tolist())
 
 
 @pytest.mark.parametrize(("rows", "options", "expected"), [
     # The first of b comes at 100, the last of a at 10: 90 in each step, although no rank of b is 90 behind the other.
-    (WORLD, {}, ("b", (2, 3), [90, 90])),
-    (WORLD, {"error": 89}, ("b", (2, 3), [90, 90])),
+    (WORLD, {}, LATE), (WORLD, {"error": 89}, LATE),
     (WORLD, {"error": 90}, None),  # the clocks do not tell
     (WORLD, {"error": None}, None),
     (WORLD, {"hosts": {}}, None),
@@ -344,8 +331,3 @@ def late(rows, hosts=HOSTS, error=0):
 ])  # fmt: skip
 def test_a_node_is_late_where_all_its_ranks_are(rows, options, expected):
     assert late(rows, **options) == expected
-
-
-def test_a_node_says_its_ranks():
-    node = late_node(schema.COLLECTIVES.from_rows(WORLD), HOSTS, 0)
-    assert node.text == "node b (ranks 2 to 3)"

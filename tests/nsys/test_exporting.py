@@ -13,6 +13,7 @@ from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exp
 from nsyspipe.nsys.files import claim, claimed_at, is_claimed, remove_abandoned, scratch_directory
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report, take_nsys_away
 from tests.build.programs import have_ended
+from tests.build.tools import file_names
 from tests.build.trace import steady_rank
 
 
@@ -26,20 +27,16 @@ def tool(tmp_path):
     return lambda *arguments, **options: nsys.find(str(fake_nsys(tmp_path / "tool", *arguments, **options)))
 
 
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def statuses(outcomes):
     return [one if isinstance(one, NsyspipeError) else one.status for one in outcomes]
 
 
 def failure(report, tool, **options):
     """Return the error of one report; nothing may be left of its export."""
-    before = names(report.parent)
+    before = file_names(report.parent)
     with pytest.raises(NsyspipeError) as caught:
         export_reports([report], nsys=tool, **options)
-    assert names(report.parent) == before
+    assert file_names(report.parent) == before
     assert all(line.isprintable() for line in caught.value.lines())
     return caught.value
 
@@ -54,7 +51,7 @@ def test_the_export_lies_beside_its_report_or_in_a_directory_that_is_made(report
         target = (folder or report.parent) / "run_0.sqlite"
         assert (made.path, made.source, made.status) == (target, report, EXPORTED)
         assert made.path.read_bytes() == report.read_bytes()
-        assert names(report.parent) == ["run_0.nsys-rep", *([] if folder else ["run_0.sqlite"])]
+        assert file_names(report.parent) == ["run_0.nsys-rep", *([] if folder else ["run_0.sqlite"])]
 
 
 def test_the_stem_stays_and_any_name_will_do(tmp_path, tool, monkeypatch):
@@ -120,7 +117,7 @@ def test_what_a_killed_export_left_or_that_has_a_journal_is_replaced(report, too
     assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
     assert target.read_bytes() == report.read_bytes()
     # SQLite would roll a journal back into the new file.
-    assert names(report.parent) == ["run_0.nsys-rep", "run_0.sqlite"]
+    assert file_names(report.parent) == ["run_0.nsys-rep", "run_0.sqlite"]
 
 
 @pytest.mark.parametrize("part", [None, "TABLES", "TIMES"])

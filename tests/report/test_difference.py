@@ -19,9 +19,8 @@ from nsyspipe.report import difference as words
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.units import delta_text
-from tests.build.plain_steps import MS, plain_rank, plain_run, steps, write_run
+from tests.build.plain_steps import MS, host_run, plain_rank, plain_run, steps, write_run
 from tests.build.tools import Changed
-from tests.build.trace import TraceBuilder
 
 
 def text_of(difference, width=100, gate=None):
@@ -111,13 +110,6 @@ def test_one_step_that_alone_keeps_it_undecided_is_named(runs, tmp_path, longer,
     assert said is None or said in " ".join(text_of(found).split())
 
 
-def host_only(folder, _):
-    builder = TraceBuilder(pid=1).env(RANK=0, WORLD_SIZE=1).session(10**18)
-    for step in range(4):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}")
-    return nsyspipe.load(builder.write(folder / "host.sqlite"), jobs=1)
-
-
 def several(_, runs):
     return Side("base", (runs["slow"], runs["again"])), runs["fast"]
 
@@ -154,8 +146,8 @@ CASES = {
     "undecided": lambda _, runs: (runs["short"], runs["fast"]),
     "wide": lambda folder, runs: (runs["slow"], plain_run(folder / "wide", [steps(70, 2)] * 3)),
     "other-kernel": lambda folder, runs: (runs["slow"], plain_run(folder / "other", [steps(100, 11)] * 2, kernel="k" * 200)),
-    "host-only": lambda folder, runs: (runs["slow"], host_only(folder, runs)),
-    "nothing": lambda folder, runs: (run := host_only(folder, runs), Side("other", (run,))),
+    "host-only": lambda folder, runs: (runs["slow"], host_run(folder)),
+    "nothing": lambda folder, runs: (run := host_run(folder), Side("other", (run,))),
     "several": several, "uneven": uneven, "without-steps": without_steps, "many-changes": many_changes, "not-split": not_split,
 }  # fmt: skip
 

@@ -17,13 +17,7 @@ from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
-from tests.build.plain_steps import plain_run
-
-MS = 10**6
-
-
-def steps(compute, comm=20, n=12):
-    return [((compute + number % 3) * MS, comm * MS, 4 * MS, 6 * MS) for number in range(n)]
+from tests.build.plain_steps import MS, plain_run, steps
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,7 @@ def change(tmp_path_factory):
     """Return what 30 ms less of compute and 10 ms less of communication change in steps of 130, 131, 132 ms."""
     folder = tmp_path_factory.mktemp("change")
     slow = plain_run(folder / "slow", [steps(90), steps(100)])
-    fast = plain_run(folder / "fast", [steps(70, 10), steps(60, 10)], kernel="sgemm")
+    fast = plain_run(folder / "fast", [steps(70, comm=10), steps(60, comm=10)], kernel="sgemm")
     return diff(slow, Side("new", (fast,)))
 
 

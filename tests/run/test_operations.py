@@ -156,8 +156,7 @@ def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
 
 
 def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp_path):
-    builder = steady_rank(0)
-    builder.nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
+    builder = steady_rank(0).nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
     run = run_of(tmp_path, builder)
     for steps in (None, (1, 1)):
         own = rows(read(run, steps)[0][0], "start_ns", "stream_id", "seq")

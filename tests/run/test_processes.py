@@ -127,8 +127,7 @@ def six_steps(path, *, is_whole):
         if is_whole:
             builder.graph(at + MS, at + 10 * MS, launch=at - 400)
         else:
-            builder.kernel(at + MS, at + 4 * MS, launch=at - 400)
-            builder.kernel(at + 6 * MS, at + 10 * MS, launch=at - 300)
+            builder.kernel(at + MS, at + 4 * MS, launch=at - 400).kernel(at + 6 * MS, at + 10 * MS, launch=at - 300)
     return nsyspipe.load(builder.write(path))
 
 

@@ -115,8 +115,7 @@ def test_steps_of_which_only_collectives_and_optimizer_are_alike_are_said_to_be(
         at = 1000 * step
         for number in range(5 + 3 * step % 7):
             builder.kernel(at + 20 * number, at + 20 * number + 9, f"gemm_{step}_{number}", launch=at + 2 * number)
-        builder.nccl(at + 400, at + 480, launch=at + 80)
-        builder.kernel(at + 500, at + 510, OPTIMIZER, launch=at + 95)
+        builder.nccl(at + 400, at + 480, launch=at + 80).kernel(at + 500, at + 510, OPTIMIZER, launch=at + 95)
     run = run_of(tmp_path, builder)
     assert run.summary()["n_steps"].to_pylist() == [8]
     assert "agreement 1.000 of collectives and optimizer" in problem_of(run, "steps-by-repetition")["message"]
@@ -164,9 +163,13 @@ def test_an_optimizer_inside_backward_does_not_make_the_loop_the_backward_pass(t
     assert ratio > 0
 
 
-def test_where_one_rank_repeats_and_another_does_not_that_is_said(tmp_path):
-    run = run_of(tmp_path, trained(0), trained(1, 1))
-    assert "launches are seen to repeat on 1 of 2 ranks only" in problem_of(run, "no-steps")["message"]
+@pytest.mark.parametrize(("n_steps", "where"), [(6, "on 1 of 2 ranks only"), (1, "nowhere")])
+def test_where_one_rank_repeats_and_another_does_not_and_in_a_capture_of_one_step_that_is_said(
+    tmp_path, n_steps, where
+):
+    run = run_of(tmp_path, trained(0, n_steps), trained(1, 1))
+    assert run.is_capture
+    assert f"launches are seen to repeat {where}" in problem_of(run, "no-steps")["message"]
 
 
 def test_what_repeats_and_trains_nothing_is_said_and_is_no_step(tmp_path):
@@ -176,12 +179,6 @@ def test_what_repeats_and_trains_nothing_is_said_and_is_no_step(tmp_path):
     run = run_of(tmp_path, builder)
     assert (run.header.steps_from, run.is_capture) == ("capture", True)
     assert "what repeats 60 times, every 0.001 ms, neither updates weights" in problem_of(run, "no-steps")["message"]
-
-
-def test_a_capture_of_one_step_has_none(tmp_path):
-    run = run_of(tmp_path, trained(0, 1), trained(1, 1))
-    assert run.is_capture
-    assert "launches are seen to repeat nowhere" in problem_of(run, "no-steps")["message"]
 
 
 def test_steps_that_cannot_be_aligned_have_no_figures_across_ranks(tmp_path):
@@ -229,8 +226,7 @@ def test_real_reports_without_their_ranges_have_the_same_steps(real, tmp_path, n
 
 def test_a_step_of_an_unknown_optimizer_begins_before_forward_where_the_host_pauses_longer_behind_it(tmp_path):
     """The host pauses 780 before the loss, 170 between steps."""
-    builder = TraceBuilder(pid=1000)
-    builder.env(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0).session(10**18).gpu()
+    builder = TraceBuilder(pid=1000).env(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0).session(10**18).gpu()
     launches = (
         (10, "embed", "main"), (20, "gemm_forward", "main"), (800, "loss", "main"), (810, "loss_backward", "autograd"),
         (820, "gemm_backward", "autograd"), (830, "update", "main"), (840, "update_more", "main"),

@@ -12,18 +12,8 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    TABLES,
-    contents,
-    left_behind,
-    new_run,
-    old_run,
-    places,
-    stored,
-    write_reports,
-)
+from tests.store import store_tools
+from tests.store.store_tools import OTHER_ID, RUN_ID, TABLES, contents, left_behind, new_run, old_run, places, stored
 
 
 def refused(run, store, *words, **options):
@@ -92,7 +82,7 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
     save(nsyspipe.load(store, label="new"), store)
     assert nsyspipe.load(store).header.label == "new"
     assert len(list(nsyspipe.load(store).operations())) == 2
-    without_log = nsyspipe.load(write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1)
+    without_log = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1)
     save(without_log, store)
     found = nsyspipe.load(store)
     assert found.nccl is None
@@ -102,7 +92,7 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
 @pytest.mark.parametrize("options", [{"step": "backward"}, {"comm_kernel": "gemm"}])
 def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
     store = stored(tmp_path / "store", runs[0], events=True)
-    reports = write_reports(tmp_path / "reports", 1)
+    reports = store_tools.write_reports(tmp_path / "reports", 1)
     otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
     assert "--force" in refused(otherwise, store, "has events, phase_ranges of run nightly")
 
@@ -136,7 +126,7 @@ def test_operations_of_a_damaged_run_and_files_of_no_run_are_lost_only_by_force(
 
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
-    one_rank = nsyspipe.load(write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
+    one_rank = nsyspipe.load(store_tools.write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
     for run in (one_rank, runs[1]):
         refused(run, store, "has events, phase_ranges of run nightly", events=True)
     save(one_rank, store, events=True, force=True)

@@ -71,8 +71,7 @@ def written(folder, *builders, without=(), **options):
 def hostile_names(folder):
     name = 'x"; DROP TABLE runs --\n\t<script>\u202e\U0001f600 \x1b[31m'
     for rank in range(2):
-        builder = steady_rank(rank)
-        builder.kernel(5000, 5100, name, launch=3500).range(3000, 3600, name)
+        builder = steady_rank(rank).kernel(5000, 5100, name, launch=3500).range(3000, 3600, name)
         builder.host(name).gpu(1, name)
         builder.write(folder / os.fsdecode(b"<b>\xff'=%41_" + str(rank).encode() + b".sqlite"))
     return {"label": name}
