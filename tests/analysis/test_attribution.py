@@ -77,13 +77,11 @@ def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_
     }  # fmt: skip
 
 
-def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
+def test_kernels_in_order_of_launch_keep_their_rows_and_copies_alone_of_an_unknown_kind_have_no_launched_kernels():
     ops = operations(compute(9, 10, 1, name_id=7), compute(0, 1, 1, name_id=6), compute(0, 1))
     assert ops.kernel_order is None
     assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]
-
-
-def test_copies_alone_have_no_launched_kernels_and_an_unknown_kind_is_neither_memset_nor_device_to_device():
+    # An unknown kind is neither memset nor device to device.
     ops = operations(htod(0, 1)._replace(copy_kind=None), memset(2, 3, 4))
     assert (ops.copy_kind.tolist(), ops.kernel_start.tolist(), ops.n_launched) == ([0, -1], [], 0)
 

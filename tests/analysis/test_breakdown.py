@@ -199,7 +199,8 @@ def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
 
 def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
     """Explain the idle time of some windows; it must come out whole."""
-    idle = ints(*(counted_idle(ops, *span) for span in spans))
+    busy = {t for op in ops for t in range(op.start, op.end)}
+    idle = ints(*(len({*range(*span)} - busy) for span in spans))
     of_data, of_between = (union(*(ints(*(span[at] for span in times)) for at in (0, 1))) for times in (data, between))
     table = None if blocking is None else calls(*blocking)
     gaps = idle_gaps(operations(*ops))
@@ -211,10 +212,6 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),), between=()):
         assert sum(by_call.values(), np.zeros_like(blocked)).tolist() == blocked.tolist()
         assert all(one.any() for one in by_call.values())
     return columns, by_call
-
-
-def counted_idle(ops, start, end):
-    return end - start - len({t for op in ops for t in range(op.start, op.end)} & {*range(start, end)})  # fmt: skip
 
 
 @pytest.mark.parametrize(("ops", "host", "expected"), [

@@ -219,8 +219,6 @@ def test_a_call_is_assigned_to_a_kernel_of_its_collective(by_collective, expecte
 
 
 # Against the rule, told one event after the other.
-
-
 def blocks(calls, kernels):
     """Yield the payloads and kernels of each block."""
     events = [(one.start, 0, n) for n, one in enumerate(calls)]

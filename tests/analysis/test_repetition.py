@@ -251,14 +251,11 @@ def test_ranges_of_units_and_of_the_backward_pass() -> None:
     assert ranges.ends.tolist() == [built.time_ns[at * _STEP + last] + 1 for at in range(4)]
 
 
-def test_each_micro_batch_has_a_backward_pass_of_its_own() -> None:
+def test_each_micro_batch_has_a_backward_pass_of_its_own_and_two_threads_that_could_be_autograds_have_none() -> None:
     parts = [[*_MICRO * 4, *optimizer()]] * 4
     ranges = backward_of_thread(sequence(parts), units(parts).members)
     assert ranges is not None
     assert ranges.member.tolist() == np.repeat(range(4), 4).tolist()
-
-
-def test_two_threads_that_could_be_autograds_are_not_chosen_from() -> None:
     other = [(name, grid, 3, pause) for name, grid, _, pause in backward()]
     parts = [[*step(), *other]] * 4
     found = units(parts)

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from nsyspipe.analysis import traffic as module
 from nsyspipe.analysis.traffic import (
     DATA,
     EXPERT,
@@ -12,28 +13,14 @@ from nsyspipe.analysis.traffic import (
     TENSOR,
     CommUse,
     Dimension,
-    between_stages,
-    bubble_ns_per_step,
     dimensions,
-    mean_over_ranks,
-    own_lateness,
     roles,
 )
 from nsyspipe.model import schema
 from nsyspipe.report.costs import traffic_text
 
-_MB = 1e6
 
-
-def use(
-    collective: str,
-    calls: float,
-    forward: float | None,
-    *,
-    size: float | None = 25 * _MB,
-    ranks: tuple[int, ...] = (0, 1),
-    before: tuple[float, ...] = (),
-) -> CommUse:
+def use(collective, calls, forward, *, size=25e6, ranks=(0, 1), before=()):
     behind = None if forward is None else 1 - forward
     return CommUse(f"{ranks}", collective, ranks, calls, size, forward, behind, before)
 
@@ -65,7 +52,7 @@ def use(
     pytest.param([use("broadcast", 1, 1.0)], [OTHER], id="broadcast alone"),
     pytest.param([use("all_reduce", 48, None)], [OTHER], id="backward unknown"),
 ])  # fmt: skip
-def test_role(uses: list[CommUse], expected: list[str]) -> None:
+def test_role(uses, expected):
     assert roles(uses) == expected
 
 
@@ -80,12 +67,12 @@ def test_role(uses: list[CommUse], expected: list[str]) -> None:
                  [True, False, True, False], id="communicators not known"),
     pytest.param([], [], id="nothing"),
 ])  # fmt: skip
-def test_what_stages_wait_in_by_design(operations: list[tuple[str | None, str, int]], expected: list[bool]) -> None:
+def test_what_stages_wait_in_by_design(operations, expected):
     columns = zip(*operations, strict=True) if operations else ([], [], [])
     types = (pa.string(), pa.string(), pa.int64())
     arrays = [pa.array(one, kind) for one, kind in zip(columns, types, strict=True)]
     table = pa.table(dict(zip(("comm_id", "collective", "rank"), arrays, strict=True)))
-    assert between_stages(table).to_pylist() == expected
+    assert module.between_stages(table).to_pylist() == expected
 
 
 @pytest.mark.parametrize(("bubbles", "expected"), [
@@ -94,22 +81,18 @@ def test_what_stages_wait_in_by_design(operations: list[tuple[str | None, str, i
     ([(0, "a", 100.0), (1, "a", None)], None),
     ([], 0.0),
 ])  # fmt: skip
-def test_the_bubble_is_a_mean_over_all_ranks(
-    bubbles: list[tuple[int | None, str, float | None]], expected: float | None
-) -> None:
+def test_the_bubble_is_a_mean_over_all_ranks(bubbles, expected):
     common = {"collective": "send_recv", "role": PIPELINE, "ranks": "0,1"}
-    rows: list[dict[str, object]] = [
-        common | {"rank": rank, "communicator": name, "bubble_ns_per_step": ns} for rank, name, ns in bubbles
-    ]
+    rows = [common | {"rank": rank, "communicator": name, "bubble_ns_per_step": ns} for rank, name, ns in bubbles]
     rows.append({"rank": 0, "communicator": "c", "collective": "all_reduce", "role": DATA, "ranks": "0,1"})
-    assert bubble_ns_per_step(schema.TRAFFIC.from_rows(rows), 3) == expected
+    assert module.bubble_ns_per_step(schema.TRAFFIC.from_rows(rows), 3) == expected
 
 
-def traffic(*comms: tuple[str, str, str, int | None], name: str = "0x{}", exposed: dict[str, int] | None = None):
+def traffic(*comms, name="0x{}", exposed=None):
     """Return the table of communicators by role, collective, ranks and size; each rank's exposed time is that of its role."""
-    rows: list[dict[str, object]] = []
+    rows = []
     for at, (role, collective, ranks, n_ranks) in enumerate(comms):
-        one: dict[str, object] = {
+        one = {
             "communicator": name.format(at), "role": role, "collective": collective, "n_ranks": n_ranks, "ranks": ranks,
             "exposed_ns_per_step": (exposed or {}).get(role, 10), "bubble_ns_per_step": 7 if role == PIPELINE else None,
         }  # fmt: skip
@@ -161,13 +144,13 @@ _DATA = [(DATA, "all_reduce", ranks, 4) for ranks in ("0,2,4,6", "1,3,5,7")]
         pytest.param([(OTHER, "all_reduce", "0,1", 2)], [], None, id="nobody knows"),
     ],
 )  # fmt: skip
-def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said) -> None:
+def test_groups_of_ranks_and_what_is_said_of_them(communicators, expected, said):
     table = traffic(*communicators, exposed={TENSOR: 30})
     assert dimensions(table) == [Dimension(names, size) for names, size in expected]
     assert traffic_text(table, 8, 8) == (said and f"parallelism: {said}")
 
 
-def test_streams_are_no_communicators_whose_size_could_be_told() -> None:
+def test_streams_are_no_communicators_whose_size_could_be_told():
     table = traffic((TENSOR, "all_reduce", "0,1,2,3", 4), (DATA, "all_reduce", "0,1,2,3", 4), name="all_reduce/{}")
     assert dimensions(table) == [Dimension((TENSOR,), None), Dimension((DATA,), None)]
     assert traffic_text(table, 4, 4) == "parallelism: tensor, data: 50 % of exposed communication is tensor's"
@@ -177,13 +160,13 @@ def test_streams_are_no_communicators_whose_size_could_be_told() -> None:
     assert [traffic_text(table, 4, size) for size in (4, 8, None)] == ["parallelism: data 4", unknown, None]
 
 
-def test_a_mean_over_ranks_counts_each_rank_once() -> None:
+def test_a_mean_over_ranks_counts_each_rank_once():
     table = traffic(*_TENSOR, *_DATA, exposed={TENSOR: 30})
-    assert mean_over_ranks(table, "exposed_ns_per_step", "role") == {TENSOR: 30, DATA: 10}
-    assert mean_over_ranks(table, "wait_ns_per_step", "role") is None
+    assert module.mean_over_ranks(table, "exposed_ns_per_step", "role") == {TENSOR: 30, DATA: 10}
+    assert module.mean_over_ranks(table, "wait_ns_per_step", "role") is None
 
 
-def test_who_was_kept_waiting_by_another_stage_is_late_for_that() -> None:
+def test_who_was_kept_waiting_by_another_stage_is_late_for_that():
     # Pipelines of ranks 0 and 1, 2 and 3; gradients among 0 and 2, 1 and 3. In step 1 rank 3 takes 90 longer: rank 2 waits 110
     # for it where rank 0 waits 20, and comes 80 late to the gradients of its stage, rank 3 itself 95. In step 2 rank 2 is 60
     # late, although it waited no longer than rank 0.
@@ -202,9 +185,9 @@ def test_who_was_kept_waiting_by_another_stage_is_late_for_that() -> None:
         for step, of_ranks in late.items()
         for rank, ns in enumerate(of_ranks)
     ]  # fmt: skip
-    found = own_lateness(schema.COLLECTIVES.from_rows(rows))
+    found = module.own_lateness(schema.COLLECTIVES.from_rows(rows))
     assert found["inherited_ns"].to_pylist() == [0, 0, 90, 0, 0, 0, 0, 0]
     assert found["late_by_ns"].to_pylist() == found["held_up_ns"].to_pylist() == [0, 0, 0, 95, 0, 0, 60, None]
     # Without a pipeline all is as it was.
-    alone = own_lateness(schema.COLLECTIVES.from_rows(rows[8:]))
+    alone = module.own_lateness(schema.COLLECTIVES.from_rows(rows[8:]))
     assert alone["late_by_ns"].to_pylist() == [0, 0, 80, 95, 0, 0, 60, None]

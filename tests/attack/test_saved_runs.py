@@ -311,10 +311,6 @@ def _swapped(chosen, table, at, name):
     return table.set_column(at, name, table[chosen.choice(same)])
 
 
-def _other_type(chosen, table, at, name):
-    return table.set_column(at, name, _taken(chosen.choice(OTHER_TYPES), [0] * len(table)))
-
-
 def _mutate(chosen, value, depth=0):
     """Return a JSON value with one part of it changed."""
     if isinstance(value, dict) and value and (depth == 0 or chosen.random() < 0.8):
@@ -350,6 +346,8 @@ OF_COLUMN = {
     "other name": lambda _, table, at, __: table.set_column(at, "other", table.column(at)),
     "nulls": lambda _, table, at, name: table.set_column(at, name, pa.nulls(len(table), table.column(at).type)),
     "one null": lambda chosen, table, at, name: table.set_column(at, name, _one_changed(chosen, table.column(at), None)),
-    "value": _value, "other type": _other_type, "swapped": _swapped,
+    "value": _value, "other type": lambda chosen, table, at, name: table.set_column(
+        at, name, _taken(chosen.choice(OTHER_TYPES), [0] * len(table))),
+    "swapped": _swapped,
 }  # fmt: skip
 OF_JSON = {"json": lambda chosen, text: json.dumps(_mutate(chosen, json.loads(text))), "json text": _broken}

@@ -4,9 +4,7 @@ import json
 import os
 import shlex
 import shutil
-import sqlite3
 import subprocess
-from contextlib import closing
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +17,7 @@ from nsyspipe.redact.redact import redact
 from nsyspipe.report.redaction import redaction_text
 from tests.build.planted import SHOWN, found_in, plant
 from tests.build.programs import program
+from tests.build.tools import edit
 from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.launchers.conftest import machine, reports  # noqa: F401 - a fixture, and what it needs
@@ -401,10 +400,7 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
 @pytest.mark.parametrize("command", ["analyze", "doctor", "redact"])
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("UPDATE StringIds SET id = ? WHERE rowid = 1", (SECRET,))
-        database.execute(f"UPDATE {KERNEL} SET start = ? WHERE rowid = 1", (SECRET,))
-        database.commit()
+    edit(path, *(f"UPDATE {name} = '{SECRET}' WHERE rowid = 1" for name in ("StringIds SET id", f"{KERNEL} SET start")))
     more = [tmp_path / "copy.sqlite"] if command == "redact" else []
     done = nsyspipe_here(command, path, *more)
     assert "Traceback" not in done.stderr

@@ -19,7 +19,6 @@ def totals(path: str) -> dict[str, int]:
             "StringIds": "id, value",
         }.items()
     )
-
     kernels = kernels.merge(launches, on="correlationId").merge(strings, left_on="demangledName", right_on="id")
     copies = copies.merge(launches, on="correlationId")
     kernels["is_comm"] = kernels["value"].str.startswith("nccl")
@@ -35,7 +34,6 @@ def totals(path: str) -> dict[str, int]:
     phases = ranges[ranges["text"] == "backward"].sort_values("start").reset_index(drop=True)
     phases["phase"] = phases.index
     kernels = inside(kernels, phases, "phase")
-
     compute, comm = kernels[~kernels["is_comm"]], kernels[kernels["is_comm"]]
     backward, dtod = compute[compute["phase"].notna()], copies[copies["copyKind"] == 8]
     total = {

@@ -202,8 +202,6 @@ def test_answers_about_a_change_and_of_a_small_run(written, tmp_path, shown):
 
 
 # What is done across ranks, beside one sort of as many numbers in the same process.
-
-
 def generated_rows():
     """Return rows as `comm_rows` has them, by rank and start: all ranks arrive tens of us apart and end within 3 us."""
     rng = np.random.default_rng(SEED)
@@ -251,7 +249,6 @@ def test_speed_of_matching_clocks_and_waiting(shown):
     chosen = np.unique(rows.step)
     table = collectives_table(run, range(N_RANKS), chosen)
     table_seconds = min(_timed(lambda: collectives_table(run, range(N_RANKS), chosen)) for _ in range(2))
-
     # Ends agree within 3 us, so clocks are known as well: up to what all have in common.
     assert found.is_matched.all()
     apart = np.array([one.offset_ns for one in offsets]) - clock_errors(N_RANKS, SEED)
@@ -265,8 +262,6 @@ def test_speed_of_matching_clocks_and_waiting(shown):
 
 
 # What a process more costs in a small report: one of 500 processes, and one of 5 000.
-
-
 def with_processes(path, n_processes):
     """Write a report of one rank, with the rows of its process copied to others."""
     steady_rank(0, world_size=1).write(path)

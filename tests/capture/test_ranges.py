@@ -163,13 +163,11 @@ def test_ranges_are_made_in_this_order(run, pinned):
     pinned("launchers/ranges.txt", told)
 
 
-def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda(run):
+def test_ranges_go_to_torch_before_nvtx_unless_it_has_no_cuda_and_without_both_the_loop_runs_as_ever(run):
     code = "with annotate('forward'): pass"
     assert calls(run, code, "torch", nvtx="raise AssertionError") == ["forward", "pop"]
     assert calls(run, f"import torch\n{code}", torch=CPU_TORCH) == ["forward", "pop"]
-
-
-def test_torch_is_not_imported_for_ranges_and_without_it_and_nvtx_the_loop_runs_as_ever(run):
+    # Torch is not imported for them.
     code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
     assert calls(run, code, torch=TORCH) == [False, "x", "pop"]
     code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"

@@ -179,8 +179,6 @@ def test_one_more_of_many_is_a_change(unit, one, other, is_alike):
 
 
 # Whether they can be compared.
-
-
 def checks(before, after):
     sides = [SimpleNamespace(runs=runs if isinstance(runs, list) else [runs]) for runs in (before, after)]
     # Built runs are one capture but for what a test changes.
@@ -308,13 +306,10 @@ def test_a_candidate_that_was_captured_first_is_told(run, before, after, is_told
     assert found == [f"the candidate was captured before the baseline: {said}"] * is_told
 
 
-def test_another_world_size_blocks_and_without_a_recorded_one_ranks_are_counted(run, made):
+def test_another_world_size_or_gpu_blocks_and_what_was_not_recorded_does_not(run, made):
     assert checks(run, made(*[STEPS] * 3)) == {"world-size": (True, "2", "3")}
     runs = [made(*[STEPS] * n, world_size=None) for n in (2, 3)]
-    assert checks(*runs)["world-size"] == (True, "2", "3")
-
-
-def test_another_gpu_blocks_and_an_unknown_one_does_not(run, made):
+    assert checks(*runs)["world-size"] == (True, "2", "3")  # ranks are counted
     other, unknown = (made(STEPS, STEPS, gpu=gpu) for gpu in ("NVIDIA A100", None))
     assert checks(run, other) == {"gpu-model": (True, "NVIDIA H200", "NVIDIA A100")}
     assert checks(run, unknown)["gpu-model"] == (False, "NVIDIA H200", "not recorded")
@@ -383,8 +378,7 @@ def test_other_traces_are_named_where_both_sides_say_theirs(run):
 
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
     for rank in range(2):
-        host = TraceBuilder(pid=1000 + rank).session(10**18).host("node0")
-        host.env(RANK=rank, WORLD_SIZE=2)
+        host = TraceBuilder(pid=1000 + rank).session(10**18).host("node0").env(RANK=rank, WORLD_SIZE=2)
         for step in range(3):
             host.range(1000 * step, 1000 * step + 300, f"step {step}")
         host.write(tmp_path / f"host_{rank}.sqlite")

@@ -62,7 +62,6 @@ def test_steps_without_a_denominator_are_left_out_of_a_ratio(made):
     table = StepTable(made(*[[(100, 10, 0, 0), (100, 0, 0, 0), (100, 30, 0, 0)]] * 2))
     assert figures(table, "overlap_ratio") == [0, 0]
     assert figures(table, "comm_share") == pytest.approx([10 / 110, 0, 30 / 130])
-
     # The first and the last step have communication; those of the figures have none.
     table = StepTable(made(*[[(100, 0, 0, 1)] * 3] * 2))
     assert "denominator is 0" in figures(table, "overlap_ratio")
@@ -86,8 +85,6 @@ def test_a_run_of_one_rank_waits_for_nobody_and_without_a_common_step_has_no_fig
 
 
 # The parts of the difference in step time sum to it, exactly.
-
-
 def parts(before, after):
     rows = step_parts(before, after)[0].to_pylist()
     return {row["part"]: (row["baseline_ns"], row["candidate_ns"], row["delta_ns"]) for row in rows}
@@ -142,8 +139,6 @@ def test_rounding_gives_the_rest_to_the_largest_remainders_then_to_the_first():
 
 
 # Kernels.
-
-
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 

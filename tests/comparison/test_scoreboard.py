@@ -58,7 +58,6 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, first, name, opt
     found = rows(runs, first, name, **options)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
     assert options or diff(runs[first], runs[name]).verdict == verdict
-
     # Two steps, of 100 and 101 ms, have a speed-up without an interval.
     found = rows(runs, "slow", "short")["short"]
     assert found["speedup"] == pytest.approx(131 / 100.5)
@@ -194,14 +193,11 @@ def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
         assert getattr(saved, name) == getattr(reports, name)
 
 
-def test_the_order_of_the_others_changes_nothing_against_the_first(runs):
+def test_the_order_of_the_others_changes_nothing_against_the_first_nor_does_sorting(runs):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
     for label, row in rows(runs, "slow", "wider", "again", "wide", "fast").items():
         others = {name: value for name, value in usual[label].items() if not name.startswith("peer")}
         assert {name: row[name] for name in others} == others
-
-
-def test_sorting_changes_the_order_and_nothing_else(runs):
     names = ("slow", "fast", "wide", "again")
     usual, by_time = rows(runs, *names), rows(runs, *names, sort="step_time")
     assert list(by_time) == ["fast", "wide", "slow", "again"]

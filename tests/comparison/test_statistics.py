@@ -100,8 +100,6 @@ def test_what_is_no_figure_per_step_is_refused(steps):
 
 
 # Several captures on a side: what they spread by.
-
-
 def test_captures_without_steps_are_left_out_and_two_short_ones_decide_nothing():
     with_empty = difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6]))
     assert with_empty == difference([1, 2, 3], [4, 5, 6])
@@ -140,8 +138,6 @@ def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
 
 
 # The ratio of means.
-
-
 @pytest.mark.parametrize(("reference", "run", "half"), [
     (([200] * 3,), ([100] * 4,), 0),
     # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
@@ -174,8 +170,6 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
 
 
 # What a difference is called.
-
-
 @pytest.mark.parametrize(("candidate", "better", "expected"), [
     (102, "lower", "regression"), (98, "lower", "improvement"), (102, "higher", "improvement"),
     (98, "higher", "regression"), (102, "neither", "change"), (101, "lower", NO_CHANGE), (100, "lower", NO_CHANGE),
@@ -215,7 +209,6 @@ def test_what_is_said_to_settle_it_does():
     assert found.half(steps / 10) < 2
     assert found.half(1.0, captures) < 2
     assert found.half(0.8 * steps / 10) > 1.9
-
     # What no number of steps settles has none.
     found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
     assert Judgement(replace(found, other_delta=found.delta), least=2).settled() == (None, None)
@@ -280,7 +273,6 @@ def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
     assert critical_value(confidence, 1) == pytest.approx(math.tan(math.pi * confidence / 2), 1e-9)
     two = confidence * math.sqrt(2 / (1 - confidence**2))
     assert critical_value(confidence, 2) == pytest.approx(two, 1e-9)
-
     for t in (0.0, 1e-9, 0.3, 1.0, 5.0, 1e6):
         tails, _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
         assert tails == pytest.approx([1 - 2 / math.pi * math.atan(t), 1 - t / math.sqrt(2 + t * t)], abs=1e-12)

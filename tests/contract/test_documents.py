@@ -173,14 +173,11 @@ def test_options_and_variables_that_are_named_exist(path, tmp_path):
 
 
 # What the queries of docs/dashboards.md answer, worked out from the samples' documents, and from a run.
-
-
 @cache
 def document(run):
     return json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))
 
 
-@cache
 def test_the_keys_of_the_document_are_listed():
     text = " ".join((ROOT / "docs/outputs.md").read_text(encoding="utf-8").split())
     listed = re.findall(r"`(\w+)`", text.partition("prints one JSON document (")[2].partition(")")[0])
@@ -243,11 +240,6 @@ LINKED = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCED = re.compile(r"^```.*?^```$", flags=re.DOTALL | re.MULTILINE)
 
 
-def named_files(text):
-    """Return the Python files that a text names, in code font or in its drawings, but for examples in capitals."""
-    return {name for name in re.findall(r"[\w/]+\.py\b", text) if "NAME" not in name}
-
-
 def anchors(text):
     """Return what a link may name in a page: its headings as GitHub writes them, and anchors of its own."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), flags=re.MULTILINE)
@@ -270,7 +262,7 @@ def broken_links(path):
 
 
 def test_every_file_that_is_named_exists():
-    names = named_files(ARCHITECTURE)
+    names = {name for name in re.findall(r"[\w/]+\.py\b", ARCHITECTURE) if "NAME" not in name}
     assert names
     assert [name for name in names if not ((ROOT if name.startswith("tests/") else PACKAGE) / name).is_file()] == []
 

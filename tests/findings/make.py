@@ -172,7 +172,14 @@ def of(rule, *cases):
 def answers(rule, given, expected):
     """Check what a rule says of a run."""
     if isinstance(expected, str):
-        assert not_judged(rule, given).startswith(expected)
+        found, (rows, problems) = rule(given), judge(given)
+        assert isinstance(found, NotJudged), found
+        assert found.reason.startswith(expected)
+        # The run says so.
+        (said,) = [one for one in problems if found.reason in one.message]
+        assert (said.code, said.severity, said.fix) == ("not-judged", "info", found.fix)
+        name = rule.__name__.replace("_", "-")
+        assert (name in said.message, name in rows["id"].to_pylist()) == (True, False)
     elif expected is None:
         assert rule(given) is None
     else:
@@ -243,16 +250,3 @@ def assert_well_said(rows):
     assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known)), ids
     with_bound = [row["id"] for row in rows if row["saving_ns_per_step"] is not None and row["id"] != "comm-bound"]
     assert conditional == with_bound[len(with_bound) - len(conditional) :], ids
-
-
-def not_judged(rule, given):
-    """Return why a rule could not be judged, after checking that the run says so."""
-    found = rule(given)
-    assert isinstance(found, NotJudged), found
-    rows, problems = judge(given)
-    (said,) = [one for one in problems if found.reason in one.message]
-    assert (said.code, said.severity, said.fix) == ("not-judged", "info", found.fix)
-    name = rule.__name__.replace("_", "-")
-    assert name in said.message
-    assert name not in rows["id"].to_pylist()
-    return found.reason

@@ -33,13 +33,9 @@ def mixed(*uses, **more):
     return evidence(steps(2, exposed=total), met, traffic=carried, **more)
 
 
-ANOTHER = {
-    role: using(role, kind)
-    for role, kind in {
-        "data": "all_reduce", "tensor": "all_reduce", "sharded": "reduce_scatter", "expert": "all_to_all",
-        "pipeline": "send_recv", "other": "all_gather",
-    }.items()
-}  # fmt: skip
+KINDS = {"data": "all_reduce", "tensor": "all_reduce", "sharded": "reduce_scatter", "expert": "all_to_all"}
+KINDS |= {"pipeline": "send_recv", "other": "all_gather"}
+ANOTHER = {role: using(role, kind) for role, kind in KINDS.items()}
 
 
 def silent(*roles):

@@ -12,22 +12,8 @@ from nsyspipe.findings.judge import CAUSES, RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import CATALOGUE
-from tests.findings import comm_rules, device_rules, role_rules, straggler_rules, test_slow_link
-from tests.findings.make import (
-    IDS,
-    WALL,
-    answers,
-    assert_well_said,
-    collective,
-    evidence,
-    fired,
-    kernel,
-    link,
-    phase,
-    step,
-    steps,
-    traffic,
-)
+from tests.findings import comm_rules, device_rules, make, role_rules, straggler_rules, test_slow_link
+from tests.findings.make import WALL, answers, collective, evidence, kernel, link, phase, step, steps, traffic
 
 CASES = comm_rules.CASES + device_rules.CASES + straggler_rules.CASES + test_slow_link.CASES
 CASES += role_rules.CASES
@@ -50,7 +36,7 @@ def finding(saving, **more):
 
 # --- rules ----------------------------------------------------------------------------------------
 def test_every_rule_is_listed_once_under_its_id_in_the_file_that_defines_it():
-    assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in IDS)
+    assert [rule.__name__ for rule in RULES] == sorted(name.replace("-", "_") for name in make.IDS)
     assert all(rule in import_module(rule.__module__).RULES for rule in RULES)
 
 
@@ -69,7 +55,7 @@ def test_words_and_evidence_of_every_case_are_what_they_were(rule, pinned):
     blocks = []
     for what, (one, known, expected) in ((case.id, case.values) for case in CASES):
         if one is rule and isinstance(expected, dict):
-            found = vars(fired(rule, known))
+            found = vars(make.fired(rule, known))
             blocks.append("\n".join([what, *(f"  {name}: {json.dumps(value)}" for name, value in found.items())]))
     pinned(f"findings/{rule.__name__}.txt", "\n\n".join(blocks) + "\n")
 
@@ -98,7 +84,6 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
     told = '{"share_ns": 1.5, "link": null, "by": {"\\u001b[2J": 1}}'
     row = ("a", "low", "a title", "an action", "some advice", None, None, told)
     assert table.to_pylist() == [dict(zip(schema.FINDINGS.names, row, strict=True))]
-
     for value in (float("nan"), float("inf")):  # what JSON cannot say is a bug
         rules(monkeypatch, a=finding(None, ratio=value))
         with pytest.raises(ValueError, match="JSON"):
@@ -256,7 +241,7 @@ def least_that_stays(run):
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     table, problems = judge(run)
     rows = table.to_pylist()
-    assert_well_said(rows)
+    make.assert_well_said(rows)
     assert all(0 <= (row["saving_ns_per_step"] or 0) <= run.mean("wall_ns") for row in rows)
     assert all(row["saving_ns_per_step"] <= WALL - least_that_stays(run) for row in rows if row["id"] == "straggler")
     said = [one.message.partition(" (")[0].removeprefix("not judged: ") for one in problems]

@@ -15,7 +15,6 @@ P2P = link("p2p", "P2P/CUMEM")
 SOCKET = link("net", "NET/Socket/0")
 H200 = ("NVIDIA H200",)
 # NVLink of an H200 promises 450 GB/s; 15 % of that are 67.5 bytes per ns.
-PROMISED = 450
 
 
 def run(*links, transfer=1000, hidden=0, gpu_names=H200, copied=0, per_ns=None, of_collective=(), **more):

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.nsys import command_words
-from nsyspipe.nsys.command_words import (
-    HASHED,
-    MASK,
-    PER_CAPTURE,
-    Mask,
-    recorded_command,
-    recorded_environment,
-    without_words,
-)
+from nsyspipe.nsys.command_words import MASK, Mask, recorded_command, recorded_environment, without_words
 from nsyspipe.nsys.secrets import HashKey, hash_key, main
 
 KEY = HashKey(b"k" * 32)
@@ -83,7 +75,7 @@ def test_numbers_switches_files_and_words_of_training_stand_and_nothing_else(tex
 
 def test_a_value_has_one_hash_per_name_and_key():
     first, again, other, elsewhere = recorded_command(["--a=word", "--a=word", "--a=word2", "--b=word"], KEY)
-    assert HASHED.fullmatch(first.partition("=")[2])
+    assert command_words.HASHED.fullmatch(first.partition("=")[2])
     assert first == again
     # HMAC-SHA256 of b"value\0a\0word" with 32 bytes k, by another implementation (openssl dgst -mac).
     assert first == "--a=hmac:21a847f8"
@@ -159,8 +151,8 @@ def key_of(state):
 
 
 def is_own(key):
-    assert (key.key_id == PER_CAPTURE) == (key.note is not None)
-    return key.key_id == PER_CAPTURE
+    assert (key.key_id == command_words.PER_CAPTURE) == (key.note is not None)
+    return key.key_id == command_words.PER_CAPTURE
 
 
 def test_it_is_made_once_and_readable_by_its_owner_alone(state):
@@ -259,7 +251,7 @@ def test_words_are_printed_as_they_may_be_written_down(state, monkeypatch, capsy
     *rest, value = first.split()
     assert rest[-7:] == ["ddp.sh", "-n", "2", "--", "--lr", "0.1", "--data"]
     assert "NCCL_P2P_DISABLE=1" in rest
-    assert HASHED.fullmatch(value)
+    assert command_words.HASHED.fullmatch(value)
     main(words)
     assert capsys.readouterr().out == first
     # Hashes by a key that is forgotten would differ each time.

@@ -164,12 +164,9 @@ VERSIONS = ("2024.2.3.38", "3.11.1", "2025.3.1.90-253135822126v0", "2026.2")
 NO_VERSIONS = ("", "mfu", "2024.2 secret", "2024.2-hunter2", "3.11.1\n")
 
 
-def test_models_of_gpus_and_versions_are_told_from_other_words():
+def test_models_of_gpus_versions_and_names_of_tables_are_told_from_other_words():
     assert [name for name in (*MODELS, *NO_MODELS) if facts._MODEL.fullmatch(name)] == [*MODELS]
     assert [text for text in (*VERSIONS, *NO_VERSIONS) if facts._VERSION.fullmatch(text)] == [*VERSIONS]
-
-
-def test_a_list_of_tables_keeps_the_names_that_are_known():
     assert [facts._table_list(text) for text in ("", "secret", "NVTX_EVENTS,secret")] == ["", "-", "NVTX_EVENTS"]
     # In the order of our list; one name inside another's is there too.
     given, kept = "NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"

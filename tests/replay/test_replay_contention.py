@@ -23,8 +23,7 @@ def rank_with(rank, factor, *, other_shape=1.0, n_steps=5):
 
     With `other_shape` every second group of ten free kernels takes that much longer: one name, two shapes.
     """
-    builder = TraceBuilder(pid=1000 + rank)
-    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+    builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
     lengths = [int(10 * US * (other_shape if kernel // 10 % 2 else 1.0)) for kernel in range(KERNELS)]
     lengths += [int(10 * US * factor)] * KERNELS
     at = 1000 * MS
@@ -98,15 +97,12 @@ def test_kernels_that_were_compared_count_with_their_slowdown_and_others_with_th
         assert before.delay_ns == pytest.approx(-ratio * 2 * US)
 
 
-def test_a_delay_is_measured_where_no_kernels_can_be_compared():
+def test_a_delay_is_measured_where_no_kernels_can_be_compared_and_nothing_with_too_little_beside_communication():
     found = slowdowns(contention(None, share=0.0, delay=3 * US), 25e9, None)
     assert not found.is_measured
     before, after = found.pairs[0]
     assert before == after
     assert before.delay_ns == pytest.approx(3 * US - before.ratio * 2 * US)
-
-
-def test_too_little_beside_communication_measures_nothing():
     found = slowdowns(contention(0.2, covered=0.01), 25e9, None)
     assert found.pairs[0][0] == Slowing(0.03, 6_500.0)
 

@@ -8,23 +8,11 @@ import pytest
 from rich.console import Console
 
 from nsyspipe.model.figures import FIGURES
-from nsyspipe.report import blocks as kinds
+from nsyspipe.report import blocks as kinds, units
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.page import Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
-from nsyspipe.report.units import (
-    absent,
-    bytes_text,
-    count_text,
-    delta_text,
-    in_one_unit,
-    ms_text,
-    percent_text,
-    rate_text,
-    signed,
-    value_text,
-)
 
 COLUMNS = [
     kinds.Field("what", kind="name"), kinds.Field("step\ntime"), kinds.Field("verdict", kind="word", from_width=30), kinds.Field("note", kind="prose", from_width=80),
@@ -129,30 +117,30 @@ def test_what_was_not_recorded_is_a_dash_and_has_no_bar():
 
 MS = 10**6
 TEXTS = {
-    ms_text: {0: "0 ms", 1_234_567: "1.235 ms", 12_340_000: "12.34 ms", 123_400_000: "123.4 ms", 99_990_000: "99.99 ms",
+    units.ms_text: {0: "0 ms", 1_234_567: "1.235 ms", 12_340_000: "12.34 ms", 123_400_000: "123.4 ms", 99_990_000: "99.99 ms",
               100_000_000: "100.0 ms", 10_000_000: "10.00 ms", 500_000.5: "0.5000 ms", 100: "<0.001 ms",
               99_996_000: "100.0 ms", 12_345_600_000: "12346 ms"},
-    percent_text: {0: "0.0 %", 0.1234: "12.3 %", 1: "100.0 %", 0.0004: "<0.1 %", 0.0006: "0.1 %", 1.5: "150.0 %",
+    units.percent_text: {0: "0.0 %", 0.1234: "12.3 %", 1: "100.0 %", 0.0004: "<0.1 %", 0.0006: "0.1 %", 1.5: "150.0 %",
                    -0.0004: ">-0.1 %", -0.02: "-2.0 %"},
-    partial(percent_text, digits=1): {-0.0: "0.0 %"},
-    partial(percent_text, digits=0): {0.126: "13 %", 0.004: "<1 %"},
-    partial(percent_text, digits=2): {0.00004: "<0.01 %"},
-    bytes_text: {0: "0 B", 999: "999 B", 1000: "1.00 kB", 1024: "1.02 kB", 1_500_000: "1.50 MB", 999_999: "1.00 MB",
+    partial(units.percent_text, digits=1): {-0.0: "0.0 %"},
+    partial(units.percent_text, digits=0): {0.126: "13 %", 0.004: "<1 %"},
+    partial(units.percent_text, digits=2): {0.00004: "<0.01 %"},
+    units.bytes_text: {0: "0 B", 999: "999 B", 1000: "1.00 kB", 1024: "1.02 kB", 1_500_000: "1.50 MB", 999_999: "1.00 MB",
                  1_700_000_000: "1.70 GB", 2.5e12: "2.50 TB", 5e15: "5000.00 TB"},
-    rate_text: {1.5512: "1.551 steps/s", 12.0: "12.00 steps/s", 0.0123: "0.01230 steps/s", 1234.5: "1234 steps/s"},
-    count_text: {0: "0", 12.0: "12", 12.5: "12.50", 1 / 3: "0.3333", 1234567: "1234567"},
+    units.rate_text: {1.5512: "1.551 steps/s", 12.0: "12.00 steps/s", 0.0123: "0.01230 steps/s", 1234.5: "1234 steps/s"},
+    units.count_text: {0: "0", 12.0: "12", 12.5: "12.50", 1 / 3: "0.3333", 1234567: "1234567"},
     # A difference has a sign, and a unit in which it is seen; of ratios points.
-    partial(delta_text, "ns"): {-72.88 * MS: "-72.88 ms", 1.5 * MS: "+1.500 ms", 0.0: "0 ms", -20.0: "-20 ns",
+    partial(units.delta_text, "ns"): {-72.88 * MS: "-72.88 ms", 1.5 * MS: "+1.500 ms", 0.0: "0 ms", -20.0: "-20 ns",
                                 0.25: "+0.25 ns", 12_345.0: "+0.01235 ms", -100_000.0: "-0.1000 ms"},
-    partial(delta_text, "ratio"): {-0.021: "-2.1 points", 0.0: "0.0 points", 0.0004: "+0.04 points",
+    partial(units.delta_text, "ratio"): {-0.021: "-2.1 points", 0.0: "0.0 points", 0.0004: "+0.04 points",
                                    -0.000000004: "-4e-07 points"},
-    partial(delta_text, "bytes"): {-1.23e9: "-1.23 GB", 0.3: "+0.3 B"},
-    partial(delta_text, "bytes/s"): {-20.0: "-2e-08 GB/s"},
-    partial(delta_text, "count"): {36.0: "+36"},
-    partial(delta_text, "1/s"): {0.25: "+0.2500 steps/s"},
-    signed: {-11.3: "-11.3", 0.04: "+0.04", -0.0006: "-0.001", -0.0: "0.0"},
+    partial(units.delta_text, "bytes"): {-1.23e9: "-1.23 GB", 0.3: "+0.3 B"},
+    partial(units.delta_text, "bytes/s"): {-20.0: "-2e-08 GB/s"},
+    partial(units.delta_text, "count"): {36.0: "+36"},
+    partial(units.delta_text, "1/s"): {0.25: "+0.2500 steps/s"},
+    units.signed: {-11.3: "-11.3", 0.04: "+0.04", -0.0006: "-0.001", -0.0: "0.0"},
     # As many digits as tell it from what counts.
-    partial(signed, told_from=2.0): {2.04: "+2.04", 2.0: "+2.0", -1.996: "-1.996"},
+    partial(units.signed, told_from=2.0): {2.04: "+2.04", 2.0: "+2.0", -1.996: "-1.996"},
 }  # fmt: skip
 
 
@@ -173,24 +161,25 @@ def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
     ([None], "", ["-"]), ([6069e6, 999e6, None, 0.0, 7.0], "ms", ["6069", "999", "-", "0", "<1"]),
 ])  # fmt: skip
 def test_the_times_of_a_column_have_one_unit(times, unit, texts):
-    assert in_one_unit([ms_text(ns) for ns in times], unit) == texts
+    assert units.in_one_unit([units.ms_text(ns) for ns in times], unit) == texts
     rows = [{"time": ns} for ns in times]
     column = kinds.table_of("Times", rows, [kinds.barred(rows, "time", itemgetter("time"), "accent", unit=unit)])
     assert [kinds.words_of(cell) for (cell,) in column.rows] == texts
 
 
 def test_differences_keep_their_signs_and_other_columns_are_left_alone():
-    assert in_one_unit([delta_text("ns", 7.305e6), delta_text("ns", -255.9)]) == ["+7.305 ms", "-0.0003 ms"]
-    mixed = [ms_text(445.4e6), "17.0 %", "76.50 ms (11.9 %)"]
-    assert in_one_unit(mixed) == mixed
+    deltas = [units.delta_text("ns", ns) for ns in (7.305e6, -255.9)]
+    assert units.in_one_unit(deltas) == ["+7.305 ms", "-0.0003 ms"]
+    mixed = [units.ms_text(445.4e6), "17.0 %", "76.50 ms (11.9 %)"]
+    assert units.in_one_unit(mixed) == mixed
 
 
 UNITS = sorted({figure.unit for figure in FIGURES.values()})
 
 
 @pytest.mark.parametrize(
-    "write", [percent_text, partial(delta_text, "ns"), *(partial(value_text, unit) for unit in UNITS)]
+    "write", [units.percent_text, partial(units.delta_text, "ns"), *(partial(units.value_text, unit) for unit in UNITS)]
 )
 def test_what_was_not_recorded_is_a_dash_and_never_0(write):
-    assert write(None) == absent == "-"
-    assert write(0) != absent
+    assert write(None) == units.absent == "-"
+    assert write(0) != units.absent

@@ -39,15 +39,12 @@ def test_of_a_step_of_which_a_part_is_not_recorded_only_what_is_known_by_itself_
     assert (found["parts"], found["wait"], found["wall"]) == (rest, None, 200)
 
 
-def test_parts_of_a_rank_are_summed_over_its_steps():
+def test_parts_of_a_rank_are_summed_over_its_steps_and_the_table_holds_the_means_with_their_shares():
     # 40 + 100, 20 + 50, 10 + 10, 5 + 5, 25 + 35
     parts = {"compute": 140, "hidden": 70, "exposed": 20, "copies": 10, "idle": 60}
     rank = {"rank": 0, "wall": 300, "parts": parts, "comm": 90, "wait": 24, "transfer": 36}
     found = module.rank_chart(steps(step(), step(number=1, wall=200, compute=150, hidden=50), step(rank=1)), [0]).data
     assert found == {"n_steps": 2, "whole": "step", "ranks": [rank]}
-
-
-def test_the_table_holds_the_means_with_their_shares():
     table = module.rank_chart(steps(step(wall=2_000_000, compute=1_000_000, hidden=500_000)), [0]).table
     # 1 ms of 2 ms is compute, half of it beside communication.
     assert table.rows[0][:4] == ["0", "2.000 ms", "0.5000 ms (25.0 %)", "0.5000 ms (25.0 %)"]
@@ -128,14 +125,11 @@ def test_figures_of_a_collective_are_medians(rows, expected):
     assert found.note.startswith("The one step" if n < 2 else f"Medians over the {n} steps of the figures")
 
 
-def test_of_many_collectives_the_longest_are_kept_in_order(monkeypatch):
+def test_of_many_collectives_the_longest_are_kept_in_order_and_of_very_many_rows_steps_are_taken_evenly(monkeypatch):
     monkeypatch.setattr(module, "MOST_COLLECTIVES", 2)
     found = medians(row(0, 0, 0, length=90), row(0, 1, 0, length=10), row(0, 2, 0, length=50))
     assert [one["seq"] for one in found.rows] == [0, 2]
     assert found.note == "The one step of the figures; the 2 longest of 3 collectives."
-
-
-def test_of_very_many_rows_steps_are_taken_evenly(monkeypatch):
     monkeypatch.setattr(module, "_MOST_ROWS", 4)
     found = medians(*(row(step, 0, 0, wait=step) for step in range(8)))
     # Every other step: 0, 2, 4, 6, whose median is 3.

@@ -322,8 +322,6 @@ def test_every_version_is_examined(tmp_path, version, lazy):
 
 # --- what the analysis makes of the same reports --------------------------------------------------
 # What it says of real reports is pinned by tests/golden/frozen/doctor.
-
-
 def agreed(run, *arguments, **options):
     """Compare each claim of the doctor with what the analysis made of the same reports."""
     answers = capabilities(*arguments, **options)

@@ -95,12 +95,11 @@ def test_phases_that_a_step_lacks_are_0_that_none_has_null_and_a_step_never_clos
     assert "1 step range had not ended when the capture did; it is in no figure here." in text_of(run)
 
 
-def test_texts_without_one_number_each_are_counted_from_0(tmp_path):
+def test_texts_without_one_number_are_counted_and_reports_that_do_not_all_say_when_they_began_keep_their_times(
+    tmp_path,
+):
     builder = TraceBuilder().range(0, 50, "epoch 1 step 7").range(100, 150, "epoch 1 step 9")
     assert column(run_of(tmp_path, builder), "step") == [0, 1]
-
-
-def test_reports_that_do_not_all_say_when_they_began_keep_their_own_times(tmp_path):
     second = host_rank(1)
     del second.rows["TARGET_INFO_SESSION_START_TIME"]
     assert column(run_of(tmp_path, host_rank(0), second), "host_start_ns") == [0, 1000, 2000] * 2
