@@ -12,7 +12,6 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
@@ -27,18 +26,9 @@ from nsyspipe.reader.payload import CommRank
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.process import (
-    HostDigest,
-    Hosts,
-    ProcessDigest,
-    ReportContext,
-    digest_hosts,
-    digest_process,
-    host_candidates,
-    process_events,
-)
+from nsyspipe.run.process import HostDigest, ProcessDigest, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
-from nsyspipe.run.step_sources import ProcessSteps, process_steps
+from nsyspipe.run.step_sources import ProcessSteps, digest_hosts, host_families, process_steps
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
@@ -88,7 +78,7 @@ def digest_report(
 ) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
     capture = read_capture(path, reading.comm_kernel, n_readers)
-    ranges, names = capture.ranges.table, capture.operations.names
+    ranges = capture.ranges.table
     named, families = text_families(ranges, reading)
     others, n_named = ranges, 0 if reading.step else None
     if reading.step and ranges.num_rows:
@@ -99,19 +89,16 @@ def digest_report(
     capture = capture.without_operations()
     release_memory()
     steps: list[ProcessSteps] = []
-    hosts: Hosts = {}
+    hosts = {} if events else host_families(ranges, families)
     if events:
         steps, family = process_steps(capture, events, families, codes, reading, family=family, is_decided=is_decided)
-    else:
-        hosts = host_candidates(ranges, families)
-        if not is_decided and not reading.is_capture:
-            family = choose_host([[measured for _, measured in hosts.values()]], [0])
+    elif not is_decided and not reading.is_capture:
+        family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
-    overhead = None if capture.overhead is None else union(*capture.overhead)
-    context = ReportContext(codes, names, capture.recorded, overhead, family)
-    digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]
+    shares = zip(events, steps, between, strict=True)
+    digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
     return ReportDigest(
