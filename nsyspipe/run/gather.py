@@ -159,7 +159,12 @@ def gather(
         digests, family, why = _agreed(digest_all, digests, reading, sidecars.family)
     is_aligned = True
     if family == REPETITION:
-        digests, is_aligned = _with_aligned_numbers(digests)
+        # Units that are the same step of several ranks get the same number.
+        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in place(digests)]
+        numbers, is_aligned = aligned_numbers(units)
+        own = map(lambda unit, number: unit[1].set_column(0, "number", pa.array(number)), units, numbers)
+        renumbered = [[replace(process, members=next(own)) for process in digest.processes] for digest in digests]
+        digests = [replace(one, processes=tuple(new)) for one, new in zip(digests, renumbered, strict=True)]
     return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
 
 
@@ -194,17 +199,6 @@ def _agreed(
 def _chosen(digests: Sequence[ReportDigest]) -> str | None:
     ranks = place(digests)
     return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
-
-
-def _with_aligned_numbers(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
-    """Give units that are the same step of several ranks the same number, and say whether that is sure."""
-    ranks = place(digests)
-    numbers, is_sure = aligned_numbers([(rank.process.comm, rank.process.members, rank.shift_ns) for rank in ranks])
-    processes: dict[int, list[ProcessDigest]] = {}
-    for rank, own in zip(ranks, numbers, strict=True):
-        members = rank.process.members.set_column(0, "number", pa.array(own))
-        processes.setdefault(rank.argument, []).append(replace(rank.process, members=members))
-    return [replace(one, processes=tuple(processes.get(at, ()))) for at, one in enumerate(digests)], is_sure
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 
-
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9
 _SHOWN = 4
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
@@ -103,12 +102,8 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
         if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
             yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
-        if value := _text(digest, variable):
+        if value := digest.facts.variables.get(variable, "").strip():
             yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
-
-
-def _text(digest: ReportDigest, variable: str) -> str:
-    return digest.facts.variables.get(variable, "").strip()
 
 
 def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
@@ -159,7 +154,8 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in told}
     if len(captures) == 1 and None not in captures:
         return True
-    ids = [{_text(digests[at], name) for at in used} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
+    variables = [digests[at].facts.variables for at in used]
+    ids = [{own.get(name, "").strip() for own in variables} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
     return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
 
 
@@ -318,11 +314,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names a rank map may use: stem, every tail of the path, its export's; of several processes with ``:PID``."""
-
-    def tails(path: Path) -> list[str]:
-        return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
-
-    names = [*tails(path), path.stem, str(path), *tails(path.with_suffix(EXPORT_SUFFIX))]
+    both = path, path.with_suffix(EXPORT_SUFFIX)
+    tails, exported = (["/".join(one.parts[-depth:]) for depth in range(1, len(one.parts) + 1)] for one in both)
+    names = [*tails, path.stem, str(path), *exported]
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 

@@ -253,11 +253,11 @@ def telling_shortage() -> Iterator[None]:
 
 def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
-    if not sizes:
-        return 1
     wanted = _wanted(sizes, requested)
     memory = _free_memory() if available is None else available
-    per_worker = 100 * 2**20 + 2 * max(sizes)  # the imports, and at its peak about 1.7 times the report (measured)
+    per_worker = 100 * 2**20 + 2 * max(
+        sizes, default=0
+    )  # the imports, and at its peak about 1.7 times the report (measured)
     by_memory = memory // per_worker if memory else wanted
     return max(1, min(wanted, len(sizes), by_memory))
 
