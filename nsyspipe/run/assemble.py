@@ -338,18 +338,14 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
         yield problem("capture-start-in-figures")
     elif n_steps < FEW_STEPS:
         yield problem("few-steps", n=n_steps)
-    above = _above_any_rank(steps)
-    if above > _IN_TURN:
-        severity = "warning" if above > _MUCH_IN_TURN else None
-        yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
-
-
-def _above_any_rank(steps: pa.Table) -> float:
-    """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
+    # By what share the largest windows of the figures' steps sum to more than any rank's windows.
     counted = steps.filter(steps["in_summary"])
     of_ranks = counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])
     longest = pc.max(of_ranks["wall_ns_sum"]).as_py()
-    return int(step_times(counted).sum()) / longest - 1 if longest else 0.0
+    above = int(step_times(counted).sum()) / longest - 1 if longest else 0.0
+    if above > _IN_TURN:
+        severity = "warning" if above > _MUCH_IN_TURN else None
+        yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:

@@ -26,9 +26,9 @@ from nsyspipe.reader.payload import CommRank
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.process import HostDigest, ProcessDigest, digest_process, process_events
+from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
-from nsyspipe.run.step_sources import ProcessSteps, digest_hosts, host_families, process_steps
+from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6

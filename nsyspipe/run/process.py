@@ -1,10 +1,8 @@
 """What one process of a report comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +31,6 @@ from nsyspipe.model.problems import Problem, Recorded, problem
 from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
-
-if TYPE_CHECKING:
-    from nsyspipe.run.step_sources import ProcessSteps
 
 # A larger error of figures that compare device and host is told.
 _LARGE_SPAN_NS = 1_000_000
@@ -88,6 +83,16 @@ def process_events(capture: Capture) -> Iterator[ProcessEvents]:
         has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
         clocks = device_clocks(operations, used, waits, own_calls)
         yield ProcessEvents(process_id, operations, ranges, used, has_launches, blocking, payloads, clocks)
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """The steps of one process."""
+
+    candidates: list[Candidate]
+    members: Members
+    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True)
@@ -199,13 +204,11 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
     """State what clocks and launches lack."""
     process = events.process_id
     for number, clock in events.clocks.items():
-        device = "the device" if number is None else f"device {number}"
+        what: dict[str, Any] = {"device": "the device" if number is None else f"device {number}", "process_id": process}
         if clock.offset_ns:
-            us = f"{clock.offset_ns / 1000:+,.0f}"
-            yield problem("device-clock-apart", process_id=process, device=device, us=us)
+            yield problem("device-clock-apart", **what, us=f"{clock.offset_ns / 1000:+,.0f}")
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            us = f"{clock.span_ns / 1000:,.0f}"
-            yield problem("device-clock-uncertain", process_id=process, device=device, us=us)
+            yield problem("device-clock-uncertain", **what, us=f"{clock.span_ns / 1000:,.0f}")
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)

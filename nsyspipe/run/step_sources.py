@@ -1,7 +1,6 @@
 """Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, operations_of
 from nsyspipe.analysis.intervals import grouped_lengths
-from nsyspipe.analysis.phases import PhaseRanges, phase_ranges
+from nsyspipe.analysis.phases import phase_ranges
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
 from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
@@ -22,22 +21,12 @@ from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
-from nsyspipe.run.process import HostDigest, ProcessEvents, member_columns
+from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member_columns
 
 _LEAST_COVERED = 0.9  # of a rank's launches, by its steps
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 # Of a report without device activity: the processes with ranges of their own, each with its families.
 _Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
-
-
-@dataclass(frozen=True)
-class ProcessSteps:
-    """The steps of one process."""
-
-    candidates: list[Candidate]
-    members: Members
-    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
-    problems: tuple[Problem, ...]
 
 
 def process_steps(

@@ -212,10 +212,8 @@ class _NoOtherFrames:
     """An import hook that knows two modules and does not have them."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Refuse pandas and polars, leave all else to the other hooks."""
         if name in {"pandas", "polars"}:
-            message = f"{name} is kept out of this process"
-            raise ModuleNotFoundError(message, name=name)
+            raise ModuleNotFoundError(f"{name} is kept out of this process", name=name)
         return None
 
 
