@@ -82,7 +82,6 @@ def merge(
     across = comm.cross_rank(numbered, len(digests), size, is_one_run=is_one_run, is_aligned=gathered.is_aligned)
     ranks = across.placed
     numbers_in_order = [rank.number for rank in ranks]
-
     of_ranks = [_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks]
     windows = pa.concat_tables([_WINDOWS.empty(), *of_ranks]).combine_chunks()
     graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
@@ -99,6 +98,8 @@ def merge(
     collectives = comm.collective_figures(across, numbers_in_order, selection.steps)
     phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
     is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
+    numbered_hosts = _numbered(hosts, numbers)
+    host_steps = (_host_steps(one, names[one.argument], is_numbered=source != "order") for one in numbered_hosts)
     told_size = told_world_size(digests, sidecars)
     is_more = told_size is not None and len(numbers) > told_size
     return RunTables(
@@ -109,9 +110,9 @@ def merge(
         stragglers=comm.stragglers_table(
             collectives, steps, numbers_in_order, is_capture=is_capture, is_whole=bool(across.is_whole.all())
         ),
-        kernels=_kernels(ranks, selection),
+        kernels=_joined((_kernels(rank, selection) for rank in ranks), schema.KERNEL_COSTS),
         idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
-        host_steps=_host_steps(_numbered(hosts, numbers), names, is_numbered=source != "order"),
+        host_steps=_joined(host_steps, schema.HOST_STEPS),
         problems=(
             *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
             *([] if hosts and source == "order" else rank_problems),  # hosts without numbers are no ranks
@@ -156,22 +157,19 @@ def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
     return conform(joined.sort_by([(name, "ascending") for name in of.key]), of)
 
 
-def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_numbered: bool) -> pa.Table:
-    """Return `schema.HOST_STEPS` of a run without device activity; ranks are null when they are not known."""
-    tables = []
-    for rank in ranks:
-        members = rank.process.members
-        columns = {name: members[name] for name in members.column_names} | {
-            "rank": [rank.number if is_numbered else None] * members.num_rows,
-            "report": [names[rank.argument]] * members.num_rows,
-            "pid": [rank.process.pid] * members.num_rows,
-            "step": rank.steps,
-            "host_start_ns": pc.add(members["start_ns"], rank.shift_ns),
-            "host_end_ns": pc.add(members["end_ns"], rank.shift_ns),
-            "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
-        }
-        tables.append(schema.HOST_STEPS.table(columns))
-    return _joined(tables, schema.HOST_STEPS)
+def _host_steps(rank: Rank[HostDigest], report: str, *, is_numbered: bool) -> pa.Table:
+    """Return `schema.HOST_STEPS` of one process of a report; its rank is null when it is not known."""
+    members = rank.process.members
+    columns = {name: members[name] for name in members.column_names} | {
+        "rank": [rank.number if is_numbered else None] * members.num_rows,
+        "report": [report] * members.num_rows,
+        "pid": [rank.process.pid] * members.num_rows,
+        "step": rank.steps,
+        "host_start_ns": pc.add(members["start_ns"], rank.shift_ns),
+        "host_end_ns": pc.add(members["end_ns"], rank.shift_ns),
+        "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
+    }
+    return schema.HOST_STEPS.table(columns)
 
 
 def _without(table: pa.Table, names: Iterable[str], hidden: Flags) -> pa.Table:
@@ -211,23 +209,20 @@ def _steps(windows: pa.Table, across: comm.CrossRank, selection: Selection) -> p
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _kernels(ranks: Ranks, selection: Selection) -> pa.Table:
-    """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
-    tables = []
-    for rank in ranks:
-        kernels = rank.process.kernels
-        n_inside, inside_ns, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
-        slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
-        ratio = pc.subtract(pc.divide(slowed, free), 1)
-        columns = _rank_columns(rank, kernels) | {
-            "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
-            "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
-            "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
-            "n_in_summary": pa.array(n_inside, mask=is_unknown),
-            "in_summary_ns": pa.array(inside_ns, mask=is_unknown),
-        }
-        tables.append(schema.KERNEL_COSTS.table(columns))
-    return _joined(tables, schema.KERNEL_COSTS)
+def _kernels(rank: Rank[ProcessDigest], selection: Selection) -> pa.Table:
+    """Return `schema.KERNEL_COSTS` of one rank."""
+    kernels = rank.process.kernels
+    n_inside, inside_ns, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
+    slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
+    ratio = pc.subtract(pc.divide(slowed, free), 1)
+    columns = _rank_columns(rank, kernels) | {
+        "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
+        "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
+        "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
+        "n_in_summary": pa.array(n_inside, mask=is_unknown),
+        "in_summary_ns": pa.array(inside_ns, mask=is_unknown),
+    }
+    return schema.KERNEL_COSTS.table(columns)
 
 
 def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
@@ -343,18 +338,14 @@ def _of_steps(steps: pa.Table, ranks: Sequence[int], selection: Selection, why: 
         yield problem("capture-start-in-figures")
     elif n_steps < FEW_STEPS:
         yield problem("few-steps", n=n_steps)
-    above = _above_any_rank(steps)
-    if above > _IN_TURN:
-        severity = "warning" if above > _MUCH_IN_TURN else None
-        yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
-
-
-def _above_any_rank(steps: pa.Table) -> float:
-    """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
+    # By what share the largest windows of the figures' steps sum to more than any rank's windows.
     counted = steps.filter(steps["in_summary"])
     of_ranks = counted.group_by("rank", use_threads=False).aggregate([("wall_ns", "sum")])
     longest = pc.max(of_ranks["wall_ns_sum"]).as_py()
-    return int(step_times(counted).sum()) / longest - 1 if longest else 0.0
+    above = int(step_times(counted).sum()) / longest - 1 if longest else 0.0
+    if above > _IN_TURN:
+        severity = "warning" if above > _MUCH_IN_TURN else None
+        yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
 
 
 def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:

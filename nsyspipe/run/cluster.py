@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError, OptionError, ReportNotFoundError
 from nsyspipe.model.names import listed
@@ -87,7 +87,7 @@ class Cluster(Executor):
         """Have a call made by a worker that is free; `fn` is a function of nsyspipe."""
         if self._error is not None:
             raise self._error
-        running = self._executor.submit(pickle.loads, pickle.dumps(_Call(fn, args, kwargs)), **self._only)
+        running = self._executor.submit(pickle.loads, pickle.dumps(_Call((fn, args, kwargs))), **self._only)
         future: Future[T] = Future()
         running.add_done_callback(lambda done: self._settle(future, done))
         future.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
@@ -170,14 +170,11 @@ def is_unwanted() -> bool:
     return bool(worker.state.tasks[worker.get_current_task()].state == "cancelled")
 
 
-class _Call:
-    """A call that unpickling makes."""
-
-    def __init__(self, *call: Any) -> None:  # noqa: ANN401 - a function and what it takes
-        self._call = call
+class _Call(tuple[object, ...]):
+    """A call that unpickling makes: a function, and what it takes."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return answer, (__version__, pickle.dumps(self._call))
+        return answer, (__version__, pickle.dumps(tuple(self)))
 
 
 def answer(version: str, request: bytes) -> object:

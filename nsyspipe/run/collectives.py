@@ -99,24 +99,20 @@ def _dense(values: Int64) -> tuple[Int64, int]:
 def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
     tables = [rank.process.comm.narrow for rank in ranks]
-    edges = np.cumsum([0, *(table.num_rows for table in tables)]).tolist()
+    counts = [table.num_rows for table in tables]
 
     def joined(parts: Iterable[Int64], kind: type[np.int32 | np.int64] = np.int64) -> Any:  # noqa: ANN401 - an array
-        column = np.empty(edges[-1], kind)
-        for first, last, part in zip(edges, edges[1:], parts, strict=False):
-            column[first:last] = part
-        return column
+        return np.concatenate([np.empty(0, kind), *parts], dtype=kind, casting="same_kind")
 
     def values(table: pa.Table, name: str, absent: int = ABSENT) -> Int64:
         return pc.fill_null(table[name].cast(pa.int64()), absent).to_numpy()  # type: ignore[no-any-return]
 
     def column(name: str, absent: int = ABSENT, kind: type[np.int32 | np.int64] = np.int64) -> Any:  # noqa: ANN401 - an array
         if all(pa.types.is_null(table[name].type) for table in tables):
-            return np.broadcast_to(kind(absent), edges[-1])
+            return np.broadcast_to(kind(absent), sum(counts))
         return joined((values(table, name, absent) for table in tables), kind)
 
-    def shifted(name: str) -> Any:  # noqa: ANN401 - an array
-        return joined(values(table, name) + rank.shift_ns for rank, table in zip(ranks, tables, strict=True))
+    shift_ns = np.repeat(np.array([rank.shift_ns for rank in ranks], np.int64), counts)
 
     kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
     number = {kind: at for at, kind in enumerate(kinds)}
@@ -140,14 +136,14 @@ def comm_rows(ranks: Ranks, step_numbers: Sequence[Int64]) -> CommRows:
     elif is_called.any():  # of sends and receives that is not the size
         message_bytes = np.where(is_called, ABSENT, message_bytes)
     return CommRows(
-        rank=np.repeat(np.arange(len(ranks), dtype=np.int32), np.diff(edges)),
+        rank=np.repeat(np.arange(len(ranks), dtype=np.int32), counts),
         step=joined(
             np.append(numbers, 0)[values(table, "member")]  # the last place is that of no member
             for numbers, table in zip(step_numbers, tables, strict=True)
         ),
         in_step=in_step,
-        start_ns=shifted("start_ns"),
-        end_ns=shifted("end_ns"),
+        start_ns=column("start_ns") + shift_ns,
+        end_ns=column("end_ns") + shift_ns,
         kind=kind,
         kinds=kinds,
         communicator=communicator.astype(np.int32),

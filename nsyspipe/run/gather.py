@@ -12,7 +12,6 @@ from typing import Generic, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
 from nsyspipe.analysis.repeated_steps import aligned_numbers
 from nsyspipe.analysis.steps import REPETITION, TextFamilies, choose, choose_host, largest_families
@@ -27,18 +26,9 @@ from nsyspipe.reader.payload import CommRank
 from nsyspipe.reader.report import Zones
 from nsyspipe.reader.sidecar import FoundSidecars
 from nsyspipe.reader.tables import release_memory
-from nsyspipe.run.process import (
-    HostDigest,
-    Hosts,
-    ProcessDigest,
-    ReportContext,
-    digest_hosts,
-    digest_process,
-    host_candidates,
-    process_events,
-)
+from nsyspipe.run.process import HostDigest, ProcessDigest, ProcessSteps, digest_process, process_events
 from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
-from nsyspipe.run.step_sources import ProcessSteps, process_steps
+from nsyspipe.run.step_sources import digest_hosts, host_families, process_steps
 from nsyspipe.run.workers import SerialExecutor, executor_for, place_for, readers_for, telling_shortage
 
 _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
@@ -88,7 +78,7 @@ def digest_report(
 ) -> ReportDigest:
     """Reduce one report to small tables, on its best step family unless the run has decided on one (None: no steps)."""
     capture = read_capture(path, reading.comm_kernel, n_readers)
-    ranges, names = capture.ranges.table, capture.operations.names
+    ranges = capture.ranges.table
     named, families = text_families(ranges, reading)
     others, n_named = ranges, 0 if reading.step else None
     if reading.step and ranges.num_rows:
@@ -99,19 +89,16 @@ def digest_report(
     capture = capture.without_operations()
     release_memory()
     steps: list[ProcessSteps] = []
-    hosts: Hosts = {}
+    hosts = {} if events else host_families(ranges, families)
     if events:
         steps, family = process_steps(capture, events, families, codes, reading, family=family, is_decided=is_decided)
-    else:
-        hosts = host_candidates(ranges, families)
-        if not is_decided and not reading.is_capture:
-            family = choose_host([[measured for _, measured in hosts.values()]], [0])
+    elif not is_decided and not reading.is_capture:
+        family = choose_host([[measured for _, measured in hosts.values()]], [0])
     pairs = zip(events, steps, strict=True)
     between = [between_steps(one.ranges, codes, own.members, capture.calls.all) for one, own in pairs]
     capture = replace(capture, calls=replace(capture.calls, all=None))  # most of what is left
-    overhead = None if capture.overhead is None else union(*capture.overhead)
-    context = ReportContext(codes, names, capture.recorded, overhead, family)
-    digested = [digest_process(*of_one, context) for of_one in zip(events, steps, between, strict=True)]
+    shares = zip(events, steps, between, strict=True)
+    digested = [digest_process(*share, capture, codes, is_one_window=family is None) for share in shares]
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
     return ReportDigest(
@@ -172,7 +159,12 @@ def gather(
         digests, family, why = _agreed(digest_all, digests, reading, sidecars.family)
     is_aligned = True
     if family == REPETITION:
-        digests, is_aligned = _with_aligned_numbers(digests)
+        # Units that are the same step of several ranks get the same number.
+        units = [(rank.process.comm, rank.process.members, rank.shift_ns) for rank in place(digests)]
+        numbers, is_aligned = aligned_numbers(units)
+        own = map(lambda unit, number: unit[1].set_column(0, "number", pa.array(number)), units, numbers)
+        renumbered = [[replace(process, members=next(own)) for process in digest.processes] for digest in digests]
+        digests = [replace(one, processes=tuple(new)) for one, new in zip(digests, renumbered, strict=True)]
     return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why, is_aligned)
 
 
@@ -207,17 +199,6 @@ def _agreed(
 def _chosen(digests: Sequence[ReportDigest]) -> str | None:
     ranks = place(digests)
     return choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
-
-
-def _with_aligned_numbers(digests: Sequence[ReportDigest]) -> tuple[list[ReportDigest], bool]:
-    """Give units that are the same step of several ranks the same number, and say whether that is sure."""
-    ranks = place(digests)
-    numbers, is_sure = aligned_numbers([(rank.process.comm, rank.process.members, rank.shift_ns) for rank in ranks])
-    processes: dict[int, list[ProcessDigest]] = {}
-    for rank, own in zip(ranks, numbers, strict=True):
-        members = rank.process.members.set_column(0, "number", pa.array(own))
-        processes.setdefault(rank.argument, []).append(replace(rank.process, members=members))
-    return [replace(one, processes=tuple(processes.get(at, ()))) for at, one in enumerate(digests)], is_sure
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:

@@ -1,7 +1,6 @@
 """The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
 
 import contextlib
-import itertools
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
@@ -101,11 +100,10 @@ def run_operations(
         steps = check_steps(tables.steps, steps)
     rows = tables.across.rows
     seqs = np.where(rows.in_step, places_in_steps(tables.across), NO_SEQ)
-    edges = np.searchsorted(rows.rank, np.arange(len(tables.across.placed) + 1)).tolist()
     of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
-    for rank, (first, last) in zip(tables.across.placed, itertools.pairwise(edges), strict=True):
+    for rank, own in tables.across.by_rank():
         if ranks is None or rank.number in ranks:
-            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[first:last], steps)))
+            of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[own], steps)))
     return _in_order([_task(of_report, reading) for of_report in of_reports.values()], jobs, executor)
 
 
@@ -201,8 +199,14 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
     report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
     parts = zip(*((one.starts, one.ends, one.is_chosen) for one in steps), strict=True)
     starts, ends, chosen = map(np.concatenate, parts)
+    # The hull of what is asked for, and of what was launched in the steps asked for; without steps, all is.
+    spans = [one.span for one in steps if one.span is not None]
+    launched = pa.concat_tables(rank.process.members.filter(one.is_chosen) for rank, one in ranks)
+    firsts = [first for first, _ in spans] + launched["device_start_ns"].drop_null().to_pylist()
+    # The last may begin where it ends.
+    lasts = [last for _, last in spans] + [end + 1 for end in launched["device_end_ns"].drop_null().to_pylist()]
     wanted = Wanted(
-        span=_device_span(ranks),
+        span=(min(firsts), max(lasts)) if spans else None,
         steps=(starts, ends),
         host_span=_hull(starts, ends, chosen) if chosen.any() else None,
         threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
@@ -211,16 +215,3 @@ def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Readi
         zones=report.zones,
     )
     return ReportTask(report.path, reading, report.family, wanted, steps)
-
-
-def _device_span(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]]) -> tuple[int, int] | None:
-    """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
-    firsts, lasts = [_NOTHING[0]], [_NOTHING[1]]
-    for rank, one in ranks:
-        if one.span is None:
-            return None
-        members = rank.process.members.filter(one.is_chosen)
-        firsts += [one.span[0], *members["device_start_ns"].drop_null().to_pylist()]
-        # The last may begin where it ends.
-        lasts += [one.span[1], *(end + 1 for end in members["device_end_ns"].drop_null().to_pylist())]
-    return min(firsts), max(lasts)

@@ -1,10 +1,8 @@
 """What one process of a report comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,18 +10,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nsyspipe.analysis.attribution import Inputs, ProcessOperations, by_process, distinct, launch_times, operations_of
-from nsyspipe.analysis.breakdown import (
-    DeviceTime,
-    breakdown,
-    device_time,
-    grad_copies,
-    idle_causes,
-    idle_gaps,
-    phase_idle,
-)
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, DeviceClock, device_clocks
 from nsyspipe.analysis.collectives import CommOperations, comm_operations
-from nsyspipe.analysis.intervals import IntervalSet, NarrowIntervals, grouped_lengths, union, union_of
+from nsyspipe.analysis.intervals import NarrowIntervals, union, union_of
 from nsyspipe.analysis.kernels import WindowSums, comm_delays, kernels_table
 from nsyspipe.analysis.phases import (
     NO_WINDOW,
@@ -34,16 +24,7 @@ from nsyspipe.analysis.phases import (
     phases_of_launches,
     with_copies_behind,
 )
-from nsyspipe.analysis.steps import (
-    Candidate,
-    Members,
-    TextFamilies,
-    candidates,
-    capture_window,
-    members_of,
-    step_windows,
-)
-from nsyspipe.model import canonical
+from nsyspipe.analysis.steps import Candidate, Members, Windows, capture_window, step_windows
 from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, Recorded, problem
@@ -51,14 +32,8 @@ from nsyspipe.model.table import Flags, Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import pid_of
 
-if TYPE_CHECKING:
-    from nsyspipe.run.step_sources import ProcessSteps
-
 # A larger error of figures that compare device and host is told.
 _LARGE_SPAN_NS = 1_000_000
-_NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
-# Of a report without device activity: the processes with ranges of their own, each with its families.
-Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 
 @dataclass(frozen=True)
@@ -111,14 +86,13 @@ def process_events(capture: Capture) -> Iterator[ProcessEvents]:
 
 
 @dataclass(frozen=True)
-class ReportContext:
-    """What the processes of one report share."""
+class ProcessSteps:
+    """The steps of one process."""
 
-    codes: Int64  # `phases.phase_codes` of the ranges' dictionary
-    names: Mapping[int, str]  # text of each kernel name id
-    recorded: Recorded
-    overhead: IntervalSet | None  # when the profiler did its own work; None when not recorded
-    family: str | None  # the step family; None makes the capture one window
+    candidates: list[Candidate]
+    members: Members
+    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
+    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True)
@@ -169,21 +143,18 @@ class HostDigest(_Process):
         return pc.min(self.members["start_ns"]).as_py(), pc.max(self.members["end_ns"]).as_py()
 
 
-def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
-    """Return the step ranges of a process with some families; none where it lacks the chosen one."""
-    candidate = next((one for one in own if one.name == family), None)
-    return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
-
-
 def digest_process(
-    events: ProcessEvents, steps: ProcessSteps, between: Inputs, context: ReportContext
+    events: ProcessEvents, steps: ProcessSteps, between: Inputs, capture: Capture, codes: Int64, *, is_one_window: bool
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest, and say what it lacks; `between` is what its host does between steps."""
-    operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
-    members, unmarked_backward = steps.members, steps.backward
+    """Reduce one process to its digest, and say what it lacks; `codes`: phases by text, `between`: what its host does between steps."""
+    operations, recorded, members, unmarked_backward = (
+        events.operations,
+        capture.recorded,
+        steps.members,
+        steps.backward,
+    )
     windows = capture_window(operations) if is_one_window else step_windows(members, operations)
-    device = device_time(operations, windows)
-    phases = phase_ranges(events.ranges, context.codes, members)
+    phases = phase_ranges(events.ranges, codes, members)
     if unmarked_backward is not None:
         phases["backward"] = unmarked_backward = with_copies_behind(unmarked_backward, operations)
     has_comm = recorded.kernels and recorded.names
@@ -196,7 +167,7 @@ def digest_process(
     digest = ProcessDigest(
         events.process_id,
         tuple(steps.candidates),
-        pa.table(_member_columns(events.ranges, members) | launched),
+        pa.table(member_columns(events.ranges, members) | launched),
         device_id=events.devices[0] if events.devices else None,
         device_ids=tuple(sorted(events.devices)),
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
@@ -204,9 +175,8 @@ def digest_process(
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
         span=operations.span,
         has_launches=events.has_launches,
-        comm=comm_operations(device, context.names, members, events.payloads, phases["backward"]),
         backward=unmarked_backward,
-        **_measured(events, context, device, phases, members, between=between),
+        **_measured(events, capture, windows, phases, members, between=between),
     )
     problems = [*steps.problems, *_problems(events)]
     if is_one_window:
@@ -220,7 +190,8 @@ def digest_process(
     return digest, problems
 
 
-def _member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
+def member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
+    """Return the columns that every digest has of its members."""
     if members.rows.size == members.starts.size:
         texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
         numbers = pa.array([step_number(text) for text in texts], pa.int64())
@@ -233,13 +204,11 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
     """State what clocks and launches lack."""
     process = events.process_id
     for number, clock in events.clocks.items():
-        device = "the device" if number is None else f"device {number}"
+        what: dict[str, Any] = {"device": "the device" if number is None else f"device {number}", "process_id": process}
         if clock.offset_ns:
-            us = f"{clock.offset_ns / 1000:+,.0f}"
-            yield problem("device-clock-apart", process_id=process, device=device, us=us)
+            yield problem("device-clock-apart", **what, us=f"{clock.offset_ns / 1000:+,.0f}")
         if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
-            us = f"{clock.span_ns / 1000:,.0f}"
-            yield problem("device-clock-uncertain", process_id=process, device=device, us=us)
+            yield problem("device-clock-uncertain", **what, us=f"{clock.span_ns / 1000:,.0f}")
     n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
     if not events.has_launches:
         yield problem("no-launches", process_id=process, n=total)
@@ -249,16 +218,16 @@ def _problems(events: ProcessEvents) -> Iterator[Problem]:
 
 def _measured(
     events: ProcessEvents,
-    context: ReportContext,
-    device: DeviceTime,
+    capture: Capture,
+    windows: Windows,
     phases: Mapping[str, PhaseRanges],
     members: Members,
     *,
     between: Inputs,
 ) -> dict[str, Any]:
     """Apply every measure to one process: the tables of its digest, by field."""
-    operations, windows = device.operations, device.windows
-    recorded, offset = context.recorded, events.clock.offset_ns
+    operations, recorded, names = events.operations, capture.recorded, capture.operations.names
+    device, offset = device_time(operations, windows), events.clock.offset_ns
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
@@ -279,7 +248,7 @@ def _measured(
     parts |= {
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
-        "overhead_ns": None if context.overhead is None else windows.covered(context.overhead),
+        "overhead_ns": None if capture.overhead is None else windows.covered(union(*capture.overhead)),
     }
     phase_of_gaps = np.concatenate((kernel_phase, copy_phase))[gaps.operation]
     idle = phase_idle(gaps, windows, phase_of_gaps, len(PHASES))
@@ -287,11 +256,12 @@ def _measured(
     for code, (name, own) in enumerate(phases.items()):
         belongs = kernel_phase == code, copy_phase == code
         costs[name] = phase_costs(own, members, device, belongs, idle[code])
-    kernels, by_window = kernels_table(operations, context.names, kernel_phase, device.comm, windows)
+    kernels, by_window = kernels_table(operations, names, kernel_phase, device.comm, windows)
     columns: dict[str, Int64 | Flags | None] = {"member": windows.member, "start_ns": windows.starts}
     columns |= {"end_ns": windows.ends, "is_complete": windows.is_complete, **parts}
     unknown = pa.nulls(len(windows), pa.int64())
     return {
+        "comm": comm_operations(device, names, members, events.payloads, phases["backward"]),
         "windows": pa.table({name: unknown if part is None else pa.array(part) for name, part in columns.items()}),
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
@@ -322,36 +292,3 @@ def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Rec
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
     return pa.concat_tables(tables).combine_chunks()  # a chunk takes more memory than its few rows
-
-
-def host_candidates(ranges: pa.Table, families: TextFamilies) -> Hosts:
-    """Return the ranges and families of each process of a report without device activity that has any."""
-    never = np.empty(0, np.int64)
-    nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
-    hosts = {}
-    for process in distinct(ranges["process_id"]).tolist():
-        own = ranges.filter(pc.equal(ranges["process_id"], process))
-        if measured := candidates(own, families, nothing):
-            hosts[process] = own, measured
-    return hosts
-
-
-def digest_hosts(
-    hosts: Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
-) -> tuple[HostDigest, ...]:
-    """Reduce each process to its digest; ranges that were never closed got `open_end_ns`."""
-    digests = []
-    for process, (ranges, own) in hosts.items():
-        members = step_members(ranges, families, own, family)
-        n_members = members.starts.size
-        # Such an end lies behind all that were recorded.
-        is_closed = np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
-        phases = {
-            f"{phase}_ns": pa.array(grouped_lengths(one.member, one.starts, one.ends, n_members))
-            if one.starts.size
-            else pa.nulls(n_members, pa.int64())
-            for phase, one in phase_ranges(ranges, codes, members).items()
-        }
-        columns = _member_columns(ranges, members) | {"is_complete": is_closed, **phases}
-        digests.append(HostDigest(process, tuple(own), pa.table(columns)))
-    return tuple(digests)

@@ -361,12 +361,8 @@ def _counted(
     count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
 ) -> Callable[..., list[Answer]]:
     """Return what is there if there are any of it, and what adds them."""
-
-    def judge(report: Examined) -> Answer:
-        n = count(report)
-        return Answer(YES, ((noun, n),)) if n else Answer(NO, text=text, fix=fix)
-
-    return _each(judge)
+    absent = Answer(NO, text=text, fix=fix)
+    return _each(lambda report: Answer(YES, ((noun, n),)) if (n := count(report)) else absent)
 
 
 def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:

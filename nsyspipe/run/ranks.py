@@ -1,13 +1,11 @@
 """Which process is which rank: the first source that numbers them all; and whether reports can be of one run."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -17,31 +15,20 @@ from nsyspipe.model.names import decoded, ranges
 from nsyspipe.model.options import parse_ranks, several
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.side_files import NcclLog
-from nsyspipe.nsys.find_reports import (
-    EXPORT_SUFFIX,
-    RANK_OF_NAME,
-    RAW_SUFFIXES,
-    source_of,
-    without_exported,
-    words_of_runs,
-)
+from nsyspipe.nsys import find_reports as files
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, ReportFacts, read_facts
 from nsyspipe.reader.report import open_report
+from nsyspipe.run.collectives import CrossRank
 from nsyspipe.run.gather import Gathered, Rank, ReportDigest
 from nsyspipe.run.process import HostDigest, ProcessDigest
 from nsyspipe.run.sidecars import RunSidecars
 
-if TYPE_CHECKING:
-    from nsyspipe.run.collectives import CrossRank
-
-    Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
-
-
+Ranks: TypeAlias = Sequence[Rank[ProcessDigest] | Rank[HostDigest]]
 _ONE_RUN_NS, _ONE_HOST_NS, _TOGETHER_NS = 60 * 10**9, 10 * 10**9, 5 * 10**9
 _SHOWN = 4
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 # What tells runs apart: report, key, the value that all reports have alike, and words if they do not.
-_Identity: TypeAlias = "tuple[ReportDigest, object, object, str]"
+_Identity: TypeAlias = tuple[ReportDigest, object, object, str]
 _ENVIRONMENT = "env:"
 _SHOWN_NAMES = 8
 _MAP = '--rank-map "a.sqlite=0,b.sqlite=1"'
@@ -68,7 +55,7 @@ def check_one_run(digests: Sequence[ReportDigest], ranks: Ranks, sidecars: RunSi
 
 def _most_apart_ns(first: ReportDigest, second: ReportDigest) -> int:
     """Return how long after one report of a run another may begin: less where both communicate on one host, named apart."""
-    names = {RANK_OF_NAME.sub("", source_of(Path(one.path)).stem) for one in (first, second)}
+    names = {files.RANK_OF_NAME.sub("", files.source_of(Path(one.path)).stem) for one in (first, second)}
     is_one_host = first.facts.host is not None and first.facts.host == second.facts.host
     may_meet = first.has_communication and second.has_communication
     return _ONE_HOST_NS if is_one_host and may_meet and len(names) > 1 else _ONE_RUN_NS
@@ -103,19 +90,15 @@ def _variables(digests: Sequence[ReportDigest], ranks: Ranks) -> Iterator[_Ident
         if rank.is_alone and (number := rank.report.facts.number("RANK")) is not None:
             yield rank.report, ("RANK", number), rank.argument, _DIFFERENT.format(f"captured RANK is {number} in both")
     for variable, digest in itertools.product(JOB_VARIABLES, digests):
-        if value := _text(digest, variable):
+        if value := digest.facts.variables.get(variable, "").strip():
             yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
 
 
-def _text(digest: ReportDigest, variable: str) -> str:
-    return digest.facts.variables.get(variable, "").strip()
-
-
 def _conflict(digests: Sequence[ReportDigest], one: ReportDigest, other: ReportDigest, what: str) -> RankConflictError:
-    names = " and ".join(decoded(str(source_of(Path(digest.path)))) for digest in (one, other))
+    names = " and ".join(decoded(str(files.source_of(Path(digest.path)))) for digest in (one, other))
     fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
-    groups = words_of_runs((digest.path for digest in digests), is_whole=True)
-    has_ranks = any(RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
+    groups = files.words_of_runs((digest.path for digest in digests), is_whole=True)
+    has_ranks = any(files.RANK_OF_NAME.search(path.stem) for group in groups.values() for path in group)
     if what != _TWICE and len(groups) > 1 and has_ranks:
         more = f" or {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         return RankConflictError(names, what, fix=f"{fix}: {' or '.join([*groups][:_SHOWN])}{more}")
@@ -128,10 +111,10 @@ def check_several_runs(arguments: Iterable[str]) -> None:
     They are of one job if their world size is the same, above 1, and no rank is there twice; where none was captured, if
     their captures began together. What was not exported yet is judged by its name alone.
     """
-    groups = words_of_runs(without_exported([*map(Path, arguments)]))
+    groups = files.words_of_runs(files.without_exported([*map(Path, arguments)]))
     for word, named in groups.items():
         paths = [path for path in named if path.is_file()]  # not globs
-        is_raw = any(path.suffix in RAW_SUFFIXES for path in paths)
+        is_raw = any(path.suffix in files.RAW_SUFFIXES for path in paths)
         if len(paths) > 1 and (is_raw or _are_of_one_job(paths)):
             problem = f"{len(paths)} reports of one {'name' if is_raw else 'job'}, each named as a run of its own; a run is one argument"
             other = " and another for the other run" if len(groups) == 1 else ""
@@ -159,7 +142,8 @@ def is_surely_one_run(digests: Sequence[ReportDigest], sidecars: RunSidecars) ->
     captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in told}
     if len(captures) == 1 and None not in captures:
         return True
-    ids = [{_text(digests[at], name) for at in used} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
+    variables = [digests[at].facts.variables for at in used]
+    ids = [{own.get(name, "").strip() for own in variables} for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
     return any(len(values) == 1 and not values & {"", "none"} for values in ids)  # torchrun's default id says nothing
 
 
@@ -187,7 +171,8 @@ def _contradictions(ranks: Ranks, numbers: Sequence[int], sidecars: RunSidecars)
     triples = zip(ranks, numbers, told, strict=True)
     if wrong := [one for one in triples if one[2] not in {None, one[1]}]:
         rank, number, captured = wrong[0]
-        name, more = decoded(source_of(Path(rank.report.path)).name), f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
+        name = decoded(files.source_of(Path(rank.report.path)).name)
+        more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
         yield problem("rank-map-differs", report=name, number=number, told=captured, more=more)
 
 
@@ -293,7 +278,7 @@ def run_sizes(gathered: Gathered) -> list[int]:
 
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
-    match = RANK_OF_NAME.search(Path(path).stem)
+    match = files.RANK_OF_NAME.search(Path(path).stem)
     return int(match[1]) if match else None
 
 
@@ -301,7 +286,7 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
     """Return the rank that a map gives to each process; `OptionError` unless it names each, no other, each number once."""
     numbers, used = [], set()
     for rank in ranks:
-        keys = _map_keys(source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
+        keys = _map_keys(files.source_of(Path(rank.report.path)), None if rank.is_alone else rank.process.pid)
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
             named = ", ".join([*map(str, rank_map)][:_SHOWN_NAMES])
@@ -318,11 +303,9 @@ def ranks_by_map(ranks: Ranks, rank_map: Mapping[str, int]) -> list[int]:
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names a rank map may use: stem, every tail of the path, its export's; of several processes with ``:PID``."""
-
-    def tails(path: Path) -> list[str]:
-        return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
-
-    names = [*tails(path), path.stem, str(path), *tails(path.with_suffix(EXPORT_SUFFIX))]
+    both = path, path.with_suffix(files.EXPORT_SUFFIX)
+    tails, exported = (["/".join(one.parts[-depth:]) for depth in range(1, len(one.parts) + 1)] for one in both)
+    names = [*tails, path.stem, str(path), *exported]
     return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
@@ -400,14 +383,14 @@ def choose_ranks(
 
 def _ranks_of(paths: Sequence[Path], rank_map: Mapping[str, int] | None) -> list[set[int]] | None:
     """Return the ranks of each report as far as it can be told before it is read; None where nothing numbers all."""
-    sources = [source_of(path) for path in paths]
+    sources = [files.source_of(path) for path in paths]
     if rank_map is not None:
         named: dict[str, set[int]] = {}
         for key, rank in rank_map.items():
             named.setdefault(re.sub(r":\d+$", "", key), set()).add(rank)
         return [next((named[key] for key in _map_keys(path, None) if key in named), set()) for path in sources]
     numbers = _all_numbers([stem_rank(str(path)) for path in sources])
-    if numbers is None and all(path.suffix == EXPORT_SUFFIX for path in paths):
+    if numbers is None and all(path.suffix == files.EXPORT_SUFFIX for path in paths):
         facts = [_facts_of(path) for path in paths]
         captured = ([one.number(variable) for one in facts] for variable in ("RANK", *LAUNCHER_SIZES))
         numbers = next((own for own in map(_all_numbers, captured) if own is not None), None)

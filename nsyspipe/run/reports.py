@@ -1,9 +1,12 @@
 """A run read from its reports: lazily, once, and never changed; and what its rules look at."""
 
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,9 +30,9 @@ from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.collectives import collectives_table
-from nsyspipe.run.gather import Gathered, gather
+from nsyspipe.run.gather import Gathered, ReportDigest, gather
 from nsyspipe.run.ranks import ChosenRanks, run_sizes
-from nsyspipe.run.run import Run, RunHeader, header_of
+from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.run.traffic import traffic_table
 
 
@@ -181,8 +184,27 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        names = display_names(self.paths)
-        return header_of(self._gathered, self._tables, names, label=self.given_label, run_id=self.given_run_id)
+        digests, sidecars, tables = self._gathered.digests, self._gathered.sidecars, self._tables
+        names, ranks = display_names(self.paths), tables.ranks
+        facts = [digest.facts for digest in digests]
+        starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+        start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000) if starts else None
+        # The capture's name, if it is that of all reports.
+        captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
+        return RunHeader(
+            run_id=self.given_run_id or _run_id(digests, start),
+            label=self.given_label or (captured and captured.name) or _label(names),
+            n_ranks=ranks.num_rows,
+            world_size=tables.world_size,
+            gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
+            hosts=_distinct(ranks["host"].to_pylist()),
+            nsys_versions=_distinct(one.nsys_version for one in facts),
+            export_schema_versions=_distinct(one.schema_version for one in facts),
+            captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
+            reports=[*names],
+            capture=sidecars.facts,
+            steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, self._gathered.family),
+        )
 
     @property
     def run_id(self) -> str:
@@ -222,3 +244,29 @@ class ReportRun(Run):
         if "_tables" not in self.__dict__:
             return f"<Run of {len(self.paths)} reports, not read yet>"
         return super().__repr__()
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return sorted({value for value in values if value})
+
+
+def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
+    """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
+    captures: list[tuple[int | None, ...]] = []
+    hosts: list[tuple[int | None, ...]] = []
+    for digest in digests:
+        session = digest.facts.session_start_utc_ns or 0
+        captures += [(session, one.process_id, *one.span, one.n_kernels) for one in digest.processes]
+        hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
+    captures = sorted(captures or hosts)
+    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
+    return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
+
+
+def _label(names: Sequence[str]) -> str:
+    """Return what the reports' names have in common, without rank numbers."""
+    stems = [Path(name).stem for name in names]
+    if len(stems) > 1:
+        stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
+    return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"

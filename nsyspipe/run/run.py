@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -29,11 +25,6 @@ from nsyspipe.model.side_files import NcclFacts, RunCapture
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    # What reads reports: a saved run needs none of it.
-    from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.gather import Gathered, ReportDigest
-
 
 # What the steps of a run come from: ranges, what launches repeat, without device activity its hosts; or there are none.
 RANGES, REPETITION, HOST, CAPTURE = "ranges", "repetition", "host", "capture"
@@ -62,58 +53,6 @@ def steps_source(n_ranks: int, n_host_steps: int, family: str | None) -> str | N
     if n_ranks:
         return CAPTURE if family is None else REPETITION if family == BY_REPETITION else RANGES
     return HOST if n_host_steps else None
-
-
-def header_of(
-    gathered: Gathered, tables: RunTables, names: Sequence[str], *, label: str | None, run_id: str | None
-) -> RunHeader:
-    """Describe a run by its digests and tables; `names` is what to call each report."""
-    digests, sidecars, ranks = gathered.digests, gathered.sidecars, tables.ranks
-    facts = [digest.facts for digest in digests]
-    starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
-    start = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(starts) // 1000) if starts else None
-    # The capture's name, if it is that of all reports.
-    captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
-    return RunHeader(
-        run_id=run_id or _run_id(digests, start),
-        label=label or (captured and captured.name) or _label(names),
-        n_ranks=ranks.num_rows,
-        world_size=tables.world_size,
-        gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
-        hosts=_distinct(ranks["host"].to_pylist()),
-        nsys_versions=_distinct(one.nsys_version for one in facts),
-        export_schema_versions=_distinct(one.schema_version for one in facts),
-        captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
-        reports=list(names),
-        capture=sidecars.facts,
-        steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, gathered.family),
-    )
-
-
-def _distinct(values: Iterable[str | None]) -> list[str]:
-    return sorted({value for value in values if value})
-
-
-def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
-    """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
-    captures: list[tuple[int | None, ...]] = []
-    hosts: list[tuple[int | None, ...]] = []
-    for digest in digests:
-        session = digest.facts.session_start_utc_ns or 0
-        captures += [(session, one.process_id, *one.span, one.n_kernels) for one in digest.processes]
-        hosts += [(session, one.process_id, *one.span) for one in digest.hosts_with_steps]
-    captures = sorted(captures or hosts)
-    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
-    return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
-
-
-def _label(names: Sequence[str]) -> str:
-    """Return what the reports' names have in common, without rank numbers."""
-    stems = [Path(name).stem for name in names]
-    if len(stems) > 1:
-        stems = [re.sub(r"(?i)[._-]*(?:rank)?[._-]*\d+$", "", stem) for stem in stems]
-    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
-    return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
 
 
 class ShownInNotebooks:
@@ -365,9 +304,8 @@ class Run(ShownInNotebooks, ABC):
 
     def __repr__(self) -> str:
         figures = self.summary().to_pylist()[0]
-        if self.is_capture:
-            return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
         steps = f"{figures['n_steps']} steps, {figures['n_summary_steps']} in the figures"
+        steps = "a capture without steps" if self.is_capture else steps
         return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {steps}>"
 
     def table(self, name: str) -> pa.Table:

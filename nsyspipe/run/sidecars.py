@@ -16,7 +16,6 @@ from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
 if TYPE_CHECKING:
     from nsyspipe.run.gather import ReportDigest
 
-
 T = TypeVar("T")
 
 # Clocks may be wrong, and jobs may wait; a capture of the same name from another day is another one.

@@ -1,36 +1,32 @@
 """Where the steps of a report's processes come from, ranges or repetition, and their backward pass where no range marks it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import ProcessOperations, by_process
-from nsyspipe.analysis.phases import PhaseRanges
+from nsyspipe.analysis.attribution import ProcessOperations, by_process, distinct, operations_of
+from nsyspipe.analysis.intervals import grouped_lengths
+from nsyspipe.analysis.phases import phase_ranges
 from nsyspipe.analysis.repeated_steps import backward_of_operators, backward_of_thread
 from nsyspipe.analysis.repetition import LaunchSequence, Repetition, find_repetition, launch_sequence
-from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose
+from nsyspipe.analysis.steps import REPETITION, Candidate, Members, TextFamilies, candidates, choose, members_of
 from nsyspipe.errors import OptionError
+from nsyspipe.model import canonical
 from nsyspipe.model.names import PHASES, is_optimizer, is_part_of_step
 from nsyspipe.model.options import Reading
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.model.table import Int64
 from nsyspipe.reader.metadata import Capture
 from nsyspipe.reader.report import main_thread_of
-from nsyspipe.run.process import ProcessEvents, step_members
+from nsyspipe.run.process import HostDigest, ProcessEvents, ProcessSteps, member_columns
 
 _LEAST_COVERED = 0.9  # of a rank's launches, by its steps
-
-
-@dataclass(frozen=True)
-class ProcessSteps:
-    """The steps of one process."""
-
-    candidates: list[Candidate]
-    members: Members
-    backward: PhaseRanges | None  # where no range marks it; None where one does, or nothing shows it
-    problems: tuple[Problem, ...]
+_NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
+# Of a report without device activity: the processes with ranges of their own, each with its families.
+_Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
 
 
 def process_steps(
@@ -91,6 +87,12 @@ def process_steps(
     return steps, family
 
 
+def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
+    """Return the step ranges of a process with some families; none where it lacks the chosen one."""
+    candidate = next((one for one in own if one.name == family), None)
+    return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
+
+
 def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
     """Return when the kernels that update weights were launched; None if none is known."""
     ids = [number for number, name in names.items() if is_optimizer(name)]
@@ -120,3 +122,36 @@ def _by_repetition(process_id: int, units: Repetition) -> Iterator[Problem]:
     n_covered, n_ends = int(np.ptp(units.edges)), 2 * units.n_launches
     if n_covered < _LEAST_COVERED * n_launches and n_launches - n_covered > n_ends:
         yield problem("steps-cover-part", process_id=process_id, percent=f"{100 * n_covered / n_launches:.0f}")
+
+
+def host_families(ranges: pa.Table, families: TextFamilies) -> _Hosts:
+    """Return the ranges and families of each process of a report without device activity that has any."""
+    never = np.empty(0, np.int64)
+    nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
+    hosts = {}
+    for process in distinct(ranges["process_id"]).tolist():
+        own = ranges.filter(pc.equal(ranges["process_id"], process))
+        if measured := candidates(own, families, nothing):
+            hosts[process] = own, measured
+    return hosts
+
+
+def digest_hosts(
+    hosts: _Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
+) -> tuple[HostDigest, ...]:
+    """Reduce each process to its digest; ranges that were never closed got `open_end_ns`."""
+    digests = []
+    for process, (ranges, own) in hosts.items():
+        members = step_members(ranges, families, own, family)
+        n_members = members.starts.size
+        # Such an end lies behind all that were recorded.
+        is_closed = np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
+        phases = {
+            f"{phase}_ns": pa.array(grouped_lengths(one.member, one.starts, one.ends, n_members))
+            if one.starts.size
+            else pa.nulls(n_members, pa.int64())
+            for phase, one in phase_ranges(ranges, codes, members).items()
+        }
+        columns = member_columns(ranges, members) | {"is_complete": is_closed, **phases}
+        digests.append(HostDigest(process, tuple(own), pa.table(columns)))
+    return tuple(digests)

@@ -107,24 +107,21 @@ def _uses(across: CrossRank, cells: pa.Table, pooled: pa.Table, chosen: Flags) -
     users: dict[int, dict[int, None]] = {}
     for rank, use in zip(cells["rank"].to_pylist(), cells["use"].to_pylist(), strict=True):
         users.setdefault(use // len(COLLECTIVES), {})[rank] = None
-    ranks = {communicator: tuple(own) for communicator, own in users.items()}
     before = _kernels_before(across, chosen)
     uses = {}
     for row in pooled.to_pylist():
         communicator, collective = divmod(row["use"], len(COLLECTIVES))
         calls, n_steps = row["calls"] or 0, row["n_steps"]
-
-        def of_calls(name: str, calls: int = calls, row: dict[str, Any] = row) -> float | None:
-            return row[name] / calls if calls and row[name] is not None else None
-
+        told = {name: row[name] if calls else None for name in ("bytes", "forward", "backward")}
+        of_calls = {name: None if total is None else total / calls for name, total in told.items()}
         uses[row["use"]] = CommUse(
             communicator=across.rows.communicators[communicator],
             collective=COLLECTIVES[collective],
-            ranks=ranks[communicator],
+            ranks=tuple(users[communicator]),
             calls_per_step=calls / n_steps if n_steps else 0.0,
-            bytes_per_call=of_calls("bytes"),
-            forward_share=of_calls("forward"),
-            backward_share=of_calls("backward"),
+            bytes_per_call=of_calls["bytes"],
+            forward_share=of_calls["forward"],
+            backward_share=of_calls["backward"],
             kernels_before=before.get(row["use"], ()),
         )
     return dict(sorted(uses.items(), key=lambda item: (item[1].communicator, item[1].collective)))
@@ -138,11 +135,9 @@ def _kernels_before(across: CrossRank, chosen: Flags) -> dict[int, tuple[float, 
     # Where communicators are not NCCL's own, a stage's two may be two streams: they count as one.
     columns = {"use": use if rows.has_ids else np.zeros_like(use), "rank": rows.rank[sends], "step": rows.step[sends]}
     calls = pa.table(columns | {"n": rows.n_before[sends]}).group_by(["use", "rank", "step"], use_threads=False)
-    of_ranks = (
-        calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False).aggregate([("n_min", "list")])
-    )
+    firsts = calls.aggregate([("n", "min")]).group_by(["use", "rank"], use_threads=False)
     before: dict[int, list[float]] = {}
-    for row in of_ranks.sort_by("rank").to_pylist():
+    for row in firsts.aggregate([("n_min", "list")]).sort_by("rank").to_pylist():
         median = np.nan if NONE in row["n_min_list"] else float(np.median(row["n_min_list"]))
         before.setdefault(row["use"], []).append(median)
     known = {group: tuple(own) for group, own in before.items() if not np.isnan(own).any()}

@@ -212,10 +212,8 @@ class _NoOtherFrames:
     """An import hook that knows two modules and does not have them."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Refuse pandas and polars, leave all else to the other hooks."""
         if name in {"pandas", "polars"}:
-            message = f"{name} is kept out of this process"
-            raise ModuleNotFoundError(message, name=name)
+            raise ModuleNotFoundError(f"{name} is kept out of this process", name=name)
         return None
 
 
@@ -253,11 +251,11 @@ def telling_shortage() -> Iterator[None]:
 
 def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once."""
-    if not sizes:
-        return 1
     wanted = _wanted(sizes, requested)
     memory = _free_memory() if available is None else available
-    per_worker = 100 * 2**20 + 2 * max(sizes)  # the imports, and at its peak about 1.7 times the report (measured)
+    per_worker = 100 * 2**20 + 2 * max(
+        sizes, default=0
+    )  # the imports, and at its peak about 1.7 times the report (measured)
     by_memory = memory // per_worker if memory else wanted
     return max(1, min(wanted, len(sizes), by_memory))
 
