@@ -89,8 +89,7 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
     timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
     of_bursts = np.split(captured.ranks[rank].join[own], run_starts(captured.burst[own])[1:])
-    first, *others = [_row(timeline, joins) for joins in of_bursts]
-    rows = np.unique(np.concatenate((first, *others))) if others else first
+    rows = np.unique(np.concatenate([_row(timeline, joins) for joins in of_bursts]))
     is_copy = timeline.is_copy[rows]
     lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
     n_bytes = timeline.n_bytes[rows].astype(np.float64)

@@ -296,10 +296,8 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
         idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
-        fix = "ask for the balanced run, --no-wait"
-        fix = (
-            fix if replay.is_answered_balanced else "launch sooner there: without it the others would lack launches too"
-        )
+        fix = "launch sooner there: without it the others would lack launches too"
+        fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
         yield f"{idle} for lack of launches: a straggler; {fix}"
 
 

@@ -267,8 +267,8 @@ class Facts:
     @cached_property
     def copies_ns(self) -> float:
         """Time of these copies per step, the median."""
-        lengths = self.captured.timelines[0].end - self.captured.timelines[0].start
-        return float(np.median([lengths[one.rows].sum() for one in self._copies]))
+        first = self.captured.timelines[0]
+        return float(np.median([(first.end - first.start)[one.rows].sum() for one in self._copies]))
 
     @cached_property
     def n_copies(self) -> int:
@@ -303,10 +303,7 @@ class Facts:
         return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
-        """Return the bus bandwidth asked for of a role, the first if none is named.
-
-        None is for the captured one, which a link that reaches it about leaves as it is.
-        """
+        """Return the bus bandwidth asked for of a role (the first); None for the captured one, which a link that about reaches it leaves."""
         role = role or self.roles[0]
         if knobs.role not in (None, role):
             return None

@@ -40,7 +40,10 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
             found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
     if 2 * sum(is_own for *_, is_own in found) >= len(found):
         return program
-    slot_ns = _slot_ns(captured)
+    # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time.
+    lengths = ((one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines)
+    halves = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0)) for each in lengths]
+    slot_ns = float(np.mean(halves))
     is_gone = np.zeros(program.step.size, np.bool_)
     new, markers = [], []
     for step, chosen, own, ends, _ in found:
@@ -65,13 +68,6 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
     # All but the last are full.
     is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)
     return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
-
-
-def _slot_ns(captured: Captured) -> float:
-    """Return how long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time."""
-    lengths = [(one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines]
-    left = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() for each in lengths]
-    return float(np.mean([part / (2 * max(each.sum(), 1.0)) for part, each in zip(left, lengths, strict=True)]))
 
 
 def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:

@@ -19,15 +19,7 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import (
-    SIDES,
-    Collectives,
-    RankTimeline,
-    Uses,
-    captured_program,
-    rank_timelines,
-    summary_windows,
-)
+from nsyspipe.replay.program import SIDES, RankTimeline, Uses, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
@@ -288,16 +280,15 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     # Without NCCL's ids a communicator is named collective/order.
     known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
     sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
-    return Uses(sizes, _gradient_collectives(first, role), role, _chains(timelines, known)), datatypes
+    return Uses(sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)), datatypes
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
     """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
     first = timelines[0].collectives
     by = first.stream if communicator is None else communicator
-    if (
-        communicator is None and {*first.kind.tolist()} <= SIDES
-    ):  # FSDP's, of one communicator if its streams take turns
+    # FSDP's, of one communicator if its streams take turns.
+    if communicator is None and {*first.kind.tolist()} <= SIDES:
         in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
         by = np.zeros_like(by) if in_turn else by
     return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
@@ -315,8 +306,9 @@ def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
 
 
-def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flags:
+def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
     """Tell which collectives are DDP's: of each step the data-parallel all-reduces of the phase that has most of their time."""
+    first = timelines[0].collectives
     found = np.zeros(first.step.size, np.bool_)
     if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
         return found

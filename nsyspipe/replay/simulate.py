@@ -12,8 +12,6 @@ from nsyspipe.model.table import Flags, Float64, Int64
 WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.
 _SHORTEST_NS = 1_000.0
-
-
 NOTHING = Slowing()
 
 
