@@ -29,9 +29,7 @@ _MENU = {
     "perfect-overlap": Knobs(perfect_overlap=True),
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
-
-# Asked where they can be answered alone: most runs have neither.
-_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}
+_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
 
 
 def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -365,8 +363,7 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
 
 # --- what a replay makes of the findings: which change each advises, what it would likely bring ---
 
-# More than this and reading them again takes seconds: `whatif` does it for who asks.
-_MOST_OPERATIONS = 500_000
+_MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
 # By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
 ADVICE = {
     "comm-bound": Knobs(perfect_overlap=True),

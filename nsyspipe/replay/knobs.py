@@ -26,35 +26,28 @@ if TYPE_CHECKING:
 
     _Refused = Callable[["Replay", "Knobs"], Iterator[str]]
 
-# No link between GPUs is slower.
-_LEAST_BYTES_PER_S = 1e6
+_LEAST_BYTES_PER_S = 1e6  # no link between GPUs is slower
 _GB = 1e9
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
-# Networks are told in bits: 200Gb/s, 200Gbit/s, 200Gbps.
 _FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
-_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
+_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")  # as networks are told: 200Gb/s, 200Gbit/s, 200Gbps
 
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
-# From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
-LARGEST_STARVED_SHARE = 0.02
+LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
 _NOT_LAUNCHED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
-# Of the gradients' bytes: less is sent under a hook that compresses them.
-_WHOLE = 0.75
-# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
-_IN_SWITCH, _PAIR = 1.25, 2
+_WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
+_IN_SWITCH, _PAIR = 1.25, 2  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
 _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
-# Collectives of all steps together: a tenth of a second for each thousand.
-_MOST_REPLAYED = 2_500
+_MOST_REPLAYED = 2_500  # collectives of all steps together: a tenth of a second for each thousand
 _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
-# Kernels may be slower beside communication, but hardly so much.
-_MOST_SLOWER = 1.5
+_MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
 @dataclass(frozen=True)
@@ -280,7 +273,6 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if reason := beyond_nominal(replay):
         yield reason
     n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
-    # How long a rank waits for those that are not there is not known.
     if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
         there, its, these = "1 rank alone is", "its", "this rank"
         if n_ranks > 1:

@@ -17,13 +17,11 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, last_start
 from nsyspipe.run.run import Run
 
-# The launch of what has none: before everything.
-NEVER = -(2**62)
+NEVER = -(2**62)  # the launch of what has none: before everything
 SIDES = frozenset(("all_gather", "reduce_scatter"))
 _COPY_NAME = "memcpy DtoD"
 _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
-# A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
-_SOON_NS, _STANDSTILL_NS = 50_000, 20_000
+_SOON_NS, _STANDSTILL_NS = 50_000, 20_000  # who stood still goes on so soon after the end, after so much of nothing
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,7 @@ class Uses:
 class RankTimeline:
     """What one rank did between the first and the last edge of its windows."""
 
-    # The operations of the main stream, which has most compute time, in order of start; one without a launch has that of
-    # the one before it.
+    # The operations of the main stream (most compute time), in order of start; without a launch, with that of the one before.
     start: Int64
     end: Int64
     launch: Int64
@@ -300,11 +297,9 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     reached = np.append(NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order]))
     n_before = np.searchsorted(launch[order], comm.launch)
     ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
-    # What began earlier did not depend on that operation after all.
-    ready = np.minimum(ready, comm.start)
+    ready = np.minimum(ready, comm.start)  # what began earlier did not depend on that operation after all
     waits = np.flatnonzero(join < rank.start.size)
-    # A collective that could not begin yet kept nobody waiting.
-    begin = np.maximum(rank.free_until[join], ready)[waits]
+    begin = np.maximum(rank.free_until[join], ready)[waits]  # a collective that could not begin yet kept nobody waiting
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
     stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
@@ -341,8 +336,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     if not n:
         nothing = np.zeros(comm.end.size, np.int64)
         return nothing, nothing, nothing > 0
-    # Operations stand in order of start, which is that of launch on one stream.
-    launch = rank.launched
+    launch = rank.launched  # operations stand in order of start, which is that of launch on one stream
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)

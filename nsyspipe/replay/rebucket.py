@@ -13,15 +13,11 @@ from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
-# Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
-_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
-# By how much collectives took longer beside work than alone, over host memory and NVLink: between 0 and 6 %.
-_LONGER_BESIDE = 0.02
-# A block of a kernel seldom runs longer.
-_LONGEST_BLOCK_NS = 250_000.0
+_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06  # what sizes by the transfers are off by, of the largest; and numbers by these
+_LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
+_LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
-# Casting to 16 bits, scaling and casting back reads and writes 16 bytes per element, copying one of 4 bytes 8: half
-# of it before the collective.
+# Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
 _CASTS_IN_COPIES = 2.0
 
 
@@ -65,8 +61,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
     if own.is_exact:
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
-    # All but the last are full.
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)  # all but the last are full
     return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
@@ -76,8 +71,7 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
-    # The captured lags and transfers of several buckets hold what work beside them does.
-    is_alone = chosen.size == 1
+    is_alone = chosen.size == 1  # the captured lags and transfers of several buckets hold what work beside them does
     return {
         **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
         "lag_ns": np.broadcast_to(lag, shape),
@@ -186,8 +180,7 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
     each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
-    # The cast stands before its own collective, and before all that follows.
-    ready = program.kind == READY
+    ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()
     places[0] += np.cumsum(added)[:, np.newaxis]

@@ -25,17 +25,17 @@ from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_cas
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 from nsyspipe.run.run import Run
 
-# Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
-_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
+_GIVEN_WITHIN, _MOVED_WITHIN = (
+    0.1,
+    0.06,
+)  # of bandwidths: as a user measured; as other sizes and work beside change them
 _SKEWS = (-0.25, 0.25)
-# Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
-_NOISE = 0.005
-# What the replay itself may be off by, whatever is asked: on pairs of captures that differ by one change 0.7 % in the middle.
-_MODEL_WITHIN = 0.02
-# Of bytes of gradients: what a user says may be this much off what the capture says.
-_BYTES_WITHIN = 0.1
-# As NCCL's kernels name them.
-_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+_NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
+_MODEL_WITHIN = (
+    0.02  # what any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle
+)
+_BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
+_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
 _USE = "comm_id", "collective"
 _Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
 
@@ -319,7 +319,6 @@ def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.ob
     steps, step = np.unique(first.step[own], return_inverse=True)
     total = np.zeros((steps.size, phases.size), np.int64)
     np.add.at(total, (step, phase), (first.end - first.start)[own])
-    # Of equal ones the last.
-    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase
+    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase  # of equal ones the last
     found[own] = phase == most[step]
     return found
