@@ -36,6 +36,14 @@ ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what 
 _REACH = 3  # the same kernels have so many same neighbours (name, grid, block): the place tells matrices' depths apart
 _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
+Row = dict[str, Any]
+TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
+_OF_KERNELS = (
+    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
+)  # fmt: skip
+_SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
+_OF_COLLECTIVES = [*dict.fromkeys(("collective", "message_bytes", "start_ns", "end_ns", "wait_ns", *_SUMMED))]
+_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
 @dataclass(frozen=True)
@@ -294,18 +302,6 @@ def compared_kernels(kernels: pa.Table) -> Compared:
     number, slowed, free, beside = (sum(row[name] for row in rows) for name in names[:4])
     compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
     return Compared(number, slowed / free - 1 if free else None, min(compared / beside, 1.0) if beside else 0.0)
-
-
-# --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---
-
-Row = dict[str, Any]
-TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
-_OF_KERNELS = (
-    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
-)  # fmt: skip
-_SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
-_OF_COLLECTIVES = [*dict.fromkeys(("collective", "message_bytes", "start_ns", "end_ns", "wait_ns", *_SUMMED))]
-_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
 def costs(

@@ -145,11 +145,7 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
 
 
 def _delay_ns(late: pa.Table, n_steps: int) -> float:
-    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank.
-
-    What a collective delays its ranks by is the most of what each was delayed by before and waits in it, where it is held up.
-    Groups that wait side by side for different ranks thus count once, and so does a rank for which several groups wait.
-    """
+    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank."""
     rows = late.filter(pc.is_valid(late["wait_ns"]))
     comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
     names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
@@ -165,7 +161,8 @@ def _delay_ns(late: pa.Table, n_steps: int) -> float:
     start, until = start[order], np.minimum(start + wait, end)[order]
     delay, waited_until = np.zeros((2, steps.size, ranks.size), np.int64)
     turn = np.argsort(place, kind="stable")
-    # The first collective of all steps, then the second, and so on.
+    # In turn, a collective delays its ranks by the most of what each was delayed by before and waits in it: groups that wait
+    # side by side for different ranks count once, and so does a rank for which several groups wait.
     for own in np.split(turn, run_starts(place[turn])[1:]):
         at = row[own], column[own]
         waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)
@@ -228,13 +225,10 @@ def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
 
 
 def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
-    """Return the phase in which this rank took longer than the others in those steps, and by how much.
-
-    One measure for all phases: time on the device beside exposed communication, and idle time; on the host where a
-    rank's is not known. None where no phase has more than 60 % of what was longer, in phases and outside of them.
-    """
+    """Return the phase that has 60 % of what this rank took longer than the others in those steps, and by how much; else None."""
     held = pc.field("step").isin(pa.array(steps))
     phases, windows = evidence.phases.filter(held), evidence.steps.filter(held)
+    # Time on the device beside exposed communication, and idle time; for all phases on the host where a rank's is not known.
     spent = pc.add(pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0)), phases["idle_ns"])
     is_device = not spent.null_count
     if not is_device:

@@ -30,6 +30,21 @@ _MENU = {
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 _WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
+_MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
+# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
+ADVICE = {
+    "comm-bound": Knobs(perfect_overlap=True),
+    "single-bucket": Knobs(bucket_mb=BUCKET_MB),
+    "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
+    "grad-copy": Knobs(no_grad_copy=True),
+    "compress-gradients": Knobs(gradient_dtype="bf16"),
+    "straggler": Knobs(no_wait=True),
+    "no-sync": Knobs(no_sync=True),
+    "shard-prefetch": Knobs(prefetch=True),
+}
+# What they say could be gained is the transfer of communication, and what that slows.
+OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
+_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -359,25 +374,6 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
         assumptions.append("hosts can launch that much faster, which the capture does not show")
     rates = {"throughput_steps_per_s": 1e9 / predicted.step_time_ns, "gain_pct": 100 * gain / opened.step_time_ns}
     return {**predicted._asdict(), **rates, "assumptions": tuple(assumptions)}
-
-
-# --- what a replay makes of the findings: which change each advises, what it would likely bring ---
-
-_MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
-# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
-ADVICE = {
-    "comm-bound": Knobs(perfect_overlap=True),
-    "single-bucket": Knobs(bucket_mb=BUCKET_MB),
-    "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
-    "grad-copy": Knobs(no_grad_copy=True),
-    "compress-gradients": Knobs(gradient_dtype="bf16"),
-    "straggler": Knobs(no_wait=True),
-    "no-sync": Knobs(no_sync=True),
-    "shard-prefetch": Knobs(prefetch=True),
-}
-# What they say could be gained is the transfer of communication, and what that slows.
-OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
-_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 def advised_change(rule: str, promised: float | None) -> Knobs | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -75,9 +75,8 @@ class Knobs:
             fix = "give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s"
             raise OptionError(f"--link {self.link!r}", "is not known", found=known, fix=fix)
         if self.gradient_dtype not in (None, *DTYPES):
-            raise OptionError.no_such_name(
-                f"--gradient-dtype {self.gradient_dtype!r}", "is not known", str(self.gradient_dtype), DTYPES
-            )
+            option = f"--gradient-dtype {self.gradient_dtype!r}"
+            raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
@@ -90,8 +89,7 @@ class Knobs:
     @property
     def given(self) -> dict[str, float | str | bool]:
         """What is changed, by name."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in values.items() if value not in (None, False)}
+        return {name: value for name, value in vars(self).items() if value not in (None, False)}
 
     @property
     def target_bytes_per_s(self) -> float | None:
@@ -110,18 +108,6 @@ def _check_positive(option: str, value: float | None) -> None:
     check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
-
-
-def _bandwidth_knobs(text: str) -> dict[str, float | str]:
-    """Return the knobs of ``[ROLE=]300GB/s`` or ``[ROLE=]2x``, twice what is captured."""
-    role, is_named, rate = text.rpartition("=")
-    if is_named and role not in ROLES:
-        raise OptionError.no_such_name(f"--bandwidth {text!r}", f"{role!r} is no kind of traffic", role, ROLES)
-    of_role = {"role": role} if is_named else {}
-    if factor := _FACTOR.fullmatch(rate):
-        _check_positive("--bandwidth", float(factor[1]))
-        return {"bandwidth_factor": float(factor[1]), **of_role}
-    return {"bandwidth_bytes_per_s": parse_bandwidth(rate), **of_role}
 
 
 def parse_bandwidth(text: str) -> float:
@@ -148,9 +134,15 @@ def knobs_of(
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
     check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
-    if isinstance(bandwidth, str):
-        others |= _bandwidth_knobs(bandwidth)
-        bandwidth = None
+    if isinstance(bandwidth, str):  # [ROLE=]300GB/s, or [ROLE=]2x, twice what is captured
+        role, is_named, rate = bandwidth.rpartition("=")
+        if is_named and role not in ROLES:
+            raise OptionError.no_such_name(f"--bandwidth {bandwidth!r}", f"{role!r} is no kind of traffic", role, ROLES)
+        others |= {"role": role} if is_named else {}
+        if factor := _FACTOR.fullmatch(rate):
+            _check_positive("--bandwidth", float(factor[1]))
+            others["bandwidth_factor"] = float(factor[1])
+        bandwidth = None if factor else parse_bandwidth(rate)
     elif bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
         what, fix = f"bandwidth={bandwidth:g}", f'bandwidth="{bandwidth:g}GB/s"'
         raise OptionError(what, "is in bytes per second", fix=fix)
@@ -158,9 +150,6 @@ def knobs_of(
         others["bandwidth_bytes_per_s"] = bandwidth
     named = None if link is None else named_link(link)
     return Knobs(link=link if named is None else named.name, **others)
-
-
-# --- where the replay does not hold -----------------------------------------------------------------
 
 
 def starved_shares(run: Run) -> Float64:

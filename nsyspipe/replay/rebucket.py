@@ -173,10 +173,7 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
 
 
 def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
-    """Return the program with the casts of gradients to 16 bits, and per collective how long the cast back takes.
-
-    Copying all of a step's once takes `copies_ns`.
-    """
+    """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
     each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
@@ -188,10 +185,7 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
 
 
 def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
-    """Leave out what runs from the first to the last copy in a row from buckets to gradients.
-
-    Or what handles buckets in all passes of a step but the last, where they are not sent: copies and scaling.
-    """
+    """Leave out the rows of copies from buckets to gradients; or what copies and scales in all passes of a step but the last."""
     removed = []
     for rank, timeline in enumerate(captured.timelines):
         of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows

@@ -71,10 +71,7 @@ class Replay(Facts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing: likeliest, and least, where they slow most now.
-
-        None where sharded, and where ranks are missing.
-        """
+        """Step times with transfers that take no time and slow nothing: likeliest and least; None where sharded, or ranks miss."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
@@ -112,16 +109,14 @@ class Replay(Facts):
         noise, model = ((within + self.standard_error) * likely for within in (_NOISE, _MODEL_WITHIN))
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
-        low = max(likely - max(below, model), self._least(program, knobs, likely))
+        # What the step takes if transfers took no time, with the changes that are no communication's if they beat it.
+        least = self.limit_ns or 0.0
+        if likely < least:
+            least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+            least *= 1 - _NOISE  # no captured work, so as another capture may show it
+        low = max(likely - max(below, model), least)
         gain = float((self.captured.windows.step_times() - times[0]).mean())
         return Prediction(likely, min(low, likely), likely + max(above, model), gain)
-
-    def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
-        """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
-        if likely >= (limit := self.limit_ns or 0.0):
-            return limit
-        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
-        return (1 - _NOISE) * least  # no captured work, so as another capture may show it
 
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
