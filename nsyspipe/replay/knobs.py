@@ -177,12 +177,10 @@ def why_not(run: Run) -> Iterator[str]:
     if not np.isin(counted, complete).all() or not counted.size:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
-        late = "ranks begin the first one at different times (capture at least 4 steps)"
-        yield f"no complete step after the first: {late}"
+        yield "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
     traffic = run.traffic()
     if PIPELINE in traffic["role"].to_pylist():
-        waits = "which stage waits for which micro-batch follows from its schedule"
-        yield f"a pipeline: {waits}, which the model does not cover"
+        yield "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"
     elif "send_recv" in traffic["collective"].to_pylist():
         yield "sends and receives, of which it is not known what for"
 

@@ -33,8 +33,9 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
         chosen = captured.gradients_by_step[step]
         if own is not None and chosen.size:
             ends = bucket_ends(own.n_bytes, cap_mib)
-            found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
-    if 2 * sum(is_own for *_, is_own in found) >= len(found):
+            sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
+            found.append((step, chosen, own, ends, sizes))
+    if 2 * sum(_is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found) >= len(found):
         return program
     # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time.
     lengths = ((one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines)
@@ -42,9 +43,8 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
     slot_ns = float(np.mean(halves))
     is_gone = np.zeros(program.step.size, np.bool_)
     new, markers = [], []
-    for step, chosen, own, ends, _ in found:
+    for step, chosen, own, ends, sizes in found:
         is_gone[chosen] = True
-        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
             places = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
@@ -52,17 +52,16 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
     return _rebuilt(program, is_gone, new, markers)
 
 
-def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mib: float) -> bool:
+def _is_own(program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float) -> bool:
     """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
     captured = program.n_bytes[chosen]
     if not captured.sum() > 0:  # not of what holds a NaN
         captured = program.transfer_ns[chosen].mean(axis=1)
     captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
     if own.is_exact:
-        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
     is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)  # all but the last are full
-    return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
+    return is_possible and abs(sizes.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
 def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:

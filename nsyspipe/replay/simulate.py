@@ -105,8 +105,7 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
-    markers = zip(program.kind.tolist(), program.which.tolist(), strict=True)
-    for at, (kind, which) in enumerate(markers):
+    for at, (kind, which) in enumerate(zip(program.kind.tolist(), program.which.tolist(), strict=True)):
         if moves[at]:
             now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
