@@ -51,8 +51,7 @@ def match(group: Int64, rank: Int64 | Int32, n_required: Int64) -> list[Int64]:
     key = group[chosen] * n_ranks + rank[chosen]
     order = np.argsort(key, kind="stable")
     key, rows = key[order], chosen[order]
-    # A cell is what one rank has of one group.
-    cell_first = run_starts(key)
+    cell_first = run_starts(key)  # a cell is what one rank has of one group
     cell_count = np.diff(cell_first, append=key.size)
     cell_group = key[cell_first] // n_ranks
     group_first = run_starts(cell_group)
@@ -327,8 +326,7 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> pa.Tab
     calls = calls_of(payloads)
     call_kind, call_end = calls["kind"].to_numpy(), filled(calls["end_ns"], -NEVER)  # of one that never ended
     kernel = np.flatnonzero(launches < NEVER)
-    # Of equal times the call first.
-    order = np.argsort(np.append(calls["start_ns"], launches[kernel]), kind="stable")
+    order = np.argsort(np.append(calls["start_ns"], launches[kernel]), kind="stable")  # of equal times the call first
     is_kernel = order >= call_kind.size
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     kernel, kernel_block = kernel[order[is_kernel] - call_kind.size], block[is_kernel]

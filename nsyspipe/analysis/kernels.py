@@ -24,21 +24,26 @@ from nsyspipe.model.figures import RATES
 from nsyspipe.model.names import PHASES, kernel_label
 from nsyspipe.model.table import Flags, Int32, Int64
 
-# Sums by window are kept until the ranks together tell which windows count: at most so many of one rank, 20 bytes each.
-_MOST_SUMS, _LEAST_GROUPS = 2**18, 8
+_MOST_SUMS, _LEAST_GROUPS = 2**18, 8  # sums by window of one rank (20 bytes each) until ranks tell which windows count
 GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-# Of the slowdown beside communication: kernels that were compared may stand for the others from this share of the time beside communication on.
-LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # and from so many on
+LEAST_COMPARED, ENOUGH_COMPARED = 0.25, 30  # kernels stand for all from this share of time beside comm on, and so many
 MOST_USUAL = 0.5  # more is seldom seen of all kernels together: such a figure may be of something else
 _SAMPLE = 50_000  # so many kernels of a large report are compared
 MEASURED_WITHIN = 0.3  # what is measured of a slowdown holds within this
 NARROW_LINK, WIDE_LINK = 30e9, 300e9
 ASSUMED_WITHIN = 0.6  # what is assumed of a slowdown that was not measured, likewise
 ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000  # so many gaps say something; what is longer is a pause
-# The same kernels have the same name, grid and block, and so have their neighbours: the place tells matrices' depths apart.
-_REACH = 3
+_REACH = 3  # the same kernels have so many same neighbours (name, grid, block): the place tells matrices' depths apart
 _ENOUGH = 3
 _LARGEST_SPREAD = 0.5  # of equal ones' middle three quarters; else one name and grid stand for several shapes
+Row = dict[str, Any]
+TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
+_OF_KERNELS = (
+    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
+)  # fmt: skip
+_SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
+_OF_COLLECTIVES = [*dict.fromkeys(("collective", "message_bytes", "start_ns", "end_ns", "wait_ns", *_SUMMED))]
+_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
 @dataclass(frozen=True)
@@ -177,9 +182,8 @@ class Slowing:
         return self.ratio + self.delay_ns * operations_per_ns
 
 
-# What was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300). Over host memory operations begin later,
-# since launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of
-# the operations' own.
+# What was seen on H200: over host memory (about 30 GB/s) operations begin later, since launches go the way of transfers; over
+# NVLink (about 300) NCCL runs many more thread blocks, which take the place of the operations' own.
 NARROW, WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
 
 
@@ -293,24 +297,11 @@ class Compared(NamedTuple):
 
 def compared_kernels(kernels: pa.Table) -> Compared:
     """Return what the kernels of `schema.KERNEL_COSTS` tell of the slowdown beside communication, all ranks together."""
-    rows = sums_by(kernels, ["rank"], ["n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels"])
-    number, slowed, free, beside = (
-        sum(row[name] for row in rows) for name in ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns")
-    )
+    names = ("n_slowed", "slowed_ns", "free_ns", "overlapped_ns", "n_kernels")
+    rows = sums_by(kernels, ["rank"], names)
+    number, slowed, free, beside = (sum(row[name] for row in rows) for name in names[:4])
     compared = sum(row["slowed_ns"] * max(row["n_kernels"] / _SAMPLE, 1.0) for row in rows)
     return Compared(number, slowed / free - 1 if free else None, min(compared / beside, 1.0) if beside else 0.0)
-
-
-# --- what costs most: kernels by phase and name, collectives by kind and size, communicators; all ranks together ---
-
-Row = dict[str, Any]
-TABLES = KERNELS, COLLECTIVES, TRAFFIC = "kernels", "collectives", "traffic"
-_OF_KERNELS = (
-    "n_in_summary", "in_summary_ns", "n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns",
-)  # fmt: skip
-_SUMMED = ("transfer_ns", "exposed_ns", *RATES.values())
-_OF_COLLECTIVES = [*dict.fromkeys(("collective", "message_bytes", "start_ns", "end_ns", "wait_ns", *_SUMMED))]
-_OF_TRAFFIC = [name for name in schema.COSTS.names if name in schema.TRAFFIC.names]
 
 
 def costs(
@@ -326,8 +317,11 @@ def costs(
         row["time_ns_per_step"] = divided(row["total_ns"], n_steps)
         row["step_share"] = divided(row["total_ns"], wall)
     rows.sort(key=lambda row: -(row["total_ns"] or 0))
-    of_traffic = sorted(_traffic(traffic), key=lambda row: -(row["time_ns_per_step"] or 0))
-    return schema.COSTS.from_rows(sorted([*rows, *of_traffic], key=lambda row: TABLES.index(row["table"])))
+    of_all = traffic.filter(pc.is_null(traffic["rank"])).to_pylist()
+    for row in sorted(of_all, key=lambda row: -(row["comm_ns_per_step"] or 0)):
+        named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
+        rows.append(named | {name: row[name] for name in _OF_TRAFFIC})
+    return schema.COSTS.from_rows(sorted(rows, key=lambda row: TABLES.index(row["table"])))
 
 
 def _of_kernels(kernels: pa.Table, *, is_comm_known: bool) -> Iterator[Row]:
@@ -357,10 +351,3 @@ def _collectives(collectives: pa.Table, n_steps: int | None) -> Iterator[Row]:
             "wait_ns_per_step": divided(row["waited_ns"], n_steps), "transfer_ns_per_step": divided(transfer, n_steps),
             **{name: divided(row[column], transfer and transfer / 1e9) for name, column in RATES.items()},
         }  # fmt: skip
-
-
-def _traffic(traffic: pa.Table) -> Iterator[Row]:
-    for row in traffic.to_pylist():
-        if row["rank"] is None:
-            named = {"table": TRAFFIC, "name": row["collective"], "time_ns_per_step": row["comm_ns_per_step"]}
-            yield named | {name: row[name] for name in _OF_TRAFFIC}

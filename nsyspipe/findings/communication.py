@@ -32,7 +32,12 @@ def comm_bound(evidence: Evidence) -> Answer:
     transfer = evidence.exposed_transfer_ns_per_step
     if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_EXPOSED:
         return None
-    by_phase = _by_phase(evidence)
+    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
+    rows = sums.sort_by("phase").to_pylist()
+    totals = {row["phase"]: total for row in rows if (total := row["exposed_comm_ns_sum"])}
+    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
+    totals |= {_NO_PHASE: rest} if rest > 0 else {}
+    by_phase = {phase: total / evidence.steps.num_rows for phase, total in totals.items()}  # by which launched it
     phase = max(by_phase, key=by_phase.__getitem__)
     # Of which phase the waiting is, is not known: it may all be of this one.
     is_mostly = by_phase[phase] - (exposed - transfer) >= _MOSTLY * transfer
@@ -57,16 +62,6 @@ def comm_bound(evidence: Evidence) -> Answer:
             **({} if is_ddp else {"exposed_comm_ns_per_step_by_role": by_role}),
         },
     )
-
-
-def _by_phase(evidence: Evidence) -> dict[str, float]:
-    """Split the exposed communication, ns per step, by the phase that launched it."""
-    sums = evidence.phases.group_by("phase", use_threads=False).aggregate([("exposed_comm_ns", "sum")])
-    rows = sums.sort_by("phase").to_pylist()
-    totals = {row["phase"]: total for row in rows if (total := row["exposed_comm_ns_sum"])}
-    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
-    totals |= {_NO_PHASE: rest} if rest > 0 else {}
-    return {phase: total / evidence.steps.num_rows for phase, total in totals.items()}
 
 
 def comm_slows_compute(evidence: Evidence) -> Answer:
@@ -94,6 +89,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     slowed = evidence.slowed_ns(hidden, is_most=True) + AT_MOST * late
     rows = evidence.rows_of_most(slowed)
     beyond = ", by more than is usual" if slowdown > MOST_USUAL else ""
+    sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
+    of_kernels = [[row[name] for name in ("name", "slowed_ns_sum", "free_ns_sum")] for row in sums.to_pylist()]
+    of_kernels = sorted((row for row in of_kernels if row[2]), key=lambda row: (row[2] - row[1], row[0]))
     return Finding(
         title=f"kernels run slower while communication is under way{beyond}",
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
@@ -106,17 +104,9 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             "slowdown_at_most_ratio": min(AT_MOST * slowdown, MOST_BELIEVED),
             "overlap_compute_at_most_ns_per_step": float(hidden[rows].mean()),
             "comm_delay_at_most_ns_per_step": AT_MOST * float(late[rows].mean()),
-            "slowdown_ratio_by_kernel": _by_kernel(evidence),
+            "slowdown_ratio_by_kernel": {name: slow / free - 1 for name, slow, free in of_kernels[:_SHOWN_KERNELS]},
         },
     )
-
-
-def _by_kernel(evidence: Evidence) -> dict[str, float]:
-    """Return the slowdown of the kernels that lose most by it."""
-    sums = evidence.kernels.group_by("name", use_threads=False).aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    rows = [(row["name"], row["slowed_ns_sum"], row["free_ns_sum"]) for row in sums.to_pylist() if row["free_ns_sum"]]
-    rows.sort(key=lambda row: (row[2] - row[1], row[0]))
-    return {name: slowed / free - 1 for name, slowed, free in rows[:_SHOWN_KERNELS]}
 
 
 RULES: Rules = {comm_bound: OF_COMM, comm_slows_compute: OF_COMM}

@@ -17,12 +17,9 @@ _MANY = 20
 _FLOOR_NS = 100_000  # what an all-reduce of hardly any bytes takes, within a host or over a fast network
 _SMALL_BUCKET_BYTES = 4e6  # buckets of this size are limited by the link, not by latency, however short they take
 _COPY_SPAN, _LEAST_COPIED = "grad_copy_span_ns", 0.001
-# Compression hooks copy their factors as well: few bytes must cost more to be worth a word.
-_FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005
+_FEW_BYTES, _LEAST_COPIED_OF_FEW = 16e6, 0.005  # compression hooks copy factors as well: few bytes must cost more
 _LEAST_COMPRESSED, _WIDE = 0.1, ("f32", "f64")
-_WITHOUT_SIZES = (
-    "every backward pass sends gradients, and message sizes are needed to tell whether each time all of them"
-)
+_NO_SIZES = "every backward pass sends gradients, and message sizes are needed to tell whether each time all of them"
 # By whether they are sharded.
 _NO_SYNC = {
     False: (
@@ -237,7 +234,7 @@ def no_sync(evidence: Evidence) -> Answer:
         return None
     is_sized = not rows["message_bytes"].null_count
     if not is_sized and pc.min(passes["end_ns_count"]).as_py() == 1:  # two programs' alike: one message each
-        return NotJudged(_WITHOUT_SIZES, WITH_CALLS)
+        return NotJudged(_NO_SIZES, WITH_CALLS)
     saving = evidence.saving_without(rows.filter(pc.less(rows["micro_batch"], n_passes - 1)), waits=True)
     if (is_sized and _varies(passes, "message_bytes_sum")) or evidence.share(saving) < _LEAST_SHARE:
         return None

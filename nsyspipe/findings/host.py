@@ -145,7 +145,6 @@ def launch_bound(evidence: Evidence) -> Answer:
     title, advice = "the GPU idles because kernels are launched late", _FASTER
     unmarked = "launch less (torch.compile), or load data faster"
     action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else unmarked
-    # Of the judged rank, or of all ranks where none is judged.
     steps = evidence.steps
     steps = steps if idle.rank is None else steps.filter(pc.equal(steps["rank"], idle.rank))
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))

@@ -91,8 +91,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return row["saving_ns_per_step"] if expected is None else expected
 
     found = sorted(rows, key=lambda row: (worth(row) is None, is_conditional(row), -(worth(row) or 0.0), row["id"]))
-    is_cause = [row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row) for row in found]
-    causes = [place for place, is_one in enumerate(is_cause) if is_one]
+    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE and not is_conditional(row)]
     symptom = next((place for place, row in enumerate(found) if row["id"] == EXPOSURE), None)
     if symptom is not None and causes and symptom < causes[-1]:
         found.insert(causes[-1], found.pop(symptom))

@@ -24,8 +24,7 @@ class Finding:
     action: str  # what to change, in at most 56 characters
     advice: str  # the same in a sentence, with the names of the options
     saving_ns_per_step: float | None  # upper bound of what that gives back; None when there is none
-    # The figures that the rule rests on, named with their units; plain JSON values.
-    evidence: Mapping[str, Any]
+    evidence: Mapping[str, Any]  # the figures that the rule rests on, named with their units; plain JSON values
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class NotJudged:
     fix: str
 
 
-# What rules about communication need of the steps, and what of the collectives.
-OF_COMM = ("comm_ns", "compute_ns")
+OF_COMM = ("comm_ns", "compute_ns")  # what rules about communication need of the steps
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
     "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes", "comm_id", "micro_batch",
@@ -59,8 +57,7 @@ WAITING_UNKNOWN = ("waiting is not known", "see the problems about clocks, match
 MOST_BELIEVED = 1.0  # no capture showed all of compute slowed by more than this
 AT_MOST = 1 + slowdown.MEASURED_WITHIN  # times a slowdown, as bounds take it
 
-# None: judged, and nothing to say.
-Answer = Finding | NotJudged | None
+Answer = Finding | NotJudged | None  # None: judged, and nothing to say
 
 
 @dataclass(frozen=True)
@@ -317,5 +314,6 @@ class Evidence:
         return bool(self.summary["comm_share"])
 
 
-# Rules, and which columns of the steps each needs: its silence means nothing where one of them is null.
-Rules = dict[Callable[[Evidence], Answer], tuple[str, ...]]
+Rules = dict[
+    Callable[[Evidence], Answer], tuple[str, ...]
+]  # the columns of steps of which a null makes silence mean nothing

@@ -15,7 +15,6 @@ from nsyspipe.findings.model import OF_COMM, WITH_CALLS, Answer, Evidence, Findi
 from nsyspipe.nsys.command_words import OF_LINKS
 
 _LEAST_SHARE = 0.05
-# What to say when nothing tells.
 LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",

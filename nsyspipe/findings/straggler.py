@@ -17,14 +17,11 @@ from nsyspipe.model.names import listed, printable
 from nsyspipe.model.table import Int64
 
 _LEAST_SHARE = 0.03
-# Of a step or two only a large delay is no chance.
-_LEAST_SHARE_OF_FEW = 0.1
-# Delays below these shares, of step time and of all delays, name nobody; nor does a title name more than so many.
-_NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3
+_LEAST_SHARE_OF_FEW = 0.1  # of a step or two only a large delay is no chance
+_NOTICEABLE, _LEAST_PART, _MOST_NAMED = 0.01, 0.1, 3  # who is named: share of step time, of all delays; the most ranks
 _STAGES_NOT_KNOWN = "ranks that send to each other may wait by design, and which do is not known without NCCL's calls"
 _LEAST_BEHIND = 0.25  # of all delays: who comes so late behind the last makes the others wait once these are mended
-# From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
-_MOSTLY, _OUTSIDE = 0.6, ""
+_MOSTLY, _OUTSIDE = 0.6, ""  # share of what a rank takes longer that is mostly one phase's; what no phase has
 _ADVICE = {
     "data": "balance the data of this rank: batch lengths, its shard's storage, DataLoader(num_workers=...)",
     "forward": "look for what only this rank does in forward: longer sequences, logging, a slower host or GPU",
@@ -123,11 +120,9 @@ def straggler(evidence: Evidence) -> Answer:
 
 def _late_before(evidence: Evidence, rank: int, delays_ns: float) -> tuple[str, dict[str, int]]:
     """Tell by how much later than all others a rank began the first step of the figures, where that is a tenth of all delays."""
-    first, starts = pc.min(evidence.steps["step"]).as_py(), evidence.steps.select(["step", "rank", "start_ns"])
-    is_own = pc.field("rank") == rank
-    own, others = (
-        pc.max(starts.filter((pc.field("step") == first) & rows)["start_ns"]).as_py() for rows in (is_own, ~is_own)
-    )
+    first, is_own = pc.min(evidence.steps["step"]).as_py(), pc.field("rank") == rank
+    of_first = evidence.steps.filter(pc.field("step") == first)
+    own, others = (pc.max(of_first.filter(rows)["start_ns"]).as_py() for rows in (is_own, ~is_own))
     if evidence.is_pipeline or own - others < _LEAST_PART * delays_ns:  # stages begin one after the other by design
         return "", {}
     text = f", {100 * (own - others) / delays_ns:.0f} % of it since before step {first}"
@@ -139,26 +134,18 @@ def _parts(evidence: Evidence, delays: float, *, has_bubble: bool) -> dict[str, 
     names = ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns", "exposed_wait_ns", "wait_ns", "overlap_compute_ns")
     wall, compute, idle, exposed, exposed_wait, wait, hidden = evidence.columns(*names)
     slowed = evidence.slowed_ns(np.minimum(wait - exposed_wait, hidden), is_most=True)
-    of_window = (
-        {} if has_bubble else evidence.parts_of(evidence.rows_of_most(exposed_wait - wall), waiting=exposed_wait)
-    )
+    shortest = evidence.rows_of_most(exposed_wait - wall)
+    of_window = {} if has_bubble else evidence.parts_of(shortest, waiting=exposed_wait)
     beside_compute = evidence.parts_of(
         evidence.rows_of_most(-compute), waiting=exposed_wait, slowed_by_waiting=slowed, idle=idle,
         transfer=exposed - exposed_wait, other=wall - compute - exposed - idle,
     )  # fmt: skip
-
-    def worth(parts: Mapping[str, float]) -> float:
-        return sum(parts.values())
-
-    return min(max({"delays": delays}, of_window, key=worth), beside_compute, key=worth)
+    most = max({"delays": delays}, of_window, key=lambda parts: sum(parts.values()))
+    return min(most, beside_compute, key=lambda parts: sum(parts.values()))
 
 
 def _delay_ns(late: pa.Table, n_steps: int) -> float:
-    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank.
-
-    What a collective delays its ranks by is the most of what each was delayed by before and waits in it, where it is held up.
-    Groups that wait side by side for different ranks thus count once, and so does a rank for which several groups wait.
-    """
+    """Return by how much a step is longer for ranks that come late: the mean over steps of the most of a rank."""
     rows = late.filter(pc.is_valid(late["wait_ns"]))
     comm = pc.fill_null(rows["comm_id"].cast(pa.string()), "").combine_chunks().dictionary_encode().indices.to_numpy()
     names = ("step", "rank", "start_ns", "end_ns", "wait_ns", "held_up_ns")
@@ -174,7 +161,8 @@ def _delay_ns(late: pa.Table, n_steps: int) -> float:
     start, until = start[order], np.minimum(start + wait, end)[order]
     delay, waited_until = np.zeros((2, steps.size, ranks.size), np.int64)
     turn = np.argsort(place, kind="stable")
-    # The first collective of all steps, then the second, and so on.
+    # In turn, a collective delays its ranks by the most of what each was delayed by before and waits in it: groups that wait
+    # side by side for different ranks count once, and so does a rank for which several groups wait.
     for own in np.split(turn, run_starts(place[turn])[1:]):
         at = row[own], column[own]
         waits = np.maximum(until[own] - np.maximum(start[own], waited_until[at]), 0)
@@ -213,11 +201,9 @@ def _words(
     who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} ranks {'' if behind else 'in turn '}make"
-    shares = [
-        f"{rank} ({100 * part / total:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
-        for rank, part in parts.items()
-    ]
-    awaited = f"ranks {listed(shares)}" if len(parts) > 1 else f"rank {names[0]}"
+    share = "{} ({:.0f} % of it, in {} of {} steps)".format
+    shares = listed(share(rank, 100 * part / total, steps_of[rank].size, n_steps) for rank, part in parts.items())
+    awaited = f"ranks {shares}" if len(parts) > 1 else f"rank {names[0]}"
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
     return f"the others wait for {awaited}{then}", f"{who} the others wait"
 
@@ -239,14 +225,10 @@ def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
 
 
 def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
-    """Return the phase in which this rank took longer than the others in those steps, and by how much.
-
-    One measure for all phases: time on the device beside exposed communication, and idle time; on the host where a
-    rank's is not known. None where no phase has more than 60 % of what was longer, in phases and outside of them.
-    """
-    phases, windows = (
-        table.filter(pc.is_in(table["step"], value_set=pa.array(steps))) for table in (evidence.phases, evidence.steps)
-    )
+    """Return the phase that has 60 % of what this rank took longer than the others in those steps, and by how much; else None."""
+    held = pc.field("step").isin(pa.array(steps))
+    phases, windows = evidence.phases.filter(held), evidence.steps.filter(held)
+    # Time on the device beside exposed communication, and idle time; for all phases on the host where a rank's is not known.
     spent = pc.add(pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0)), phases["idle_ns"])
     is_device = not spent.null_count
     if not is_device:
@@ -322,9 +304,8 @@ def late_node(collectives: pa.Table, hosts_of: Mapping[int, str], clock_error_ns
     late_ns = np.where((host == latest[met]) & (late[met] > clock_error_ns), late[met], 0)
     by_rank = pa.table({"step": rows["step"], "host": host, "rank": rank, "late_ns": late_ns})
     by_rank = by_rank.group_by(["step", "host", "rank"], use_threads=False).aggregate([("late_ns", "max")])
-    by_host = by_rank.group_by(["step", "host"], use_threads=False).aggregate(
-        [("late_ns_max", "min"), ("rank", "count")]
-    )
+    by_host = by_rank.group_by(["step", "host"], use_threads=False)
+    by_host = by_host.aggregate([("late_ns_max", "min"), ("rank", "count")])
     of_host, delay = by_host["host"].to_numpy(), by_host["late_ns_max_min"].to_numpy()
     n_ranks = np.array([sum(name == one for one in hosts_of.values()) for name in hosts])
     delay = np.where((by_host["rank_count"].to_numpy() == n_ranks[of_host]) & (n_ranks[of_host] > 1), delay, 0)

@@ -29,9 +29,22 @@ _MENU = {
     "perfect-overlap": Knobs(perfect_overlap=True),
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
-
-# Asked where they can be answered alone: most runs have neither.
-_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}
+_WHERE_IT_FITS = {"no-sync": Knobs(no_sync=True), "prefetch": Knobs(prefetch=True)}  # most runs have neither
+_MOST_OPERATIONS = 500_000  # more than this and reading them again takes seconds: `whatif` does it for who asks
+# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
+ADVICE = {
+    "comm-bound": Knobs(perfect_overlap=True),
+    "single-bucket": Knobs(bucket_mb=BUCKET_MB),
+    "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
+    "grad-copy": Knobs(no_grad_copy=True),
+    "compress-gradients": Knobs(gradient_dtype="bf16"),
+    "straggler": Knobs(no_wait=True),
+    "no-sync": Knobs(no_sync=True),
+    "shard-prefetch": Knobs(prefetch=True),
+}
+# What they say could be gained is the transfer of communication, and what that slows.
+OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
+_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
 
 
 def _assumptions(replay: Replay, knobs: Knobs) -> Iterator[str]:
@@ -87,17 +100,15 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
 
 
 def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
-    if knobs.no_wait:
-        yield "all ranks work like the middle one of each step, of two like the faster"
-    if knobs.no_sync:
-        copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
-        yield f"gradients are added up on each rank, which is taken to take no longer{copied}"
-    if knobs.prefetch:
-        yield "each all-gather may begin when the one before it may: parameters of one more layer need memory"
-    if knobs.no_grad_copy:
-        yield "all that is copied from buckets to gradients goes away"
-    if knobs.perfect_overlap:
-        yield "all communication runs beside compute, which it slows"
+    copied = "; what copies them into buckets and out of them goes away" if replay.n_copies else ""
+    said = {
+        "no_wait": "all ranks work like the middle one of each step, of two like the faster",
+        "no_sync": f"gradients are added up on each rank, which is taken to take no longer{copied}",
+        "prefetch": "each all-gather may begin when the one before it may: parameters of one more layer need memory",
+        "no_grad_copy": "all that is copied from buckets to gradients goes away",
+        "perfect_overlap": "all communication runs beside compute, which it slows",
+    }
+    yield from (text for name, text in said.items() if name in knobs.given)
     if replay.is_sharded:
         yield "work beside communication goes on as fast as captured"
         return
@@ -111,11 +122,8 @@ def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
     within = f"{min(percents):.0f} to {max(percents):.0f} %"
     alone = 100 * max(replay.compared.slowdown_ratio or 0.0, 0.0)
-    kernels = (
-        f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
-        if found.is_measured
-        else ""
-    )
+    measured = f": kernels {alone:.1f} %, as comm-slows-compute has them, and the gaps before them"
+    kernels = measured if found.is_measured else ""
     yield f"work beside communication takes {percents[0]:.0f} % longer ({within}, {how}{rare}){kernels}"
 
 
@@ -337,8 +345,7 @@ def whatif(
     summary = run.summary().to_pylist()[0]
     problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
     if replay is not None and n_steps < FEW_STEPS:
-        steps = "step" if n_steps == 1 else "steps"
-        said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"
+        said = f"the answers rest on {n_steps} step{'s'[: n_steps != 1]}: the ranges say nothing of how steps vary"
         few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
         problems.append(few | {"fix": "capture 5 steps or more"})
     return WhatIf(
@@ -369,26 +376,6 @@ def _answer(opened: Replay | str, knobs: Knobs) -> dict[str, Any]:
     return {**predicted._asdict(), **rates, "assumptions": tuple(assumptions)}
 
 
-# --- what a replay makes of the findings: which change each advises, what it would likely bring ---
-
-# More than this and reading them again takes seconds: `whatif` does it for who asks.
-_MOST_OPERATIONS = 500_000
-# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
-ADVICE = {
-    "comm-bound": Knobs(perfect_overlap=True),
-    "single-bucket": Knobs(bucket_mb=BUCKET_MB),
-    "too-many-buckets": Knobs(bucket_mb=LARGE_BUCKET_MB),
-    "grad-copy": Knobs(no_grad_copy=True),
-    "compress-gradients": Knobs(gradient_dtype="bf16"),
-    "straggler": Knobs(no_wait=True),
-    "no-sync": Knobs(no_sync=True),
-    "shard-prefetch": Knobs(prefetch=True),
-}
-# What they say could be gained is the transfer of communication, and what that slows.
-OF_TRANSFER = {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients", "slow-link"}
-_SLOW_LINK, _OF_LINKS = "slow-link", {"bandwidth_bytes_per_s", "bandwidth_factor", "link"}
-
-
 def advised_change(rule: str, promised: float | None) -> Knobs | None:
     """Return the change that a finding advises, None where the replay knows none; of links the fastest not beyond a promise."""
     if rule != _SLOW_LINK:
@@ -401,12 +388,11 @@ def advised_change(rule: str, promised: float | None) -> Knobs | None:
 
 def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
     """Return the id of the finding that advises a change; None for several, without such a rule, for links beyond its own."""
-    if len(knobs.given) != 1:
+    names = knobs.given.keys()
+    if len(names) != 1:
         return None
-    if not knobs.given.keys() & _OF_LINKS:
-        return next(
-            (rule for rule, one in ADVICE.items() if knobs.given.keys() == one.given.keys() and rule in fired), None
-        )
+    if not names & _OF_LINKS:
+        return next((rule for rule, one in ADVICE.items() if names == one.given.keys() and rule in fired), None)
     is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
     return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
 
@@ -428,19 +414,13 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
             opened = opened_replay(run)
         except NsyspipeError as error:  # an answer without it is better than none
             opened = f"not replayed: {error.lines()[0]}"
-    told = [_with_expected(row, change, opened) for row, change in zip(rows, changes, strict=True)]
-    return schema.FINDINGS.from_rows(in_order(told))
-
-
-def _with_expected(row: Mapping[str, Any], change: Knobs | None, opened: Replay | str) -> Mapping[str, Any]:
-    """Return a finding with what the replay says of its advice."""
-    if change is None:
-        return row
-    evidence, expected = json.loads(row["evidence"]) | {"replay_change": change.label}, None
-    refused = why_refused(opened, change)
-    if isinstance(opened, str) or refused is not None:
-        evidence["replay_refused"] = refused
-    else:
-        *times, expected = opened.predict(change)
-        evidence |= {f"replay_step_time_{name}ns": ns for name, ns in zip(("", "low_", "high_"), times, strict=True)}
-    return {**row, "expected_ns_per_step": expected, "evidence": json.dumps(evidence, allow_nan=False)}
+    for row, change in ((row, change) for row, change in zip(rows, changes, strict=True) if change is not None):
+        evidence, refused = json.loads(row["evidence"]) | {"replay_change": change.label}, why_refused(opened, change)
+        row["expected_ns_per_step"] = None
+        if isinstance(opened, str) or refused is not None:
+            evidence["replay_refused"] = refused
+        else:
+            *times, row["expected_ns_per_step"] = opened.predict(change)
+            evidence |= zip((f"replay_step_time_{name}ns" for name in ("", "low_", "high_")), times, strict=True)
+        row["evidence"] = json.dumps(evidence, allow_nan=False)
+    return schema.FINDINGS.from_rows(in_order(rows))

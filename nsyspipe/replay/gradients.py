@@ -12,17 +12,13 @@ from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
-# Such kernels are as long as their gradients are large.
-_LEAST_CORRELATION = 0.8
-# A collective that is shorter than this share of the longest may be of something else, as the loss.
-_LARGE = 0.02
+_LEAST_CORRELATION = 0.8  # such kernels are as long as their gradients are large
+_LARGE = 0.02  # a collective that is shorter than this share of the longest may be of something else, as the loss
 _MOST_COPIES = 20_000
 _EVEN_PARTS = 512
-# One copy alone may be of anything.
-_FEWEST = 2
+_FEWEST = 2  # one copy alone may be of anything
 _FEW_KERNELS = 4
-# The model may use the same kernel for other things too.
-_MOST_EXTRA = 3
+_MOST_EXTRA = 3  # the model may use the same kernel for other things too
 
 
 def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
@@ -60,8 +56,7 @@ def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
     came_from = np.zeros(cost.shape, np.int64)
     places = np.arange(lengths.size)
     for at in range(1, n):
-        # The least so far, and where it stands.
-        least = np.minimum.accumulate(best)
+        least = np.minimum.accumulate(best)  # the least so far, and where it stands
         where = np.maximum.accumulate(np.where(best == least, places, 0))
         came_from[at, 1:] = where[:-1]
         best = np.concatenate(([np.inf], least[:-1])) + cost[at]
@@ -89,8 +84,7 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
     """Find the copies, in a row, of DDP without bucket view, from the first that waits for a collective of each burst on."""
     timeline, own = captured.timelines[rank], captured.gradients_by_step[step]
     of_bursts = np.split(captured.ranks[rank].join[own], run_starts(captured.burst[own])[1:])
-    first, *others = [_row(timeline, joins) for joins in of_bursts]
-    rows = np.unique(np.concatenate((first, *others))) if others else first
+    rows = np.unique(np.concatenate([_row(timeline, joins) for joins in of_bursts]))
     is_copy = timeline.is_copy[rows]
     lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
     n_bytes = timeline.n_bytes[rows].astype(np.float64)

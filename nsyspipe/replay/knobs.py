@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -26,35 +26,28 @@ if TYPE_CHECKING:
 
     _Refused = Callable[["Replay", "Knobs"], Iterator[str]]
 
-# No link between GPUs is slower.
-_LEAST_BYTES_PER_S = 1e6
+_LEAST_BYTES_PER_S = 1e6  # no link between GPUs is slower
 _GB = 1e9
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
 _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
-# Networks are told in bits: 200Gb/s, 200Gbit/s, 200Gbps.
 _FACTOR = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*[xX]\s*")
-_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
+_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")  # as networks are told: 200Gb/s, 200Gbit/s, 200Gbps
 
 LINKS = {link.name: link for link in NAMED_LINKS}
 DTYPES = ("bf16", "fp16")
 LARGEST_IDENTITY_ERROR = 0.01
-# From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
-LARGEST_STARVED_SHARE = 0.02
+LARGEST_STARVED_SHARE = 0.02  # of the step: from here on a GPU that idles for work that was not launched yet decides it
 _NOT_LAUNCHED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
 _LARGEST_UNLAUNCHED = 0.01
 _SAME = 0.03
-# Of the gradients' bytes: less is sent under a hook that compresses them.
-_WHOLE = 0.75
-# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
-_IN_SWITCH, _PAIR = 1.25, 2
+_WHOLE = 0.75  # of the gradients' bytes: less is sent under a hook that compresses them
+_IN_SWITCH, _PAIR = 1.25, 2  # where the switch adds up (NVLink SHARP, from 3 ranks on) it is a little above the links'
 _MOST_BUCKETS = 128
 _LARGEST_BUCKET_MB = 2**20  # 1 TiB
-# Collectives of all steps together: a tenth of a second for each thousand.
-_MOST_REPLAYED = 2_500
+_MOST_REPLAYED = 2_500  # collectives of all steps together: a tenth of a second for each thousand
 _OF_GRADIENTS = {"gradient_dtype", "bucket_mb", "no_grad_copy", "no_sync"}
-# Kernels may be slower beside communication, but hardly so much.
-_MOST_SLOWER = 1.5
+_MOST_SLOWER = 1.5  # kernels may be slower beside communication, but hardly so much
 
 
 @dataclass(frozen=True)
@@ -82,9 +75,8 @@ class Knobs:
             fix = "give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s"
             raise OptionError(f"--link {self.link!r}", "is not known", found=known, fix=fix)
         if self.gradient_dtype not in (None, *DTYPES):
-            raise OptionError.no_such_name(
-                f"--gradient-dtype {self.gradient_dtype!r}", "is not known", str(self.gradient_dtype), DTYPES
-            )
+            option = f"--gradient-dtype {self.gradient_dtype!r}"
+            raise OptionError.no_such_name(option, "is not known", str(self.gradient_dtype), DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
         if (self.bucket_mb or 0) > _LARGEST_BUCKET_MB:
@@ -97,8 +89,7 @@ class Knobs:
     @property
     def given(self) -> dict[str, float | str | bool]:
         """What is changed, by name."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in values.items() if value not in (None, False)}
+        return {name: value for name, value in vars(self).items() if value not in (None, False)}
 
     @property
     def target_bytes_per_s(self) -> float | None:
@@ -117,18 +108,6 @@ def _check_positive(option: str, value: float | None) -> None:
     check_kind(name, value, Real, "one number", f"{name}={value}" if is_number else "one whatif for each number")
     if value is not None and not 0 < value < float("inf"):
         raise OptionError(f"{option} {value:g}", "is not a positive number", fix="a number above 0")
-
-
-def _bandwidth_knobs(text: str) -> dict[str, float | str]:
-    """Return the knobs of ``[ROLE=]300GB/s`` or ``[ROLE=]2x``, twice what is captured."""
-    role, is_named, rate = text.rpartition("=")
-    if is_named and role not in ROLES:
-        raise OptionError.no_such_name(f"--bandwidth {text!r}", f"{role!r} is no kind of traffic", role, ROLES)
-    of_role = {"role": role} if is_named else {}
-    if factor := _FACTOR.fullmatch(rate):
-        _check_positive("--bandwidth", float(factor[1]))
-        return {"bandwidth_factor": float(factor[1]), **of_role}
-    return {"bandwidth_bytes_per_s": parse_bandwidth(rate), **of_role}
 
 
 def parse_bandwidth(text: str) -> float:
@@ -155,9 +134,15 @@ def knobs_of(
     _check_positive("--gradient-bytes", gradient_bytes)
     check_kind("link", link, str, "the name of a link", "link='nvlink4'")
     check_kind("bandwidth", bandwidth, str | Real, "a bandwidth", "bandwidth='300GB/s'")
-    if isinstance(bandwidth, str):
-        others |= _bandwidth_knobs(bandwidth)
-        bandwidth = None
+    if isinstance(bandwidth, str):  # [ROLE=]300GB/s, or [ROLE=]2x, twice what is captured
+        role, is_named, rate = bandwidth.rpartition("=")
+        if is_named and role not in ROLES:
+            raise OptionError.no_such_name(f"--bandwidth {bandwidth!r}", f"{role!r} is no kind of traffic", role, ROLES)
+        others |= {"role": role} if is_named else {}
+        if factor := _FACTOR.fullmatch(rate):
+            _check_positive("--bandwidth", float(factor[1]))
+            others["bandwidth_factor"] = float(factor[1])
+        bandwidth = None if factor else parse_bandwidth(rate)
     elif bandwidth is not None and 0 < bandwidth < _LEAST_BYTES_PER_S:  # meant in another unit
         what, fix = f"bandwidth={bandwidth:g}", f'bandwidth="{bandwidth:g}GB/s"'
         raise OptionError(what, "is in bytes per second", fix=fix)
@@ -165,9 +150,6 @@ def knobs_of(
         others["bandwidth_bytes_per_s"] = bandwidth
     named = None if link is None else named_link(link)
     return Knobs(link=link if named is None else named.name, **others)
-
-
-# --- where the replay does not hold -----------------------------------------------------------------
 
 
 def starved_shares(run: Run) -> Float64:
@@ -195,12 +177,10 @@ def why_not(run: Run) -> Iterator[str]:
     if not np.isin(counted, complete).all() or not counted.size:
         yield "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
-        late = "ranks begin the first one at different times (capture at least 4 steps)"
-        yield f"no complete step after the first: {late}"
+        yield "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
     traffic = run.traffic()
     if PIPELINE in traffic["role"].to_pylist():
-        waits = "which stage waits for which micro-batch follows from its schedule"
-        yield f"a pipeline: {waits}, which the model does not cover"
+        yield "a pipeline: which stage waits for which micro-batch follows from its schedule, which the model does not cover"
     elif "send_recv" in traffic["collective"].to_pylist():
         yield "sends and receives, of which it is not known what for"
 
@@ -280,7 +260,6 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if reason := beyond_nominal(replay):
         yield reason
     n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
-    # How long a rank waits for those that are not there is not known.
     if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
         there, its, these = "1 rank alone is", "its", "this rank"
         if n_ranks > 1:
@@ -296,10 +275,8 @@ def _run(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield f"launch- or input-bound: {idle}, and how that changes is not known"
     if n_starved and not knobs.no_wait:
         idle = f"rank {replay.captured.windows.ranks[np.argmax(shares)]} alone stands idle {share} of its step"
-        fix = "ask for the balanced run, --no-wait"
-        fix = (
-            fix if replay.is_answered_balanced else "launch sooner there: without it the others would lack launches too"
-        )
+        fix = "launch sooner there: without it the others would lack launches too"
+        fix = "ask for the balanced run, --no-wait" if replay.is_answered_balanced else fix
         yield f"{idle} for lack of launches: a straggler; {fix}"
 
 

@@ -10,19 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nsyspipe.analysis.attribution import filled
 from nsyspipe.analysis.intervals import IntervalSet, places_in_runs, union
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program, last_start
 from nsyspipe.run.run import Run
 
-# The launch of what has none: before everything.
-NEVER = -(2**62)
+NEVER = -(2**62)  # the launch of what has none: before everything
 SIDES = frozenset(("all_gather", "reduce_scatter"))
 _COPY_NAME = "memcpy DtoD"
 _PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
-# A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
-_SOON_NS, _STANDSTILL_NS = 50_000, 20_000
+_SOON_NS, _STANDSTILL_NS = 50_000, 20_000  # who stood still goes on so soon after the end, after so much of nothing
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,7 @@ class Windows:
 
     def step_times(self, edges: Float64 | None = None) -> Float64:
         """Return the largest window over ranks of each step that counts, ns."""
-        found = self.edges if edges is None else edges
-        longest: Float64 = np.diff(found, axis=-2).max(axis=-1)[..., self.counts]
+        longest: Float64 = np.diff(self.edges if edges is None else edges, axis=-2).max(axis=-1)[..., self.counts]
         return longest
 
 
@@ -70,8 +68,7 @@ class Uses:
 class RankTimeline:
     """What one rank did between the first and the last edge of its windows."""
 
-    # The operations of the main stream, which has most compute time, in order of start; one without a launch has that of
-    # the one before it.
+    # The operations of the main stream (most compute time), in order of start; without a launch, with that of the one before.
     start: Int64
     end: Int64
     launch: Int64
@@ -147,14 +144,14 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
     columns = {
         "start": events["start_ns"].to_numpy(),
         "end": events["end_ns"].to_numpy(),
-        "launch": _filled(events["launch_ns"], NEVER),
-        "step": _filled(events["step"], NEVER),
-        "phase": _filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
+        "launch": filled(events["launch_ns"], NEVER),
+        "step": filled(events["step"], NEVER),
+        "phase": filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
     }
     start, duration = columns["start"], events["dur_ns"].to_numpy()
     category = events["category"]
     is_comm, is_compute = (pc.equal(category, word).to_numpy(zero_copy_only=False) for word in ("comm", "compute"))
-    places = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
+    places = np.stack([filled(events[name], -1) for name in ("device_id", "stream_id")])
     stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
     inside = (start >= first) & (start < last)
     computing = is_compute & inside
@@ -179,7 +176,7 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
         **own,
         name=name.astype(np.int64),
         names=names,
-        n_bytes=_filled(events["bytes"], 0)[rows],
+        n_bytes=filled(events["bytes"], 0)[rows],
         is_copy=np.array([one == _COPY_NAME for one in names], np.bool_)[name],
         is_compute=is_compute[rows],
         n_without_launch=int(np.count_nonzero(is_without)),
@@ -188,17 +185,12 @@ def _timeline(events: pa.Table, steps: Int64, first: int, last: int) -> RankTime
         n_outside=comm.size - in_step.size,
         collectives=Collectives(
             **{key: value[by_launch] for key, value in columns.items()},
-            seq=_filled(events["seq"], NEVER)[by_launch],
+            seq=filled(events["seq"], NEVER)[by_launch],
             stream=stream[by_launch],
             kind=np.asarray(events["collective"].take(pa.array(by_launch)).to_pylist(), object),
             is_inline=stream[by_launch] == main,
         ),
     )
-
-
-def _filled(column: pa.ChunkedArray, value: int) -> Int64:
-    filled: Int64 = (pc.fill_null(column, value) if column.null_count else column).to_numpy()
-    return filled
 
 
 @dataclass(frozen=True)
@@ -263,28 +255,20 @@ def captured_program(
     of_ranks = zip(timelines, joins, windows.edges[0].tolist(), less, strict=True)
     found = tuple(_rank_markers(rank, join, edge, gone) for rank, join, edge, gone in of_ranks)
     edges, anchors = _begins(timelines, found, windows)
-    starts = np.stack([one.collectives.start for one in timelines], axis=1)
-    ends = np.stack([one.collectives.end for one in timelines], axis=1)
+    columns = ([getattr(one.collectives, name) for one in timelines] for name in ("start", "end", "seq"))
+    starts, ends, group = (np.stack(column, axis=1) for column in columns)
     ready = np.stack([one.ready for one in found], axis=1)
     before = np.full(ends.shape, NEVER)  # the end of the collective before each in its chain
     for own in (np.flatnonzero(uses.chain == one) for one in np.unique(uses.chain).tolist()):
         before[own[1:]] = ends[own[:-1]]
-    kind, which, passes, places = _ordered(timelines, found, edges, anchors)
-    group = np.stack([one.collectives.seq for one in timelines], axis=1)
     last = [last_start(*one) for one in zip(group, starts.astype(np.float64), strict=True)]
     still = np.zeros(first.step.size)
     program = Program(
-        kind=kind,
-        which=which,
-        passes=passes,
-        places=places,
+        *_ordered(timelines, found, edges, anchors),
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, before)).astype(np.float64),
         transfer_ns=ends.astype(np.float64) - np.reshape(last, (ends.shape[0], -1)),
-        n_bytes=uses.n_bytes,
-        chain=uses.chain,
-        is_gradient=uses.is_gradient,
-        role=uses.role,
+        **vars(uses),
         group=group,
         begin_ns=edges[0].astype(np.float64),
         late_beside_ns=still,
@@ -313,11 +297,9 @@ def _rank_markers(rank: RankTimeline, join: Int64, first_edge: int, removed: tup
     reached = np.append(NEVER, np.maximum.accumulate(np.concatenate((rank.end, comm.end[comm.is_inline]))[order]))
     n_before = np.searchsorted(launch[order], comm.launch)
     ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
-    # What began earlier did not depend on that operation after all.
-    ready = np.minimum(ready, comm.start)
+    ready = np.minimum(ready, comm.start)  # what began earlier did not depend on that operation after all
     waits = np.flatnonzero(join < rank.start.size)
-    # A collective that could not begin yet kept nobody waiting.
-    begin = np.maximum(rank.free_until[join], ready)[waits]
+    begin = np.maximum(rank.free_until[join], ready)[waits]  # a collective that could not begin yet kept nobody waiting
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
     stalls = union(*(np.concatenate(pair) for pair in zip((begin[own], finish[own]), removed, strict=True)))
@@ -354,8 +336,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> tuple[Int64, Int64, Flags]:
     if not n:
         nothing = np.zeros(comm.end.size, np.int64)
         return nothing, nothing, nothing > 0
-    # Operations stand in order of start, which is that of launch on one stream.
-    launch = rank.launched
+    launch = rank.launched  # operations stand in order of start, which is that of launch on one stream
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
     at = np.minimum(np.maximum(after_own, begun), n - 1)

@@ -18,30 +18,22 @@ from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.program import SIDES, Captured
 from nsyspipe.replay.simulate import NOTHING
 
-# Least, likeliest, most: what a collective takes besides its bytes.
-OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
+OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)  # least, likeliest, most: what a collective takes besides its bytes
 
-# A slowdown that is measured in the capture needs this share of the work beside communication.
-_LEAST_COVERED = 0.02
-# No kernels were ever seen to take so much longer: such a figure is of something else.
-_MOST_POSSIBLE = 1.5
-# What was measured over a link is said of one that is at most so much narrower or wider, of 1 from host memory to NVLink.
-_SAME_WIDTH = 0.1
-# Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
-_NARROW_IN_OPERATION_NS = 3_800.0
-# The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
-_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
+_LEAST_COVERED = 0.02  # a slowdown that is measured in the capture needs this share of the work beside communication
+_MOST_POSSIBLE = 1.5  # no kernels were ever seen to take so much longer: such a figure is of something else
+_SAME_WIDTH = 0.1  # how far from the measured link its slowdown is said of another, of 1 from host memory to NVLink
+_NARROW_IN_OPERATION_NS = 3_800.0  # of the delay over host memory: what makes the operation longer, not the gap before
+_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3  # standard error of a median over the mean's, of normal steps: sqrt(pi / 2)
 _LEAST_LEAD = 5
-# A link is the captured one when its bandwidth is within this of it.
-_SAME_LINK = 0.2
+_SAME_LINK = 0.2  # a link is the captured one when its bandwidth is within this of it
 
 
 class Contention(NamedTuple):
     """What the capture says of work beside communication."""
 
     compared: Compared
-    # How much later an operation begins after the one before it than without communication, None where too few did; and
-    # that time without communication.
+    # How much later an operation begins after the one before than without communication (None: few did); and without it.
     delay_ns: float | None
     free_gap_ns: float
     # Work that was beside communication: its share of all, its time, and how many operations it began.
@@ -50,38 +42,10 @@ class Contention(NamedTuple):
     n_covered: float
 
 
-def measured_contention(captured: Captured, compared: Compared) -> Contention:
-    """Add to the compared kernels how much later operations begin beside communication: mean time since the one before them.
-
-    Of those of the main stream that `gaps_before` has and that wait for no collective.
-    """
-    pairs, gaps = list(zip(captured.timelines, captured.ranks, strict=True)), []
-    for rank, markers in pairs:
-        busy = union(rank.collectives.start, rank.collectives.end)
-        place, gap, is_free, is_beside = gaps_before(rank.start, rank.end, rank.launch, busy)
-        own = ~np.isin(place, markers.join)
-        gaps.append((gap[own & is_free], gap[own & is_beside]))
-    free, beside = (np.concatenate(own) for own in zip(*gaps, strict=True))
-    # How far each rank came from its first operation to its last.
-    ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
-    came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
-    work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
-    is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
-    return Contention(
-        compared,
-        delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
-        free_gap_ns=float(free.mean()) if free.size else 0.0,
-        covered_share=covered / max(work, 1.0),
-        covered_ns=covered,
-        n_covered=n_covered,
-    )
-
-
 class Slowdowns(NamedTuple):
     """The slowdown of work beside communication, in the capture and in the replay."""
 
-    # The likeliest, then those that make the step shortest and longest.
-    pairs: tuple[tuple[Slowing, Slowing], ...]
+    pairs: tuple[tuple[Slowing, Slowing], ...]  # the likeliest, then those that make the step shortest and longest
     is_measured: bool  # in the capture, over about the same link
 
 
@@ -145,8 +109,7 @@ class Facts:
 
     captured: Captured
     given_bytes: float | None  # of gradients per step, as the user says
-    # As NCCL's kernels name the datatypes of the gradients' all-reduces, None for one that is not told; and the bytes of an
-    # element, where they say one size.
+    # As NCCL's kernels name those of the gradients' all-reduces, None for one not told; the bytes of an element, if of one.
     datatypes: frozenset[str | None]
     element_bytes: int | None
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
@@ -178,8 +141,32 @@ class Facts:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """What the capture says of work beside communication; None where sharded."""
-        return None if self.is_sharded else measured_contention(self.captured, self.compared)
+        """What the capture says of work beside communication, None where sharded: how much later operations begin there, in the mean.
+
+        Of those of the main stream that `gaps_before` has and that wait for no collective.
+        """
+        if self.is_sharded:
+            return None
+        pairs, gaps = list(zip(self.captured.timelines, self.captured.ranks, strict=True)), []
+        for rank, markers in pairs:
+            busy = union(rank.collectives.start, rank.collectives.end)
+            place, gap, is_free, is_beside = gaps_before(rank.start, rank.end, rank.launch, busy)
+            own = ~np.isin(place, markers.join)
+            gaps.append((gap[own & is_free], gap[own & is_beside]))
+        free, beside = (np.concatenate(own) for own in zip(*gaps, strict=True))
+        # How far each rank came from its first operation to its last.
+        ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
+        came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
+        work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
+        is_enough = min(free.size, beside.size) >= ENOUGH_GAPS
+        return Contention(
+            self.compared,
+            delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
+            free_gap_ns=float(free.mean()) if free.size else 0.0,
+            covered_share=covered / max(work, 1.0),
+            covered_ns=covered,
+            n_covered=n_covered,
+        )
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
@@ -267,8 +254,8 @@ class Facts:
     @cached_property
     def copies_ns(self) -> float:
         """Time of these copies per step, the median."""
-        lengths = self.captured.timelines[0].end - self.captured.timelines[0].start
-        return float(np.median([lengths[one.rows].sum() for one in self._copies]))
+        first = self.captured.timelines[0]
+        return float(np.median([(first.end - first.start)[one.rows].sum() for one in self._copies]))
 
     @cached_property
     def n_copies(self) -> int:
@@ -303,10 +290,7 @@ class Facts:
         return slowdowns(self.contention, self.bus_bytes_per_s, target, self.operations_per_ns)
 
     def target(self, knobs: Knobs, role: str | None = None) -> float | None:
-        """Return the bus bandwidth asked for of a role, the first if none is named.
-
-        None is for the captured one, which a link that reaches it about leaves as it is.
-        """
+        """Return the bus bandwidth asked for of a role (the first); None for the captured one, which a link that about reaches it leaves."""
         role = role or self.roles[0]
         if knobs.role not in (None, role):
             return None

@@ -13,15 +13,11 @@ from nsyspipe.replay.program import Captured, captured_program
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
-# Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
-_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
-# By how much collectives took longer beside work than alone, over host memory and NVLink: between 0 and 6 %.
-_LONGER_BESIDE = 0.02
-# A block of a kernel seldom runs longer.
-_LONGEST_BLOCK_NS = 250_000.0
+_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06  # what sizes by the transfers are off by, of the largest; and numbers by these
+_LONGER_BESIDE = 0.02  # of collectives beside work, over host memory and NVLink: between 0 and 6 %
+_LONGEST_BLOCK_NS = 250_000.0  # a block of a kernel seldom runs longer
 _NOT_PER_COLLECTIVE = {"kind", "which", "passes", "places", "begin_ns"}
-# Casting to 16 bits, scaling and casting back reads and writes 16 bytes per element, copying one of 4 bytes 8: half
-# of it before the collective.
+# Casting, scaling and casting back reads and writes 16 bytes per element, copying 8: half of it before the collective.
 _CASTS_IN_COPIES = 2.0
 
 
@@ -37,15 +33,18 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
         chosen = captured.gradients_by_step[step]
         if own is not None and chosen.size:
             ends = bucket_ends(own.n_bytes, cap_mib)
-            found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
-    if 2 * sum(is_own for *_, is_own in found) >= len(found):
+            sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
+            found.append((step, chosen, own, ends, sizes))
+    if 2 * sum(_is_own(program, chosen, own, sizes, cap_mib) for _, chosen, own, _, sizes in found) >= len(found):
         return program
-    slot_ns = _slot_ns(captured)
+    # How long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time.
+    lengths = ((one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines)
+    halves = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() / (2 * max(each.sum(), 1.0)) for each in lengths]
+    slot_ns = float(np.mean(halves))
     is_gone = np.zeros(program.step.size, np.bool_)
     new, markers = [], []
-    for step, chosen, own, ends, _ in found:
+    for step, chosen, own, ends, sizes in found:
         is_gone[chosen] = True
-        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         new.append(_collectives(program, chosen, sizes, own.n_bytes.sum(), slot_ns))
         for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
             places = [one.places(times[:, at].astype(np.int64)) for at, one in enumerate(captured.ranks)]
@@ -53,25 +52,16 @@ def with_buckets(captured: Captured, gradients: Sequence[Gradients | None], cap_
     return _rebuilt(program, is_gone, new, markers)
 
 
-def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mib: float) -> bool:
+def _is_own(program: Program, chosen: Int64, own: Gradients, sizes: Float64, cap_mib: float) -> bool:
     """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
     captured = program.n_bytes[chosen]
     if not captured.sum() > 0:  # not of what holds a NaN
         captured = program.transfer_ns[chosen].mean(axis=1)
     captured = captured * (own.n_bytes.sum() / max(float(captured.sum()), 1.0))
     if own.is_exact:
-        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
-    # All but the last are full.
-    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)
-    return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
-
-
-def _slot_ns(captured: Captured) -> float:
-    """Return how long a collective waits for a place on the GPU: half a kernel, or block of one, by their share of time."""
-    lengths = [(one.end - one.start)[one.is_compute].astype(np.float64) for one in captured.timelines]
-    left = [(each * np.minimum(each, _LONGEST_BLOCK_NS)).sum() for each in lengths]
-    return float(np.mean([part / (2 * max(each.sum(), 1.0)) for part, each in zip(left, lengths, strict=True)]))
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * captured[:-1].min(initial=np.inf)  # all but the last are full
+    return is_possible and abs(sizes.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
 def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, slot_ns: float) -> dict[str, Any]:
@@ -80,8 +70,7 @@ def _collectives(program: Program, chosen: Int64, sizes: Float64, total: float, 
     per_byte = max(float(transfer.sum() - np.minimum(overhead_ns, transfer / 2).sum()), 0.0) / total
     shape = (sizes.size, program.n_ranks)
     lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
-    # The captured lags and transfers of several buckets hold what work beside them does.
-    is_alone = chosen.size == 1
+    is_alone = chosen.size == 1  # the captured lags and transfers of several buckets hold what work beside them does
     return {
         **{name: np.full(sizes.size, getattr(program, name)[chosen[0]]) for name in ("step", "chain", "role")},
         "lag_ns": np.broadcast_to(lag, shape),
@@ -183,15 +172,11 @@ def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
 
 
 def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
-    """Return the program with the casts of gradients to 16 bits, and per collective how long the cast back takes.
-
-    Copying all of a step's once takes `copies_ns`.
-    """
+    """Return the program with casts to 16 bits, and how long each collective's cast back takes; copying a step's takes `copies_ns`."""
     own = program.transfer_ns.mean(axis=1) * program.is_gradient
     in_step = np.maximum(np.bincount(program.step, weights=own), 1.0)
     each = own / in_step[program.step] * copies_ns * _CASTS_IN_COPIES / 2
-    # The cast stands before its own collective, and before all that follows.
-    ready = program.kind == READY
+    ready = program.kind == READY  # the cast stands before its own collective, and before all that follows
     added = np.where(ready, each[np.where(ready, program.which, 0)], 0.0)
     places = program.places.copy()
     places[0] += np.cumsum(added)[:, np.newaxis]
@@ -199,10 +184,7 @@ def with_casts(program: Program, copies_ns: float) -> tuple[Program, Float64]:
 
 
 def without_copies(captured: Captured, *, is_last_kept: bool) -> Captured:
-    """Leave out what runs from the first to the last copy in a row from buckets to gradients.
-
-    Or what handles buckets in all passes of a step but the last, where they are not sent: copies and scaling.
-    """
+    """Leave out the rows of copies from buckets to gradients; or what copies and scales in all passes of a step but the last."""
     removed = []
     for rank, timeline in enumerate(captured.timelines):
         of_step = bucket_rows if is_last_kept else lambda *place: gradient_copies(*place).rows

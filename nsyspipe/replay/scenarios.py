@@ -19,31 +19,23 @@ from nsyspipe.model.table import Flags, Float64, Int64
 from nsyspipe.replay import knobs as limits
 from nsyspipe.replay.gradients import gradients_of
 from nsyspipe.replay.knobs import LINKS, Knobs, why_not_knobs
-from nsyspipe.replay.program import (
-    SIDES,
-    Collectives,
-    RankTimeline,
-    Uses,
-    captured_program,
-    rank_timelines,
-    summary_windows,
-)
+from nsyspipe.replay.program import SIDES, RankTimeline, Uses, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, sent_once, with_buckets, with_casts, with_prefetch, without_copies
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, simulate
 from nsyspipe.run.run import Run
 
-# Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
-_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
+_GIVEN_WITHIN, _MOVED_WITHIN = (
+    0.1,
+    0.06,
+)  # of bandwidths: as a user measured; as other sizes and work beside change them
 _SKEWS = (-0.25, 0.25)
-# Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
-_NOISE = 0.005
-# What the replay itself may be off by, whatever is asked: on pairs of captures that differ by one change 0.7 % in the middle.
-_MODEL_WITHIN = 0.02
-# Of bytes of gradients: what a user says may be this much off what the capture says.
-_BYTES_WITHIN = 0.1
-# As NCCL's kernels name them.
-_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+_NOISE = 0.005  # two captures of one program differ by this much (seen: 0.2 to 0.5 %)
+_MODEL_WITHIN = (
+    0.02  # what any replay may be off by: on pairs of captures that differ by one change 0.7 % in the middle
+)
+_BYTES_WITHIN = 0.1  # of bytes of gradients: what a user says may be this much off what the capture says
+_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}  # as NCCL's kernels name them
 _USE = "comm_id", "collective"
 _Roles: TypeAlias = Mapping[tuple[str, ...], str]  # of each such use
 
@@ -79,10 +71,7 @@ class Replay(Facts):
 
     @cached_property
     def limits(self) -> Float64 | None:
-        """Step times with transfers that take no time and slow nothing: likeliest, and least, where they slow most now.
-
-        None where sharded, and where ranks are missing.
-        """
+        """Step times with transfers that take no time and slow nothing: likeliest and least; None where sharded, or ranks miss."""
         if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         likely, *_, most = (before for before, _ in self.slowdowns(None).pairs)
@@ -120,16 +109,14 @@ class Replay(Facts):
         noise, model = ((within + self.standard_error) * likely for within in (_NOISE, _MODEL_WITHIN))
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
-        low = max(likely - max(below, model), self._least(program, knobs, likely))
+        # What the step takes if transfers took no time, with the changes that are no communication's if they beat it.
+        least = self.limit_ns or 0.0
+        if likely < least:
+            least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
+            least *= 1 - _NOISE  # no captured work, so as another capture may show it
+        low = max(likely - max(below, model), least)
         gain = float((self.captured.windows.step_times() - times[0]).mean())
         return Prediction(likely, min(low, likely), likely + max(above, model), gain)
-
-    def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
-        """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
-        if likely >= (limit := self.limit_ns or 0.0):
-            return limit
-        least = float(np.median(self._without_transfer(self._waited(program, knobs), [self._before])[0]))
-        return (1 - _NOISE) * least  # no captured work, so as another capture may show it
 
     def launch_bound_share(self, knobs: Knobs) -> float:
         """Return the share of a scenario's step that GPUs stand idle for launches; 0 where far from what decides it."""
@@ -288,16 +275,15 @@ def _uses(run: Run, timelines: Sequence[RankTimeline], role_of: _Roles) -> tuple
     # Without NCCL's ids a communicator is named collective/order.
     known = None if any("/" in one for one in comm_ids) else np.unique(comm_ids, return_inverse=True)[1].reshape(-1)
     sizes = np.array([np.nan if one is None else one for one in n_bytes], np.float64)
-    return Uses(sizes, _gradient_collectives(first, role), role, _chains(timelines, known)), datatypes
+    return Uses(sizes, _gradient_collectives(timelines, role), role, _chains(timelines, known)), datatypes
 
 
 def _chains(timelines: Sequence[RankTimeline], communicator: Int64 | None) -> Int64:
     """Return the number of each collective's chain: the main stream, its communicator, or, where that is not known, its stream."""
     first = timelines[0].collectives
     by = first.stream if communicator is None else communicator
-    if (
-        communicator is None and {*first.kind.tolist()} <= SIDES
-    ):  # FSDP's, of one communicator if its streams take turns
+    # FSDP's, of one communicator if its streams take turns.
+    if communicator is None and {*first.kind.tolist()} <= SIDES:
         in_turn = all((one.start[1:] >= one.end[:-1]).all() for one in (rank.collectives for rank in timelines))
         by = np.zeros_like(by) if in_turn else by
     return np.unique(np.where(first.is_inline, -1, by), return_inverse=True)[1].reshape(-1)
@@ -315,8 +301,9 @@ def _bandwidths(run: Run, role_of: _Roles) -> dict[str, float | None]:
     return {role: None if None in sent else divided(sum(sent), sum(ns)) for role, (sent, ns) in sums.items()}
 
 
-def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flags:
+def _gradient_collectives(timelines: Sequence[RankTimeline], role: NDArray[np.object_]) -> Flags:
     """Tell which collectives are DDP's: of each step the data-parallel all-reduces of the phase that has most of their time."""
+    first = timelines[0].collectives
     found = np.zeros(first.step.size, np.bool_)
     if SHARDED in role or (np.isin(first.kind, [*SIDES]) & ~first.is_inline).any():
         return found
@@ -327,7 +314,6 @@ def _gradient_collectives(first: Collectives, role: NDArray[np.object_]) -> Flag
     steps, step = np.unique(first.step[own], return_inverse=True)
     total = np.zeros((steps.size, phases.size), np.int64)
     np.add.at(total, (step, phase), (first.end - first.start)[own])
-    # Of equal ones the last.
-    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase
+    most = phases.size - 1 - total[:, ::-1].argmax(axis=1) if own.size else phase  # of equal ones the last
     found[own] = phase == most[step]
     return found

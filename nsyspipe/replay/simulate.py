@@ -10,10 +10,7 @@ from nsyspipe.analysis.kernels import Slowing
 from nsyspipe.model.table import Flags, Float64, Int64
 
 WINDOW, READY, JOIN = range(3)
-# An operation takes this long at least.
-_SHORTEST_NS = 1_000.0
-
-
+_SHORTEST_NS = 1_000.0  # an operation takes this long at least
 NOTHING = Slowing()
 
 
@@ -42,8 +39,7 @@ class Program:
     is_gradient: Flags
     role: NDArray[np.object_]
     group: Int64
-    # Start of the first window, aligned.
-    begin_ns: Float64
+    begin_ns: Float64  # start of the first window, aligned
     # Of each collective that was not captured: how much later it begins, and by which share of it it is longer, when the
     # rank works at its begin. Nothing of those that were: their lags and transfers hold it.
     late_beside_ns: Float64
@@ -109,8 +105,7 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | Non
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
-    markers = zip(program.kind.tolist(), program.which.tolist(), strict=True)
-    for at, (kind, which) in enumerate(markers):
+    for at, (kind, which) in enumerate(zip(program.kind.tolist(), program.which.tolist(), strict=True)):
         if moves[at]:
             now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
@@ -177,8 +172,7 @@ class _Beside:
             alone = np.minimum(np.maximum(start - now, 0.0), left)
             now, left = now + alone, left - alone
             slowed = np.minimum(np.maximum(end - now, 0.0) / slow, left)
-            # Before its start nothing is under way: then nothing was left either.
-            slowed *= now >= start
+            slowed *= now >= start  # before its start nothing is under way: then nothing was left either
             now, left = now + slowed * slow, left - slowed
             is_over = left > 0
             if not is_over.any():
