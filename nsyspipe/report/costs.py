@@ -129,9 +129,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     None where there is none or nobody knows what it serves, and of gradients alone where all ranks' reports do not say how
     many share them.
     """
-    there = parallelism(traffic)
-    groups = dimensions(traffic)
-    if not groups:
+    if not (groups := dimensions(traffic)):
         return None
     degrees = []
     for one in groups:
@@ -147,7 +145,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
     text = "parallelism: " + (" \N{MULTIPLICATION SIGN} " if is_grid else ", ").join(degrees)
     if is_part and None in [one.size for one in groups]:
         text += f" (of how many ranks is not known from {n_ranks} of {world_size})"
-    key, suffix = ("role", "'s") if len(there) > 1 else ("collective", "")
+    key, suffix = ("role", "'s") if len(parallelism(traffic)) > 1 else ("collective", "")
     exposed = mean_over_ranks(traffic, "exposed_ns_per_step", key) or {}
     if is_more_than_data(traffic) and len(exposed) > 1 and (total := sum(exposed.values())):
         most = max(exposed, key=lambda name: (exposed[name], name))

@@ -43,7 +43,8 @@ _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
     """Return text that Markdown shows as it is, in one line; not for the start of a line."""
-    return _escaped(_cut(text, longest))
+    broken = _LINKED.sub(_BREAK, _cut(text, longest))
+    return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
 def prose(text: str, longest: int = _LONGEST) -> str:
@@ -52,9 +53,9 @@ def prose(text: str, longest: int = _LONGEST) -> str:
     parts, at = [], 0
     for match in _CODE.finditer(text):
         if _MARKS_OF_CODE.search(match[0]):  # not the "rank(s)" of a sentence
-            parts += [_escaped(text[at : match.start()]), f"`{match[0]}`"]
+            parts += [escaped(text[at : match.start()], longest), f"`{match[0]}`"]
             at = match.end()
-    return "".join([*parts, _escaped(text[at:])])
+    return "".join([*parts, escaped(text[at:], longest)])
 
 
 def table(headings: Sequence[str], kinds: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -130,19 +131,12 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3].rstrip()}..."
 
 
-def _escaped(text: str) -> str:
-    broken = _LINKED.sub(_BREAK, text)
-    return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
-
-
 def markdown(run: Run, top: int | None = None) -> str:
     """Return a run's summary in GitHub's Markdown: under 60 lines without `top`, the same for the same run; `marker` comes first."""
     from nsyspipe.report.run import COMMENT, run_blocks  # noqa: PLC0415 - other subjects need no run's
 
-    head = marker("analyze", "run_id", run.header.run_id)
-    return as_markdown(
-        run_blocks(run, replace(COMMENT, n_top=top)), head, "nsyspipe analyze REPORTS --html report.html"
-    )
+    head, parts = marker("analyze", "run_id", run.header.run_id), run_blocks(run, replace(COMMENT, n_top=top))
+    return as_markdown(parts, head, "nsyspipe analyze REPORTS --html report.html")
 
 
 def run_id_of_markdown(path: Path) -> str | None:

@@ -41,9 +41,7 @@ _FROM_WIDTH = {
 _NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
 _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": _NO_COMM,
-    "exposed_comm_share": _NO_COMM,
-    "overlap_ratio": _NO_COMM,
+    **dict.fromkeys(("comm_share", "exposed_comm_share", "overlap_ratio"), _NO_COMM),
     "backward_overlap_ratio": (
         "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
@@ -194,20 +192,15 @@ def rank_table(run: Run, n_shown: int) -> blocks.Table:
     # As in the verdict: what hides under compute is said where backward was not marked.
     unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
     widths = _FROM_WIDTH | {unneeded: _WIDEST}
-
-    meaning = "the longest delay of each step, for the rank that made it: 0 where another did"
-    late = Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint=meaning)
     fields = [
         Field("rank", of("rank")),
         Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
         *(Field(FIGURES[name].short.replace(" ", "\n"), of(name, percent_text), from_width=widths.get(name, 0)) for name in _OF_RANKS if name != "wait_share" or name in known),
-        *([late] if _LATENESS in known else []),
+        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_FROM_WIDTH[_LATENESS], hint="the longest delay of each step, for the rank that made it: 0 where another did")] if _LATENESS in known else []),
     ]  # fmt: skip
-    shown = set(chosen_ranks(rows, n_shown))
-    unseen = words.unseen_idle(run)
-    notes = [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))]
-    note = " ".join(filter(None, notes)) or None
-    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, note)
+    shown, unseen = set(chosen_ranks(rows, n_shown)), words.unseen_idle(run)
+    notes = filter(None, [unseen and f"Idle is at least that: {unseen}.", table_note(len(shown), len(rows))])
+    return table_of("Ranks", [row for row in rows if row["rank"] in shown], fields, " ".join(notes) or None)
 
 
 def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
@@ -289,16 +282,15 @@ def change_blocks(findings: Sequence[Finding], extent: Extent, step_ns: float | 
     def what(one: Finding) -> str:
         return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
 
-    of_replay = (
-        Field("likely", attrgetter("likely")),
-        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
-    )
     fields = [
         Field("up to", attrgetter("share_text")),
         Field("in ms", attrgetter("saving"), from_width=_ROOMY, unit="ms"),
-        *(of_replay if is_replayed else ()),
+        Field("likely", attrgetter("likely")),
+        Field("in ms", lambda one: one.expected[1] if one.expected else absent, from_width=_ROOMY, unit="ms"),
         Field("what to change", what, "prose"),
     ]
+    if not is_replayed:
+        del fields[2:4]
     n_more = len(findings) - len(shown)
     parts = filter(None, [f"{n_more} more" if n_more else "", "why" if extent.is_brief else ""])
     hints = [f"{more}: --findings all"] if (more := ", and ".join(parts)) else []

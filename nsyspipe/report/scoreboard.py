@@ -65,13 +65,8 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         low, high = row["peer_speedup_low"], row["peer_speedup_high"]
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
-    def over_first(row: Row) -> str:
-        return absent if row["label"] in others else speedup_text(row["speedup"])
-
-    has_kinds = len(board.kinds) > 1
-    others = _of_other_work(board)
+    has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
     ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
-    over = Field("over the\nfirst", over_first, hint=_DOCS["speedup"], from_width=_OVER)
     fields = [
         _run_field(rows),
         *([] if has_kinds else [ranks]),
@@ -80,7 +75,7 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
         Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"].replace("the peer", "the first of its kind")),
         Field(f"{percent_text(board.rules.confidence, 0)} interval", interval, from_width=_INTERVAL),
-        *([over] if _has_over_first(board, rows) else []),
+        *([Field("over the\nfirst", lambda row: absent if row["label"] in others else speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)] if _has_over_first(board, rows) else []),
         Field("verdict", lambda row: Word(row["peer_verdict"], row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
     ]  # fmt: skip
     return table_of(RESULTS, rows, fields, is_close=has_kinds)
@@ -109,10 +104,8 @@ def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     fields = [_run_field(rows)]
     asked_for = SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
-        cell, width = (
-            of(figure.column, partial(value_text, figure.unit)),
-            0 if figure.column == asked_for else _FIGURE * at,
-        )
+        cell = of(figure.column, partial(value_text, figure.unit))
+        width = 0 if figure.column == asked_for else _FIGURE * at
         fields.append(Field(figure.heading, cell, hint=figure.meaning, from_width=width))
     return table_of("What steps go to", rows, fields)
 
