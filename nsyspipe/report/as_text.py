@@ -56,7 +56,6 @@ def _dim(lines: Iterable[str]) -> Text:
 
 
 def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
-    """Return what is wrong in two columns: severity, and message with where and fix."""
     table = _grid(Column(), Column(overflow="fold", ratio=1))
     for word, message, place, fix in rows:
         beside = (f" ({printable(place)})" if place else "") + (f"\nfix: {printable(fix)}" if fix else "")

@@ -156,8 +156,7 @@ def traffic_text(traffic: pa.Table, n_ranks: int, world_size: int | None) -> str
 
 
 def _cut(items: Sequence[object], joint: str) -> str:
-    more = [] if len(items) <= _SHOWN_GROUPS else ["..."]
-    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *more])
+    return joint.join([*map(str, items[:_SHOWN_GROUPS]), *["..."][: len(items) > _SHOWN_GROUPS]])
 
 
 def csv_cell(value: object) -> str:

@@ -69,15 +69,14 @@ def difference_blocks(
 
 def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
     """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
-    rows = []
-    for part in difference.step_time_parts.to_pylist():
-        rows.append({"name": metric_label(part["part"]), **part})
-        if part["part"] == "idle":
-            causes = difference.idle_causes.to_pylist()
-            some = (cause for cause in causes if cause["baseline_ns"] or cause["candidate_ns"])
-            rows += [{"name": f"of it {cause['cause']}", **cause} for cause in some]
-    times = dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
-    return [*rows, {"name": "mean step time", **times}]
+    parts = ({"name": metric_label(part["part"]), **part} for part in difference.step_time_parts.to_pylist())
+    some = (cause for cause in difference.idle_causes.to_pylist() if cause["baseline_ns"] or cause["candidate_ns"])
+    of_idle = ({"name": f"of it {cause['cause']}", **cause} for cause in some)  # which is the last part
+    return [*parts, *of_idle, {"name": "mean step time", **_mean_step_time(difference)}]
+
+
+def _mean_step_time(difference: RunDifference) -> dict[str, float | None]:
+    return dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
 
 
 def _parts(difference: RunDifference) -> Table:
@@ -225,18 +224,16 @@ def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     if row["ci_low"] is None:
         return f"{text}; {_reason(row)}"
     sure = f"{text}, {percent_text(row['confidence'], 0)} interval"
-    if row["verdict"] == INCONCLUSIVE:
-        is_gated = gate is not None and gate.fail_on == REGRESSION
-        in_per_cent = _interval_and_limit(row)
-        hint = settle_text(row, "gate" if is_gated else "settle")
-        if is_gated and row["no_regression"]:
-            hint = "a regression that counts is excluded, and the gate passes"
-        if in_per_cent is not None:
-            return "; ".join(filter(None, [f"{sure} {in_per_cent[0]}, and {in_per_cent[1]} counts", hint]))
-        return "; ".join(filter(None, [f"{sure} {interval_text(row)}", _reason(row), hint]))
-    text = f"{sure} {interval_text(row)}"
-    is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
-    return f"{text}; {name} is neither better lower nor higher" if is_open else text
+    if row["verdict"] != INCONCLUSIVE:
+        is_open = row["better"] == NEITHER and row["verdict"] != NO_CHANGE
+        return f"{sure} {interval_text(row)}{f'; {name} is neither better lower nor higher' * is_open}"
+    is_gated = gate is not None and gate.fail_on == REGRESSION
+    hint = settle_text(row, "gate" if is_gated else "settle")
+    if is_gated and row["no_regression"]:
+        hint = "a regression that counts is excluded, and the gate passes"
+    found = _interval_and_limit(row)
+    parts = (f"{found[0]}, and {found[1]} counts",) if found else (interval_text(row), _reason(row))
+    return "; ".join(filter(None, [f"{sure} {parts[0]}", *parts[1:], hint]))
 
 
 def _reason(row: Mapping[str, Any]) -> str:
@@ -388,7 +385,6 @@ def difference_document(
     ``baseline`` and ``candidate`` are the run object of the side's first capture, with the side's label and the run ids
     of all captures. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part idle, exactly.
     """
-    times = ("baseline_ns", "candidate_ns", "delta_ns")
     changes = difference.changes.to_pylist()
     for row in changes:  # numbers in the place of the words, which numbers do not have
         values = {side: row.pop(f"{side}_value") for side in SIDES}
@@ -408,7 +404,7 @@ def difference_document(
         "comparable": difference.is_comparable, "comparability": difference.comparability.to_pylist(), "gate": judged_by,
         "baseline": _side(difference.baseline), "candidate": _side(difference.candidate),
         "metrics": difference.metrics.to_pylist(),
-        "mean_step_time": dict(zip(times, difference.mean_step_time, strict=True)),
+        "mean_step_time": _mean_step_time(difference),
         "cause": difference.cause and difference.cause._asdict(),
         "step_time_parts": difference.step_time_parts.to_pylist(), "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(), "changes": changes,

@@ -222,8 +222,7 @@ def document(run: Run) -> dict[str, Any]:
 
     summary = run.summary().to_pylist()[0]
     tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
-    only_in_api = {"device_ids", "clock_shift_ns"}
-    tables["ranks"] = [{k: v for k, v in row.items() if k not in only_in_api} for row in tables["ranks"]]
+    tables["ranks"] = run.ranks.drop_columns(["device_ids", "clock_shift_ns"]).to_pylist()  # which only the API has
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     more = {"by_rank": _extremes(run, FIGURES_OF_RANKS)}
     return {
@@ -261,10 +260,8 @@ def formats_of(
 
     return {
         "json": files.Format(lambda: dumps(document()), identity_of_document),
-        "markdown": files.Format(
-            lambda: as_markdown(blocks(), head, usage), lambda path: marked_as(path, command, key)
-        ),
-        "html": files.Format(page, lambda path: files.identity_of_page(path, meta)),
+        "markdown": files.Format(lambda: as_markdown(blocks(), head, usage), lambda one: marked_as(one, command, key)),
+        "html": files.Format(page, lambda one: files.identity_of_page(one, meta)),
     }
 
 

@@ -101,10 +101,10 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[blocks.Block]:
     is_whole = not (extent.is_brief or extent.is_comment)
     if is_whole and (phases := phase_table(run.phase_summary(), words.rank_step_ns(run))):
         yield phases
-    is_told = extent.is_comment and is_more_than_data(run.traffic())
-    of_comment = (extent.n_ranks, TRAFFIC) if is_told else ()
-    if shown := (extent.n_top,) if extent.n_top else of_comment:
-        yield from cost_tables(run, *shown).values()
+    if extent.n_top:
+        yield from cost_tables(run, extent.n_top).values()
+    elif extent.is_comment and is_more_than_data(run.traffic()):
+        yield from cost_tables(run, extent.n_ranks, TRAFFIC).values()
     if extent.n_findings != 0:
         yield from change_blocks(findings_of(run), extent, words.mean_step_ns(summary))
         yield from () if extent.is_brief else of_capture(run)
@@ -175,13 +175,12 @@ def without_comm(run: Run) -> str:
 def rank_rows(run: Run) -> list[dict[str, Any]]:
     """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
     n_steps = run.summary()["n_summary_steps"][0].as_py()
-    lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    late = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist() if n_steps}
     walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
     rows: list[dict[str, Any]] = run.rank_summary().to_pylist()
     for row in rows:
-        late = lateness.get(row["rank"])
         row[_LENGTH] = walls.get(row["rank"], row["step_time_ns"])
-        row[_LATENESS] = late / n_steps if n_steps and late is not None else None
+        row[_LATENESS] = None if (ns := late.get(row["rank"])) is None else ns / n_steps
     return rows
 
 
@@ -247,14 +246,12 @@ def phase_table(phase_summary: pa.Table, step_ns: float | None = None) -> blocks
 
 def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[blocks.Block]:
     """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
-    figures = host_figures(host_steps)
-    if not figures:
+    if not (figures := host_figures(host_steps)):
         return
     slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
     shown = [figures[at] for at in sorted(slowest)]
     # One name is enough where there is little room: the rank where every process has one, else the report.
     of_rank, of_report = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
-
     fields = [
         Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
         Field("report", words.report_name, "name", from_width=of_report),

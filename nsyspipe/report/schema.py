@@ -24,10 +24,8 @@ def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
         key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
         yield Sentence(schema.name, "bold", is_close=not at)
         yield Sentence(schema.doc + key)
-        rows = [
-            [one.name, ", ".join(filter(None, [_type(one), one.unit])), f"{one.doc} ({one.source})"]
-            for one in schema.columns
-        ]
+        kinds = (", ".join(filter(None, [_type(one), one.unit])) for one in schema.columns)
+        rows = [[one.name, kind, f"{one.doc} ({one.source})"] for one, kind in zip(schema.columns, kinds, strict=True)]
         yield Table(f"Columns of {schema.name}", columns, rows)
     yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 

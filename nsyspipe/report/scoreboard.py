@@ -178,11 +178,10 @@ def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
     if best["peer_verdict"] == "no change":
         return f"{is_open}, no change; {_listed(undecided)} not told apart from it by these steps"
     why = f"; {_why(best)}" if _why(best) else ""
-    if (best["peer_speedup_low"] or 0) > 1:
-        # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
-        of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
-        return f"{speed}, but {of}{why}"
-    return f"{is_open}{why}"
+    if (best["peer_speedup_low"] or 0) <= 1:
+        return f"{is_open}{why}"
+    # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
+    return f"{speed}, but its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}{why}"
 
 
 def _why(row: Row) -> str:
@@ -339,8 +338,6 @@ def _bar(row: Row, *, is_best: bool) -> Row:
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
-    """Return where each run's mean step time goes."""
-
     def part(row: Row, column: str) -> str:
         time, whole = row[column], row["mean_step_time_ns"]
         return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"

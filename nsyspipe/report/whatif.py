@@ -105,11 +105,9 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[blocks.Block]:
         figures.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
     if figures:
         yield blocks.Facts(figures, "Figures")
-    answered = [one for one in found.scenarios if one.refused is None]
-    if answered:
+    if answered := [one for one in found.scenarios if one.refused is None]:
         yield menu(found, answered)
-    bounds = _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0]))
-    if bounds:
+    if bounds := _bounds(found, run, mean_step_ns(run.summary().to_pylist()[0])):
         yield blocks.Heading("What findings promise, and the replay", "dim")
         yield blocks.Sentence("Of the mean step time, as analyze has them; gains above are of the median.", "dim")
         if nearer := _nearer_bound(found, run):

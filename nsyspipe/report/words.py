@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +31,8 @@ _TWO = 2
 _ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 SEEN = 0.002  # by so much two times differ visibly: of what is written with four digits; shares have three
 NOT_CLEAR = "not clear"  # a gain within the error of a replay
-# Severity, message, where, fix.
-Trouble: TypeAlias = "tuple[str, str, str, str | None]"
+Row: TypeAlias = "Mapping[str, Any]"
+Trouble: TypeAlias = "tuple[str, str, str, str | None]"  # severity, message, where, fix
 _DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001  # of step time: idle that is told, and a cause of it
 _LONGEST_NAME = 35  # of a call, as the report has it; all of CUDA's are shorter
@@ -110,8 +110,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
         rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
     elif nominal:
         rest += f"; nominal {bandwidth_text(nominal)}"
-    room = _LINK_LENGTH - len(rest)
-    text = printable(f"link: {link.text}")
+    room, text = _LINK_LENGTH - len(rest), printable(f"link: {link.text}")
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
 
 
@@ -189,8 +188,7 @@ def phases_text(run: Run) -> str | None:
 
 def rank_step_ns(run: Run) -> float | None:
     """Return the mean over ranks and steps, which shares are of: shorter than the mean step time, the slowest ranks'."""
-    mean: float | None = pc.mean(run.breakdown()["wall_ns"]).as_py()
-    return mean
+    return cast("float | None", pc.mean(run.breakdown()["wall_ns"]).as_py())
 
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
@@ -222,30 +220,27 @@ def few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def same_problems(
-    problems: Iterable[Mapping[str, Any]], place_of: Callable[[list[Mapping[str, Any]]], str]
-) -> list[Trouble]:
+def same_problems(problems: Iterable[Row], place_of: Callable[[list[Row]], str]) -> list[Trouble]:
     """Join equal problems of several places, in the order of the first of each."""
-    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    where: dict[tuple[str, str, str | None], list[Row]] = {}
     for row in problems:
         where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
     return [(severity, message, place_of(rows), fix) for (severity, message, fix), rows in where.items()]
 
 
-def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[Trouble]:
+def troubles(problems: Iterable[Row], most_places: int = 12) -> list[Trouble]:
     """Return the problems, those of several ranks, else reports, once; of ranks' alike but for numbers, and of many, the first."""
 
-    def place_of(rows: list[Mapping[str, Any]]) -> str:
+    def place_of(rows: list[Row]) -> str:
         ranks, reports = (sorted({row[name] for row in rows if row[name] is not None}) for name in ("rank", "report"))
         return _numbered("rank", ranks, most_places) if ranks else few(reports, most_places)
 
-    alike: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    alike: dict[tuple[str, str, str | None], list[Row]] = {}
     for row in problems:
         alike.setdefault((row["severity"], _DIGITS.sub("#", row["message"]), row["fix"]), []).append(row)
     rows: list[Trouble] = []
     for group in alike.values():
-        told = same_problems(group, place_of)
-        is_of_ranks = all(row["rank"] is not None for row in group)
+        told, is_of_ranks = same_problems(group, place_of), all(row["rank"] is not None for row in group)
         if len(told) > (1 if is_of_ranks else _MOST_ALIKE):
             severity, message, _, fix = told[0]
             told = [(severity, f"{message} (the first of {len(told)} alike)", place_of(group), fix)]
