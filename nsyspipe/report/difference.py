@@ -109,10 +109,11 @@ def _metrics(difference: RunDifference) -> Table:
     statistics = {row["statistic"] for row in rows[:n_shown]}
     of_what = "median" if MEAN not in statistics else "mean" if statistics == {MEAN} else "mean or median"
     heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
+    said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
     sure = f"{percent_text(difference.confidence, 0)} interval"
     interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
-        Field(heading, lambda row: metric_label(row["metric"]) + ", mean" * (row["statistic"] == MEAN), "word"),
+        Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),

@@ -128,21 +128,25 @@ def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row], str]]:
 
 def headlines(board: Scoreboard) -> list[str]:
     """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
+    if len(board.sides) == 1:
+        return [f"{board.reference} is the only run: there is nothing to compare it with."]
     kinds = rows_by_kind(board)
     several = sorted((kind for kind in kinds if len(kind[1]) > 1), key=lambda kind: -len(kind[1]))
-    if len(board.sides) > 1 and not several:
+    if not several:
         checks = {row["message"].partition(": ")[0]: row["check"] for row in board.checks.to_pylist() if row["blocks"]}
         differ = "seem to differ" if OTHER_WORK in checks.values() else "differ"
         why = f"they {differ} in {_listed([*checks])}" if checks else "which of them are alike is not known"
         return [f"No two of {len(board.sides)} runs can be compared: {why}."]
-    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several or kinds[:1]]
+    return [_headline(board, *one, of_kind=len(kinds) > 1) for one in several]
 
 
 def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], kind_text: str, *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
     among = f" {'with' if kind_text.startswith(_LIKE) else 'on'} {kind_text}" if of_kind else ""
-    if len(board.sides) == 1:
-        return f"{kind.peer} is the only run: there is nothing to compare it with."
+    copies = {row["label"] for row in board.checks.to_pylist() if row["check"] == "same-capture"} | {kind.peer}
+    is_compared = board.rules.is_forced or len(rows) == 1 or max(row["n_captures"] for row in rows) > 1
+    if not is_compared and by_label.keys() <= copies:
+        return f"{_listed(kind.labels)} are the same capture: there is nothing to compare."
     if kind.best is None:  # nobody can be measured against the first
         few = [row["label"] for row in rows if row["n_summary_steps"] < MIN_STEPS]
         why = f"{_listed(few or [kind.peer])} {'have' if len(few) > 1 else 'has'} less than {MIN_STEPS} steps in a capture"
