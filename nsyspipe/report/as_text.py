@@ -25,9 +25,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "number": {"justify": "right", "no_wrap": True}, "word": {"no_wrap": True}, "name": {"no_wrap": True},
     "text": {"overflow": "fold"}, "prose": {"overflow": "fold", "ratio": 1}, "long": {"overflow": "fold", "ratio": 2},
 }  # fmt: skip
-# Cells of these kinds are cut or broken where they must; so much of them has room, whatever the width.
-_FLEXIBLE = ("text", "prose", "long", "name")
-_LEAST, _GAP = 12, 2
+_LEAST, _GAP = 12, 2  # of cells that are cut or broken where they must be, whatever the width; between columns
 _TWO_TILES = 79  # so wide are two key figures beside each other
 
 
@@ -67,8 +65,7 @@ def _marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
 def _drawn(block: blocks.Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
     match block:
         case blocks.Sentence():
-            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
-            text = Text(printable(block.text), style=style)
+            text = Text(printable(block.text), style=f"{block.style} {VERDICTS.get(block.verdict, '')}".strip())
             return text if block.is_close else _apart(text)
         case blocks.Facts():
             return _dim([(f"{block.about}: " if block.is_of_several else "") + " | ".join(block.parts)])
@@ -131,7 +128,7 @@ def _fitting(columns: Sequence[blocks.Field], widths: Sequence[int], width: int)
     for column, size in zip(columns, widths, strict=True):
         wanted.append(min(size, column.most or size) if column.kind == "name" else size)
         flexible = min(size, max(_LEAST, *map(len, column.heading.split("\n"))))
-        least.append(flexible if column.kind in _FLEXIBLE else size)
+        least.append(size if column.kind in {"number", "word"} else flexible)
     shown = [at for at, column in enumerate(columns) if column.from_width <= width]
     while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
         most = max(columns[at].from_width for at in shown)

@@ -26,8 +26,7 @@ _LONGEST_NAME = 160  # longer ones differ in their template arguments, which nob
 _CAPTIONS = {KERNELS: "Top kernels", COLLECTIVES: "Collectives by kind and size", TRAFFIC: "Traffic"}
 _OF_TRAFFIC = "Per step, means over the ranks of a communicator; several may overlap in time."
 _SHOWN_GROUPS = 4  # of ranks that communicate, and ranks of each
-# What a spreadsheet takes for a formula at the start of a cell.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for one at the start of a cell
 
 
 def cost_tables(run: Run, most: int, *names: str) -> dict[str, Table]:
@@ -101,7 +100,6 @@ def _collectives(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:
 
 
 def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: ARG001 - as the others
-    bubble = _ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)
     return [
         Field("role", of("role"), "word", "what the communicator serves"),
         Field("collective", of("name"), "word"),
@@ -112,7 +110,7 @@ def _traffic(rows: Sequence[Row], *, is_capture: bool) -> list[Field]:  # noqa: 
         _ms("exposed", "beside no compute"),
         _ms("hidden", "beside compute", _WIDEST),
         _ms("waits", "for late ranks", _NARROW),
-        *([bubble] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
+        *([_ms("bubble", "a pipeline's stages wait for each other by design", _NARROW)] if any(row["bubble_ns_per_step"] is not None for row in rows) else []),
         *_rates(_WIDEST, _NARROW),
         Field("communicator", of("communicator"), "name", from_width=_WIDEST),
     ]  # fmt: skip

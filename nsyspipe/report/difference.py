@@ -50,9 +50,8 @@ def difference_blocks(
     if (cause := difference.cause) is not None:
         yield Sentence(cause_text(difference, cause))
     if (one := difference.outlier) is not None:
-        length = f"{ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
-        without = f"without it the verdict would be {one.verdict}"
-        yield Sentence(f"Step {one.step} of the {one.side} takes {length}; {without}.")
+        takes = f"takes {ms_text(one.ns)}, where the median is {ms_text(one.median_ns)}"
+        yield Sentence(f"Step {one.step} of the {one.side} {takes}; without it the verdict would be {one.verdict}.")
     for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         _, *parts = subject_parts(side.runs[0], side.runs[0].summary().to_pylist()[0])
         first = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
@@ -111,13 +110,12 @@ def _metrics(difference: RunDifference) -> Table:
     heading, below = ("of the capture", "") if statistics == {None} else ("over steps", f"\n{of_what}")
     said = {MEAN: ", mean", MEDIAN: ", median" * (MEAN in statistics)}  # of_what, where it may be either
     sure = f"{percent_text(difference.confidence, 0)} interval"
-    interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
     fields = [
         Field(heading, lambda row: metric_label(row["metric"]) + said.get(row["statistic"], ""), "word"),
         *(Field(side + below, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
         Field("change", partial(_metric, name="delta", write=delta_text), from_width=_CHANGE),
         Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points", from_width=_PERCENT),
-        *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
+        *([Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
         Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
     ]  # fmt: skip
     note, strong = None if difference.has_capture_without_steps else OF_RANKS, frozenset(range(len(difference.judged)))
@@ -331,8 +329,7 @@ def _signs_text(difference: RunDifference) -> str | None:
     deltas = {row["metric"]: row["delta"] or 0 for row in difference.metrics.to_pylist()}
     parts = [(row["part"], row["delta_ns"] or 0, deltas[row["part"]]) for row in difference.step_time_parts.to_pylist()]
     little = _LITTLE * (difference.mean_step_time[0] or 0)
-    opposed = [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]
-    if not opposed:
+    if not (opposed := [metric_label(name) for name, *both in parts if min(both) < -little and max(both) > little]):
         return None
     what = "parts are means on the slowest rank of each step, figures medians of the rank that has most"
     return f"{listed(opposed)}: the part and the figure change in opposite ways; {what}."

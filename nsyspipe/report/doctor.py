@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
@@ -95,8 +95,7 @@ def store_document(found: StoredRuns) -> dict[str, Any]:
 def _listed(found: StoredRuns) -> list[dict[str, Any]]:
     names = ["run_id", "label", "captured_at_utc", "n_ranks", "n_summary_steps", _STEP_TIME.column]
     times = pc.strftime(found.runs["captured_at_utc"], "%Y-%m-%dT%H:%M:%SZ")
-    rows: list[dict[str, Any]] = found.runs.select(names).set_column(2, names[2], times).to_pylist()
-    return rows
+    return cast("list[dict[str, Any]]", found.runs.select(names).set_column(2, names[2], times).to_pylist())
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:

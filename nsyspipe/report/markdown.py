@@ -24,8 +24,7 @@ _BREAK = "\N{ZERO WIDTH SPACE}"
 _LINKED = re.compile(
     r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )
-# An underscore between two letters never means emphasis.
-_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")
+_SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")  # an _ between two letters is no emphasis
 # A bar as an entity cannot end a cell, whoever counts the backslashes; two dollars would be a formula.
 _INSTEAD = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "<span>$</span>", _BREAK: "&#8203;"}
 # Options, calls, settings and names as programs have them; no character that could end a code span or a cell.

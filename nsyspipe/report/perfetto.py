@@ -109,8 +109,7 @@ def left_out(run: Run) -> str | None:
 
 def large_trace(run: Run, ranks: Collection[int]) -> str | None:
     """Return a hint where the trace of all steps, judged by the ranks' kernels, would be too large to open with ease."""
-    n_kernels = (row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
-    size = _BYTES_PER_KERNEL * sum(n_kernels)
+    size = _BYTES_PER_KERNEL * sum(row["n_kernels"] or 0 for row in run.ranks.to_pylist() if row["rank"] in {*ranks})
     hint = f"note: the trace of all steps takes about {bytes_text(size)}; for a few of them: --perfetto-steps FROM:TO"
     return hint if size > _LARGE_BYTES else None
 
@@ -202,7 +201,6 @@ class _RankTracks:
             self.writer.write_slices(Track("CUDA calls on host", group, _CALLS, about), table)
 
     def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
-        """Write exposed communication, waiting and the counters, each where it is known."""
         of_kinds = (events.filter(pc.equal(events["category"], kind)) for kind in ("compute", "comm"))
         compute, comm = (union(*_times(own, "start_ns", "end_ns")) for own in of_kinds)
         if len(inside := _windows(self.steps, "exposed_comm_ns")):
@@ -220,8 +218,7 @@ class _RankTracks:
                 self.writer.write_counter(track, *busy_percent(busy, inside, self.edges))
 
     def _write_times(self, track: Track, times: IntervalSet) -> None:
-        (starts,) = _times(self.steps, "start_ns")
-        at = np.searchsorted(starts, times.starts, side="right") - 1
+        at = np.searchsorted(self.steps["start_ns"].to_numpy(), times.starts, side="right") - 1
         notes = self.steps.select(["step"]).take(pa.array(at))
         self.writer.write_slices(track, slices(times.starts, times.ends, track.name, "derived", notes))
 

@@ -173,9 +173,8 @@ class TraceWriter:
         numbered = [*notes.values()]
         for at, values in enumerate(numbered):
             if values.texts is not None:
-                of_texts = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
-                # a column may have no text at all
-                numbered[at] = values._replace(numbers=np.array([*of_texts, 0], np.int64)[values.numbers])
+                of_texts = [*(ids.setdefault(text, len(ids) + 1) for text in values.texts), 0]  # 0 if there is none
+                numbered[at] = values._replace(numbers=np.array(of_texts, np.int64)[values.numbers])
         names = {
             "event_names": _numbered(columns[NAME].texts or ()),
             "event_categories": _numbered(columns[CATEGORY].texts or ()),

@@ -72,9 +72,8 @@ def summary_text(
     run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS, n_top: int | None = None
 ) -> str:
     """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
-    figures = (*_STEPS, *SHARES, *_SIZES)
     n_ranks = _MANY_RANKS if run.header.n_ranks <= _MANY_RANKS else COMMENT.n_ranks  # of more those that tell most
-    extent = Extent(figures, n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
+    extent = Extent((*_STEPS, *SHARES, *_SIZES), n_ranks, n_findings, is_brief=n_findings is not None, n_top=n_top)
     return as_text(run_blocks(run, extent), console)
 
 

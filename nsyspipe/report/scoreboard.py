@@ -66,10 +66,9 @@ def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
         return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
     has_kinds, others = len(board.kinds) > 1, _of_other_work(board)
-    ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
     fields = [
         _run_field(rows),
-        *([] if has_kinds else [ranks]),
+        *([] if has_kinds else [Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)]),
         Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
         Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
         Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=0 if board.sort == "throughput" else _RATE),
@@ -89,8 +88,7 @@ def _has_over_first(board: Scoreboard, rows: Sequence[Row]) -> bool:
 
 def _run_field(rows: Sequence[Row]) -> Field:
     """Return the column of labels, which only long ones need room in which they break."""
-    is_long = any(len(row["label"]) > _SHORT for row in rows)
-    return Field("run", of("label"), "name" if is_long else "word")
+    return Field("run", of("label"), "name" if any(len(row["label"]) > _SHORT for row in rows) else "word")
 
 
 def _of_other_work(board: Scoreboard) -> set[str]:
@@ -101,8 +99,7 @@ def _of_other_work(board: Scoreboard) -> set[str]:
 
 def _figures(rows: Sequence[Row], sort: str | None) -> Table:
     if_known = (one for one in shown("scoreboard, if known") if any(row[one.column] is not None for row in rows))
-    fields = [_run_field(rows)]
-    asked_for = SORTS[sort][0] if sort else None
+    fields, asked_for = [_run_field(rows)], SORTS[sort][0] if sort else None
     for at, figure in enumerate([*shown("scoreboard"), *if_known], start=2):
         cell = of(figure.column, partial(value_text, figure.unit))
         width = 0 if figure.column == asked_for else _FIGURE * at

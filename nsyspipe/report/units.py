@@ -165,8 +165,7 @@ def decimals(size: float, told_from: float | None = None) -> str:
         return "0.0"
     for digits in range(1, _MOST_DIGITS + 1):
         text = f"{size:.{digits}f}"
-        is_told = told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"
-        if float(text) and is_told:
+        if float(text) and (told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"):
             return text
     return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 

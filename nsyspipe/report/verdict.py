@@ -103,8 +103,7 @@ def _with_comm(
     exposed = f"{amount(summary['exposed_comm_share'])} exposed; {_percent(hidden)} hidden by {where}"
     yield f"Communication is {amount(summary['comm_share'])} of {of_what}, {exposed}."
     waits = {"stages": bubble, "ranks": (summary["wait_share"] or 0.0) - bubble}
-    much = {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}
-    if much:
+    if much := {who: share for who, share in waits.items() if share >= _MUCH_WAITING * summary["comm_share"]}:
         said = (f"for other {who} takes {amount(share, f' of {of_what}')}" for who, share in much.items())
         yield f"Of communication, waiting {' and '.join(said)}."
 

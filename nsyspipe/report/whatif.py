@@ -203,10 +203,8 @@ def _bounds(found: WhatIf, run: Run, mean_ns: float | None) -> list[str]:
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document in a fixed order; ``knobs`` are arguments of `whatif`, a bandwidth always as bytes per s."""
-    scenarios = []
-    for one in found.scenarios:  # what is refused in the words of the command's options
-        fields = asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]}
-        scenarios.append(fields | {"refused": fields.pop("refused_in_options")})
+    fields = (asdict(one) | {"knobs": {**one.knobs}, "assumptions": [*one.assumptions]} for one in found.scenarios)
+    scenarios = [own | {"refused": own.pop("refused_in_options")} for own in fields]  # as the command's options say it
     return {
         "schema_version": SCHEMA_VERSION, "tool_version": __version__,
         "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},

@@ -136,13 +136,12 @@ def uneven_text(evenness: Evenness) -> str:
         text += f", only {evenness.n_near} of {evenness.n_steps} steps within 10 % of it"
     if evenness.levels is None or evenness.n_long is None:
         return text
-    levels = short, long = ms_text(evenness.levels[0]), ms_text(evenness.levels[1])
+    short, long = map(ms_text, evenness.levels)
     if evenness.period == _TWO:
         return f"{text}; {short} and {long} in turn"
     if not evenness.period:
         return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
-    is_long_rarer = 2 * evenness.n_long <= evenness.n_steps
-    rare, usual = reversed(levels) if is_long_rarer else levels
+    rare, usual = (long, short) if 2 * evenness.n_long <= evenness.n_steps else (short, long)
     every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
     return f"{text}; {every} takes {rare} instead of {usual}"
 
@@ -193,8 +192,7 @@ def rank_step_ns(run: Run) -> float | None:
 
 def is_clear(step_ns: float | None, low_ns: float | None, high_ns: float | None) -> bool:
     """Tell whether the range that a replay gives leaves the captured step time out."""
-    is_known = not (step_ns is None or low_ns is None or high_ns is None)
-    return is_known and not low_ns <= step_ns <= high_ns  # type: ignore[operator]  # none is None
+    return not (step_ns is None or low_ns is None or high_ns is None or low_ns <= step_ns <= high_ns)
 
 
 def is_replay_clear(evidence: Mapping[str, Any], step_ns: float | None) -> bool:
@@ -303,9 +301,8 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> Iterator[str]:
 
 def _slowest(fast: HostFigures, slow: HostFigures) -> str:
     """Name the slowest process, unless it may only be the one that waits."""
-    fastest, slowest = fast.median_ns or 0, slow.median_ns or 0
-    more = slowest - fastest
-    share = f" ({percent_text(more / fastest)})" if fastest else ""
+    more = (slow.median_ns or 0) - (fast.median_ns or 0)
+    share = f" ({percent_text(more / fast.median_ns)})" if fast.median_ns else ""
     longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"
     backward = [one.phase_ns["backward"] or 0 for one in (fast, slow)]
     if 2 * (backward[1] - backward[0]) < more:
@@ -324,5 +321,4 @@ def _name(one: HostFigures) -> str:
 
 def report_name(one: HostFigures) -> str:
     """Return a process's report as --rank-map names it: of several processes with the pid."""
-    stem = PurePath(one.report).stem
-    return stem if one.is_alone else f"{stem}:{one.pid}"
+    return PurePath(one.report).stem + ("" if one.is_alone else f":{one.pid}")
